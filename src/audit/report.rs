@@ -1,0 +1,131 @@
+//! An audit as text, JUnit XML and SARIF.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+use serde_json::{Value, json};
+
+use super::{Answer, Audit, Row};
+use crate::policy::Action;
+
+/// The table: a line a case, grouped by corpus. The first policy's answer, then those of the policies that differ.
+pub fn text(audit: &Audit) -> String {
+    let mut out = format!("policies: {}\n", audit.policies.join(" "));
+    let mut corpus = "";
+    for row in &audit.rows {
+        if row.corpus != corpus {
+            corpus = &row.corpus;
+            let _ = write!(out, "\n{corpus}\n");
+        }
+        let _ = writeln!(out, "{:<44} {}", answers(audit, row), row.text);
+    }
+    out
+}
+
+/// `deny git.switch`, and `[readonly: deny readonly.git]` for each group of policies that says otherwise.
+pub(super) fn answers(audit: &Audit, row: &Row) -> String {
+    let show = |answer: &Answer| format!("{} {}", answer.action.name(), answer.rule);
+    let Some(first) = row.verdicts.first() else { return String::new() };
+    let base = show(first);
+    let mut others: Vec<(String, Vec<&str>)> = Vec::new();
+    for (policy, answer) in audit.policies.iter().zip(&row.verdicts).skip(1) {
+        let shown = show(answer);
+        if shown == base {
+            continue;
+        }
+        match others.iter_mut().find(|(known, _)| *known == shown) {
+            Some((_, policies)) => policies.push(policy),
+            None => others.push((shown, vec![policy])),
+        }
+    }
+    others.iter().fold(base, |line, (shown, policies)| format!("{line} [{}: {shown}]", policies.join(" ")))
+}
+
+/// JUnit XML: a suite for each corpus and policy, a test for each case; a case that contradicts its label has failed.
+pub fn junit(audit: &Audit) -> Result<String, quick_junit::SerializeError> {
+    let mut suites: BTreeMap<(usize, &str), TestSuite> = BTreeMap::new();
+    for row in &audit.rows {
+        for (index, answer) in row.verdicts.iter().enumerate() {
+            let suite = suites
+                .entry((index, row.corpus.as_str()))
+                .or_insert_with(|| TestSuite::new(format!("{} {}", audit.policies[index], row.corpus)));
+            let mut status = TestCaseStatus::success();
+            if let Some((policy, label, _)) = row.contradiction()
+                && policy == index
+            {
+                status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+                status.set_message(format!("expected {}, got {} by rule {}", label.name(), answer.action.name(), answer.rule));
+            }
+            let mut case = TestCase::new(format!("{}: {}", row.line, printable(&row.text)), status);
+            case.set_classname(format!("{}.{}", audit.policies[index], answer.rule));
+            suite.add_test_case(case);
+        }
+    }
+    let mut report = Report::new("guard policy audit");
+    report.add_test_suites(suites.into_values());
+    report.to_string()
+}
+
+/// Control characters cannot stand in XML.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// SARIF 2.1.0: a result for every case that is not allowed, and an error for each that contradicts its label.
+pub fn sarif(audit: &Audit) -> Value {
+    let mut rules: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut results = Vec::new();
+    for row in &audit.rows {
+        for (index, answer) in row.verdicts.iter().enumerate() {
+            let contradicted = row.contradiction().filter(|(policy, ..)| *policy == index);
+            if answer.action == Action::Allow && contradicted.is_none() {
+                continue;
+            }
+            rules.entry(&answer.rule).or_insert(&answer.reason);
+            let (level, message) = match contradicted {
+                Some((_, label, _)) => {
+                    ("error", format!("expected {}, got {}: {}", label.name(), answer.action.name(), row.text))
+                }
+                None => ("note", format!("{}: {}", answer.action.name(), row.text)),
+            };
+            results.push(json!({
+                "ruleId": answer.rule,
+                "level": level,
+                "message": { "text": message },
+                "locations": [{
+                    "physicalLocation": {
+                        "artifactLocation": { "uri": uri(&row.corpus) },
+                        "region": { "startLine": row.line },
+                    }
+                }],
+                "properties": { "policy": audit.policies[index], "decision": answer.action.name() },
+            }));
+        }
+    }
+    let rules: Vec<Value> = rules
+        .into_iter()
+        .map(|(id, reason)| json!({ "id": id, "shortDescription": { "text": reason } }))
+        .collect();
+    json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": { "driver": { "name": "guard", "version": env!("CARGO_PKG_VERSION"), "rules": rules } },
+            "results": results,
+        }],
+    })
+}
+
+/// A file name as a relative URI reference.
+fn uri(name: &str) -> String {
+    let mut out = String::new();
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'-' | b'_' | b'~') {
+            out.push(byte as char);
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}

@@ -1,0 +1,149 @@
+//! What can be typed. Nothing past this room sees it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Run AI coding agents without trusting them: every command judged by a TOML policy.
+#[derive(Debug, Parser)]
+#[command(name = "guard", version, propagate_version = true, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say what a policy would do to a command, and why
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(Check),
+    /// List, show, check and compare policies
+    #[command(subcommand)]
+    Policy(Policy),
+}
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  guard check -- git checkout main
+  guard check --policy standard --json -- git commit --amend
+  guard check --shell 'make && git push'
+  printf 'ls\\ngit reset --hard\\n' | guard check --stdin
+
+Exit codes: 0 allowed, 1 denied, 3 a person would be asked, 2 bad usage or policy.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The policy: a name (see `guard policy list`) or a path
+    #[arg(long, short, default_value = "strict")]
+    pub(crate) policy: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The folder the command would run in [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<PathBuf>,
+    /// The working tree the task owns [default: the folder]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) worktree: Option<PathBuf>,
+    /// A variable of the environment it would run with (none by default)
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<OsString>,
+    /// git configuration that would be in force, such as alias.co=checkout
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) git_config: Vec<OsString>,
+    /// The file that the program's name leads to, if it is not what the name says
+    #[arg(long, value_name = "FILE")]
+    pub(crate) resolved: Option<PathBuf>,
+    /// Shell text instead of a command
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["stdin", "command"])]
+    pub(crate) shell: Option<OsString>,
+    /// Read commands from standard input, a line each: shell text, or {"argv": […]} / {"shell": "…"}; answer in JSON lines
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) stdin: bool,
+    /// The command and its arguments, after `--`
+    #[arg(value_name = "COMMAND", last = true, required_unless_present_any = ["shell", "stdin"])]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Policy {
+    /// List the policies that can be used by name
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a policy as it is written, or as it works with everything it extends
+    #[command(after_help = "Examples:\n  guard policy show strict > my.toml\n  guard policy show auditor --effective")]
+    Show {
+        /// A name or a path
+        policy: String,
+        /// Merge what it extends, and list its rules with their places
+        #[arg(long)]
+        effective: bool,
+        /// Print JSON (of the effective policy)
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check policies: syntax, names, merging, examples; every problem with its place
+    #[command(after_help = "Examples:\n  guard policy lint team.toml\n  guard policy lint --json strict standard\n\nExit codes: 0 nothing wrong, 1 errors found, 2 bad usage.")]
+    Lint {
+        /// Names or paths
+        #[arg(required = true)]
+        policies: Vec<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what one policy does differently from another
+    #[command(after_help = "Example:\n  guard policy diff strict standard")]
+    Diff {
+        /// A name or a path
+        a: String,
+        /// A name or a path
+        b: String,
+    },
+    /// Print the JSON Schema of policy files, for editors and CI
+    Schema,
+    /// Run lists of commands through policies, and compare with a committed snapshot
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Audit(Audit),
+}
+
+const AUDIT_EXAMPLES: &str = "\
+Examples:
+  guard policy audit --policy strict fixtures/commands/*.txt
+  guard policy audit --policy team.toml --snapshot team.audit commands.txt            # fails when an answer changed
+  guard policy audit --policy team.toml --snapshot team.audit --update commands.txt   # accept the change
+  guard policy audit --format sarif commands.txt > audit.sarif
+
+A list has one command a line, `LABEL<TAB>COMMAND`; the label (allow, ask, deny) is optional.
+Exit codes: 0 all as expected, 1 a label or the snapshot is contradicted, 2 bad usage.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Audit {
+    /// A policy to run; may be given several times
+    #[arg(long, short, default_value = "strict")]
+    pub(crate) policy: Vec<String>,
+    /// The committed table to compare with
+    #[arg(long, value_name = "FILE")]
+    pub(crate) snapshot: Option<PathBuf>,
+    /// Write the snapshot instead of comparing
+    #[arg(long, requires = "snapshot")]
+    pub(crate) update: bool,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+    /// Lists of commands
+    #[arg(required = true)]
+    pub(crate) corpora: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Json,
+    Junit,
+    Sarif,
+}

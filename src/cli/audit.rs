@@ -1,0 +1,125 @@
+//! `guard policy audit`.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::Failure;
+use super::args::{Audit as Args, Format};
+use super::exit::Exit;
+use super::policy::print_json;
+use crate::audit::{self, Audit, Corpus};
+use crate::decide::load;
+use crate::policy::Folders;
+
+pub(super) fn run(args: &Args, folders: &Folders, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let policies = args.policy.iter().map(|name| load(name, folders, false)).collect::<Result<Vec<_>, _>>()?;
+    let mut corpora = Vec::new();
+    for path in &args.corpora {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!("cannot read {}: {error}", path.display()), "give files with one command a line")
+        })?;
+        let corpus = Corpus::parse(&path.display().to_string(), &text)
+            .map_err(|error| Failure::usage(error.to_string(), "a line is `LABEL<TAB>COMMAND`, or just the command"))?;
+        corpora.push(corpus);
+    }
+    let audit = audit::run(&policies, &corpora);
+    let changed = match &args.snapshot {
+        Some(path) => snapshot(args, path, &audit, out)?,
+        None => {
+            print(args.format, &audit, out)?;
+            false
+        }
+    };
+    let contradictions = contradictions(&audit);
+    if args.format == Format::Text {
+        for line in &contradictions {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(if changed || !contradictions.is_empty() { Exit::Problem } else { Exit::Success })
+}
+
+fn print(format: Format, audit: &Audit, out: &mut dyn Write) -> Result<(), Failure> {
+    match format {
+        Format::Text => out.write_all(audit::text(audit).as_bytes())?,
+        Format::Json => print_json(&rows_json(audit), out)?,
+        Format::Sarif => print_json(&audit::sarif(audit), out)?,
+        Format::Junit => {
+            let xml = audit::junit(audit)
+                .map_err(|error| Failure::usage(format!("the report cannot be written: {error}"), "use another --format"))?;
+            out.write_all(xml.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares with, or writes, the committed table. True when something changed.
+fn snapshot(args: &Args, path: &std::path::Path, audit: &Audit, out: &mut dyn Write) -> Result<bool, Failure> {
+    let today = audit::text(audit);
+    let failed = |error: std::io::Error, what: &str| {
+        Failure::usage(format!("cannot {what} the snapshot {}: {error}", path.display()), "make one with --snapshot FILE --update")
+    };
+    if args.update {
+        std::fs::write(path, &today).map_err(|error| failed(error, "write"))?;
+        writeln!(out, "{} commands written to {}", audit.rows.len(), path.display())?;
+        return Ok(false);
+    }
+    let committed = std::fs::read_to_string(path).map_err(|error| failed(error, "read"))?;
+    let changes = audit::compare(&committed, &today);
+    if args.format != Format::Text {
+        print(args.format, audit, out)?;
+        return Ok(!changes.is_empty());
+    }
+    for change in &changes {
+        writeln!(out, "{change}")?;
+    }
+    if changes.is_empty() {
+        writeln!(out, "{} commands, all as in {}", audit.rows.len(), path.display())?;
+    } else {
+        writeln!(out, "\n{} of {} commands changed; accept with --update", changes.len(), audit.rows.len())?;
+    }
+    Ok(!changes.is_empty())
+}
+
+fn contradictions(audit: &Audit) -> Vec<String> {
+    let found = audit.rows.iter().filter_map(|row| row.contradiction().map(|found| (row, found)));
+    found
+        .map(|(row, (policy, label, answer))| {
+            format!(
+                "{}:{}: labelled {}, but {} {} it (rule {}): {}",
+                row.corpus,
+                row.line,
+                label.name(),
+                audit.policies[policy],
+                match answer.action {
+                    crate::policy::Action::Allow => "allows",
+                    crate::policy::Action::Ask => "asks about",
+                    crate::policy::Action::Deny => "denies",
+                },
+                answer.rule,
+                row.text
+            )
+        })
+        .collect()
+}
+
+fn rows_json(audit: &Audit) -> Value {
+    let rows: Vec<Value> = audit
+        .rows
+        .iter()
+        .map(|row| {
+            let verdicts: serde_json::Map<String, Value> = audit
+                .policies
+                .iter()
+                .zip(&row.verdicts)
+                .map(|(policy, answer)| (policy.clone(), json!({ "decision": answer.action, "rule": answer.rule })))
+                .collect();
+            json!({
+                "corpus": row.corpus, "line": row.line, "command": row.text,
+                "expected": row.expected.map(|(_, label)| label), "verdicts": verdicts,
+            })
+        })
+        .collect();
+    json!({ "policies": audit.policies, "commands": rows })
+}

@@ -1,0 +1,203 @@
+//! `guard check`: ask a policy about one command, or about a stream of them.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::args::Check;
+use super::exit::Exit;
+use super::json::VerdictJson;
+use super::{Failure, stdout_colour};
+use crate::command::{Context, Folder, Request};
+use crate::decide::{self, Decision, Verdict, judge};
+use crate::policy::{Action, Folders, Policy};
+
+/// A longer line of `--stdin` is refused, not read into memory.
+const LONGEST_LINE: usize = 8 << 20;
+
+pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let policy = decide::load(&args.policy, &Folders::from_environment(), false)?;
+    let context = context(&args, &policy)?;
+    if args.stdin {
+        return stream(&policy, context, out);
+    }
+    let request = match args.shell {
+        Some(text) => Request::Shell(text.into_vec()),
+        None => Request::Argv(args.command.into_iter().map(OsString::into_vec).collect()),
+    };
+    let (verdict, analysis) = judge(&policy, &request, &context);
+    if args.json {
+        let json = VerdictJson::new(&verdict, &policy.name).with_intents(&analysis);
+        serde_json::to_writer_pretty(&mut *out, &json).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        explain(&verdict, &policy, out)?;
+    }
+    Ok(verdict.action().into())
+}
+
+fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
+    let current = || std::env::current_dir().map_err(|error| {
+        Failure::usage(format!("the current folder cannot be found: {error}"), "give the folder with --cwd DIR")
+    });
+    let folder = match &args.cwd {
+        Some(path) if path.is_absolute() => path.clone(),
+        Some(path) => current()?.join(path),
+        None => current()?,
+    };
+    let absolute = |path: &PathBuf| -> Vec<u8> { folder.join(path).into_os_string().into_vec() };
+    Ok(Context {
+        worktree: args.worktree.as_ref().map(absolute),
+        home: std::env::var_os("HOME").filter(|home| Path::new(home).is_absolute()).map(OsString::into_vec),
+        environment: pairs(&args.env, "--env")?,
+        git_config: pairs(&args.git_config, "--git-config")?,
+        resolved: args.resolved.as_ref().map(absolute),
+        limits: policy.command_limits(),
+        folder: Folder::Known(clean(&folder)),
+    })
+}
+
+/// An absolute path without `.` and `..`.
+fn clean(path: &Path) -> Vec<u8> {
+    let mut clean = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                clean.pop();
+            }
+            std::path::Component::Normal(name) => clean.push(name),
+            _ => {}
+        }
+    }
+    clean.into_os_string().into_vec()
+}
+
+fn pairs(words: &[OsString], option: &str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+    let split = |word: &OsString| {
+        let bytes = word.as_bytes();
+        let equals = bytes.iter().position(|&byte| byte == b'=').filter(|&at| at > 0)?;
+        Some((bytes[..equals].to_vec(), bytes[equals + 1..].to_vec()))
+    };
+    words
+        .iter()
+        .map(|word| {
+            split(word).ok_or_else(|| {
+                Failure::usage(format!("{option} takes NAME=VALUE, not `{}`", word.to_string_lossy()), "write it as NAME=VALUE")
+            })
+        })
+        .collect()
+}
+
+/// The verdict for people.
+fn explain(verdict: &Verdict, policy: &Policy, out: &mut dyn Write) -> io::Result<()> {
+    let (word, colour) = match verdict.action() {
+        Action::Allow => ("allowed", "32"),
+        Action::Ask => ("asks a person", "33"),
+        Action::Deny => ("denied", "31"),
+    };
+    let word = if stdout_colour() { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_string() };
+    let part = verdict.part.as_deref().unwrap_or("the command");
+    let cause = &verdict.cause;
+    writeln!(out, "{word}: {part}")?;
+    match &cause.source {
+        Some(source) => writeln!(out, "  rule:    {} ({source})", cause.rule)?,
+        None => writeln!(out, "  rule:    {} (policy {})", cause.rule, policy.name)?,
+    }
+    writeln!(out, "  reason:  {}", cause.reason)?;
+    if !cause.instead.is_empty() && verdict.action() != Action::Allow {
+        writeln!(out, "  instead: {}", cause.instead)?;
+    }
+    if let Decision::Allow(conditions) = &verdict.decision {
+        for (part, why) in &conditions.deferred {
+            writeln!(out, "  judged again when it runs: {part} ({})", why.explain())?;
+        }
+    }
+    Ok(())
+}
+
+/// A question of `--stdin` in JSON.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    id: Option<serde_json::Value>,
+    argv: Option<Vec<String>>,
+    shell: Option<String>,
+    cwd: Option<String>,
+    env: Option<std::collections::BTreeMap<String, String>>,
+    git_config: Option<std::collections::BTreeMap<String, String>>,
+    resolved: Option<String>,
+}
+
+/// Answers a command a line, in JSON lines. Output is flushed whenever no further line is waiting, so that a caller can
+/// talk to it.
+fn stream(policy: &Policy, context: Context, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let stdin = io::stdin();
+    let mut input = io::BufReader::with_capacity(64 * 1024, stdin.lock());
+    let mut worst = Action::Allow;
+    let mut line = Vec::new();
+    let mut number = 0usize;
+    loop {
+        line.clear();
+        let read = (&mut input).take(LONGEST_LINE as u64 + 1).read_until(b'\n', &mut line);
+        if read.map_err(|error| Failure::usage(format!("cannot read standard input: {error}"), "check what is piped in"))? == 0 {
+            break;
+        }
+        number += 1;
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else if line.len() > LONGEST_LINE {
+            return Err(Failure::usage(format!("line {number} is longer than {LONGEST_LINE} bytes"), "split the input into lines"));
+        }
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        worst = worst.max(answer(policy, &context, &line, number, out)?);
+        if input.buffer().is_empty() {
+            out.flush()?;
+        }
+    }
+    Ok(worst.into())
+}
+
+fn answer(policy: &Policy, context: &Context, line: &[u8], number: usize, out: &mut dyn Write) -> Result<Action, Failure> {
+    if !line.starts_with(b"{\"") {
+        let (verdict, _) = judge(policy, &Request::Shell(line.to_vec()), context);
+        write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, None), out)?;
+        return Ok(verdict.action());
+    }
+    let bad = |problem: String| {
+        Failure::usage(format!("line {number}: {problem}"), "a question is shell text, {\"argv\": […]} or {\"shell\": \"…\"}")
+    };
+    let question: Question = serde_json::from_slice(line).map_err(|error| bad(error.to_string()))?;
+    let request = match (question.argv, question.shell) {
+        (Some(argv), None) => Request::Argv(argv.into_iter().map(String::into_bytes).collect()),
+        (None, Some(shell)) => Request::Shell(shell.into_bytes()),
+        _ => return Err(bad("it needs either `argv` or `shell`".to_string())),
+    };
+    let mut context = context.clone();
+    if let Some(cwd) = question.cwd {
+        if !cwd.starts_with('/') {
+            return Err(bad("`cwd` must be an absolute path".to_string()));
+        }
+        context.folder = Folder::Known(clean(Path::new(OsStr::new(&cwd))));
+    }
+    let bytes = |map: std::collections::BTreeMap<String, String>| -> Vec<(Vec<u8>, Vec<u8>)> {
+        map.into_iter().map(|(name, value)| (name.into_bytes(), value.into_bytes())).collect()
+    };
+    context.environment.extend(question.env.map(bytes).unwrap_or_default());
+    context.git_config.extend(question.git_config.map(bytes).unwrap_or_default());
+    if let Some(resolved) = question.resolved {
+        context.resolved = Some(resolved.into_bytes());
+    }
+    let (verdict, _) = judge(policy, &request, &context);
+    write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, question.id.as_ref()), out)?;
+    Ok(verdict.action())
+}
+
+fn write_line(json: &VerdictJson<'_>, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, json)?;
+    out.write_all(b"\n")
+}

@@ -1,0 +1,179 @@
+//! The JSON that `guard` prints: shapes with published schemas.
+
+use schemars::{JsonSchema, Schema, schema_for};
+use serde::Serialize;
+
+use crate::command::Analysis;
+use crate::decide::{Decision, Verdict};
+use crate::policy::{self, Location};
+
+/// `guard check --json`, and each line of `guard check --stdin`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct VerdictJson<'a> {
+    /// The line of standard input this answers, from 1 (`--stdin` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    /// The caller's own mark, given back as it came (`--stdin` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a serde_json::Value>,
+    /// What becomes of the command.
+    decision: DecisionJson,
+    /// The rule behind it: its id, `default`, `git.default`, `deferred`, or `input.…` for what could not be understood.
+    rule: &'a str,
+    /// Why.
+    reason: &'a str,
+    /// What to do instead; empty when there is nothing to say.
+    instead: &'a str,
+    /// Where the rule stands; null for what is built into the program.
+    source: Option<SourceJson<'a>>,
+    /// The part of the command that caused it.
+    part: Option<&'a str>,
+    /// The policy asked.
+    policy: &'a str,
+    /// Parts that are judged again when they run.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    deferred: Vec<DeferredJson<'a>>,
+    /// Every program start found in the command (`--json` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    intents: Option<Vec<IntentJson>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum DecisionJson {
+    Allow,
+    Ask,
+    Deny,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SourceJson<'a> {
+    /// The policy file.
+    file: &'a str,
+    /// Line, from 1.
+    line: usize,
+    /// Column, from 1.
+    column: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DeferredJson<'a> {
+    /// The command.
+    part: &'a str,
+    /// Why it is judged again.
+    why: &'a str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct IntentJson {
+    /// The command as one line.
+    command: String,
+    /// The program's name; empty when it is only known when it runs.
+    program: String,
+    /// How it was found: asked, shell, wrapped, alias, git.
+    origin: &'static str,
+    /// The index of the intent that contains it.
+    parent: Option<usize>,
+    /// git's verb after aliases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verb: Option<String>,
+    /// Refs it would change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refs: Vec<String>,
+    /// What it does.
+    effects: Vec<&'static str>,
+    /// Files it is known to use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    paths: Vec<PathJson>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct PathJson {
+    path: String,
+    access: &'static str,
+}
+
+impl<'a> VerdictJson<'a> {
+    /// The JSON of a verdict.
+    pub fn new(verdict: &'a Verdict, policy: &'a str) -> Self {
+        let (decision, deferred) = match &verdict.decision {
+            Decision::Allow(conditions) => (
+                DecisionJson::Allow,
+                conditions.deferred.iter().map(|(part, why)| DeferredJson { part, why: why.explain() }).collect(),
+            ),
+            Decision::Ask => (DecisionJson::Ask, Vec::new()),
+            Decision::Deny => (DecisionJson::Deny, Vec::new()),
+        };
+        Self {
+            line: None,
+            id: None,
+            decision,
+            rule: &verdict.cause.rule,
+            reason: &verdict.cause.reason,
+            instead: &verdict.cause.instead,
+            source: verdict.cause.source.as_ref().map(source),
+            part: verdict.part.as_deref(),
+            policy,
+            deferred,
+            intents: None,
+        }
+    }
+
+    /// With the place of the question in a stream.
+    #[must_use]
+    pub fn answering(mut self, line: usize, id: Option<&'a serde_json::Value>) -> Self {
+        self.line = Some(line);
+        self.id = id;
+        self
+    }
+
+    /// With everything that was found in the command.
+    #[must_use]
+    pub fn with_intents(mut self, analysis: &Analysis) -> Self {
+        self.intents = Some(analysis.intents.iter().map(intent).collect());
+        self
+    }
+}
+
+fn source(location: &Location) -> SourceJson<'_> {
+    SourceJson { file: &location.file, line: location.line, column: location.column }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn intent(intent: &crate::command::Intent) -> IntentJson {
+    let path = |used: &crate::command::PathUse| PathJson {
+        path: lossy(&used.path),
+        access: match used.access {
+            crate::command::Access::Read => "read",
+            crate::command::Access::Write => "write",
+        },
+    };
+    IntentJson {
+        command: intent.line(),
+        program: lossy(&intent.program.name),
+        origin: intent.origin.name(),
+        parent: intent.parent,
+        verb: intent.git.as_ref().map(|git| lossy(&git.verb)),
+        refs: intent.git.iter().flat_map(|git| git.refs.iter().map(|name| lossy(name))).collect(),
+        effects: intent.effects.names().collect(),
+        paths: intent.paths.iter().map(path).collect(),
+    }
+}
+
+/// A published schema: the file's name in `schemas/`, and how it is made.
+type Published = (&'static str, fn() -> serde_json::Value);
+
+/// The schemas this version publishes.
+pub const SCHEMAS: &[Published] = &[
+    ("policy.schema.json", policy::schema),
+    ("check.schema.json", || titled(schema_for!(VerdictJson<'static>), "guard check --json")),
+];
+
+fn titled(schema: Schema, title: &str) -> serde_json::Value {
+    let mut value = schema.to_value();
+    value["title"] = title.into();
+    value
+}

@@ -1,0 +1,111 @@
+//! Arguments → requests, results → text. The only room that prints; it decides nothing.
+
+mod args;
+mod audit;
+mod check;
+mod exit;
+mod json;
+mod policy;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::policy::{Diagnostic, PolicyError};
+use exit::Exit;
+
+pub use json::{SCHEMAS, VerdictJson};
+
+/// Runs `guard` with these arguments.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match args::Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Writing help can only fail when nobody reads it.
+            let _ = error.print();
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if asked { Exit::Success.into() } else { Exit::Usage.into() };
+        }
+    };
+    let stdout = io::stdout();
+    let mut out = io::BufWriter::with_capacity(64 * 1024, stdout.lock());
+    let result = match cli.command {
+        args::Command::Check(check) => check::run(check, &mut out),
+        args::Command::Policy(policy) => policy::run(policy, &mut out),
+    };
+    let result = result.and_then(|exit| out.flush().map(|()| exit).map_err(Failure::from));
+    // What was not written because the reader went away must not be tried again on drop.
+    let _ = out.into_parts();
+    match result {
+        Ok(exit) => exit.into(),
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::ClosedPipe.into(),
+        Err(failure) => {
+            let _ = writeln!(io::stderr(), "{}", failure.render());
+            Exit::Usage.into()
+        }
+    }
+}
+
+/// Why a command of `guard` could not do its work.
+enum Failure {
+    /// Standard output cannot be written.
+    Output(io::Error),
+    /// The policy cannot be used.
+    Policy(Box<PolicyError>),
+    /// Something the user can mend, with the next step.
+    Usage { message: String, hint: String },
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<PolicyError> for Failure {
+    fn from(error: PolicyError) -> Self {
+        Self::Policy(Box::new(error))
+    }
+}
+
+impl Failure {
+    fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: hint.into() }
+    }
+
+    fn render(&self) -> String {
+        match self {
+            Self::Output(error) => format!("guard: cannot write the output: {error}"),
+            Self::Usage { message, hint } => format!("guard: {message}\n  hint: {hint}"),
+            Self::Policy(error) => match &**error {
+                PolicyError::Invalid(problems) => {
+                    let shown: Vec<String> = problems.iter().map(|problem| problem.render(stderr_colour())).collect();
+                    format!("{}\nguard: {error}", shown.join("\n\n"))
+                }
+                PolicyError::NotFound { .. } => {
+                    format!("guard: {error}\n  hint: `guard policy list` shows the names; a path must contain a slash or end in .toml")
+                }
+                other => format!("guard: {other}"),
+            },
+        }
+    }
+}
+
+fn stderr_colour() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+fn stdout_colour() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// Problems with their carets, a blank line between them.
+fn write_diagnostics(out: &mut dyn Write, problems: &[Diagnostic], colour: bool) -> io::Result<()> {
+    for problem in problems {
+        writeln!(out, "{}\n", problem.render(colour))?;
+    }
+    Ok(())
+}

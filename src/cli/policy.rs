@@ -1,0 +1,172 @@
+//! `guard policy list | show | lint | diff | schema | audit`.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::args;
+use super::exit::Exit;
+use super::{Failure, stdout_colour, write_diagnostics};
+use crate::decide::{load, load_text};
+use crate::policy::{self, Diagnostic, Folders, Policy, PolicyError, Severity, diff, find};
+
+pub(super) fn run(args: args::Policy, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let folders = Folders::from_environment();
+    match args {
+        args::Policy::List { json } => list(&folders, json, out),
+        args::Policy::Show { policy, effective, json } => show(&policy, effective, json, &folders, out),
+        args::Policy::Lint { policies, json } => lint(&policies, json, &folders, out),
+        args::Policy::Diff { a, b } => {
+            let (left, right) = (load(&a, &folders, false)?, load(&b, &folders, false)?);
+            let lines = diff(&left, &right);
+            for line in &lines {
+                writeln!(out, "{line}")?;
+            }
+            Ok(if lines.is_empty() { Exit::Success } else { Exit::Problem })
+        }
+        args::Policy::Schema => {
+            print_json(&policy::schema(), out)?;
+            Ok(Exit::Success)
+        }
+        args::Policy::Audit(args) => super::audit::run(&args, &folders, out),
+    }
+}
+
+pub(super) fn print_json(value: &Value, out: &mut dyn Write) -> Result<(), Failure> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn list(folders: &Folders, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut entries = Vec::new();
+    for (name, built_in) in folders.names() {
+        // A broken file of the user's must not hide the others.
+        let (description, extends, problem) = match load(&name, folders, false) {
+            Ok(policy) => (policy.description, policy.extends, None),
+            Err(error) => (String::new(), Vec::new(), Some(error.to_string())),
+        };
+        entries.push((name, built_in, description, extends, problem));
+    }
+    if json {
+        let entries: Vec<Value> = entries
+            .iter()
+            .map(|(name, built_in, description, extends, problem)| {
+                json!({ "name": name, "built_in": built_in, "description": description, "extends": extends, "problem": problem })
+            })
+            .collect();
+        print_json(&json!(entries), out)?;
+        return Ok(Exit::Success);
+    }
+    for (name, built_in, description, _, problem) in &entries {
+        let text = problem.as_ref().unwrap_or(description);
+        let mark = if *built_in { "" } else { " (yours)" };
+        writeln!(out, "{name:<14}{text}{mark}")?;
+    }
+    Ok(Exit::Success)
+}
+
+fn show(reference: &str, effective: bool, json: bool, folders: &Folders, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if !effective && !json {
+        let source = find(reference, folders, None)?;
+        out.write_all(source.text.as_bytes())?;
+        return Ok(Exit::Success);
+    }
+    let policy = load(reference, folders, false)?;
+    if json {
+        print_json(&policy_json(&policy), out)?;
+        return Ok(Exit::Success);
+    }
+    writeln!(out, "{}: {}", policy.name, policy.description)?;
+    if !policy.extends.is_empty() {
+        writeln!(out, "extends {}", policy.extends.join(", "))?;
+    }
+    writeln!(out, "programs no rule speaks of: {}", policy.default_action.action.name())?;
+    writeln!(out, "git commands no rule speaks of: {}", policy.git_default_action.action.name())?;
+    for (name, items) in [
+        ("read", &policy.filesystem.read),
+        ("write", &policy.filesystem.write),
+        ("hosts", &policy.network.allow),
+        ("variables", &policy.environment.pass),
+    ] {
+        writeln!(out, "{name}: {}", if items.is_empty() { "none".to_string() } else { items.join(" ") })?;
+    }
+    let limits: Vec<String> = policy.limits.values.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    writeln!(out, "limits: {}", limits.join(", "))?;
+    writeln!(out)?;
+    for rule in &policy.rules {
+        let mark = if rule.is_override { " (override)" } else { "" };
+        writeln!(out, "{:<6}{:<24}{}{mark}", rule.action.name(), rule.id, policy.locate(&rule.place))?;
+        writeln!(out, "      {}", rule.reason)?;
+    }
+    Ok(Exit::Success)
+}
+
+fn policy_json(policy: &Policy) -> Value {
+    let rules: Vec<Value> = policy
+        .rules
+        .iter()
+        .map(|rule| {
+            let place = policy.locate(&rule.place);
+            json!({
+                "id": rule.id, "action": rule.action, "reason": rule.reason, "instead": rule.instead,
+                "override": rule.is_override,
+                "source": { "file": place.file, "line": place.line, "column": place.column },
+            })
+        })
+        .collect();
+    let limits: serde_json::Map<String, Value> =
+        policy.limits.values.iter().map(|(key, value)| ((*key).to_string(), json!(value))).collect();
+    json!({
+        "name": policy.name, "description": policy.description, "extends": policy.extends,
+        "default_action": policy.default_action.action, "git_default_action": policy.git_default_action.action,
+        "filesystem": policy.filesystem, "network": policy.network, "environment": policy.environment,
+        "limits": limits, "git": policy.git, "rules": rules,
+    })
+}
+
+fn lint(references: &[String], json: bool, folders: &Folders, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut all: Vec<Diagnostic> = Vec::new();
+    let mut summaries = Vec::new();
+    for reference in references {
+        let source = find(reference, folders, None)?;
+        let problems = match load_text(source, folders) {
+            Ok(policy) => {
+                let examples: usize = policy.rules.iter().map(|rule| rule.examples.len()).sum();
+                summaries.push(format!("{reference}: {} rules, {examples} examples", policy.rules.len()));
+                policy.remarks
+            }
+            Err(PolicyError::Invalid(problems)) => {
+                let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+                summaries.push(format!("{reference}: {errors} error{}", if errors == 1 { "" } else { "s" }));
+                problems
+            }
+            Err(other) => return Err(other.into()),
+        };
+        all.extend(problems);
+    }
+    let failed = all.iter().any(|problem| problem.severity == Severity::Error);
+    if json {
+        let problems: Vec<Value> = all.iter().map(problem_json).collect();
+        print_json(&json!({ "ok": !failed, "problems": problems }), out)?;
+    } else {
+        write_diagnostics(out, &all, stdout_colour())?;
+        for summary in summaries {
+            writeln!(out, "{summary}")?;
+        }
+    }
+    Ok(if failed { Exit::Problem } else { Exit::Success })
+}
+
+fn problem_json(problem: &Diagnostic) -> Value {
+    let place = problem.location();
+    let severity = match problem.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Note => "note",
+    };
+    json!({
+        "severity": severity, "message": problem.message, "label": problem.label, "help": problem.help,
+        "source": { "file": place.file, "line": place.line, "column": place.column },
+    })
+}

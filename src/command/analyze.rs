@@ -1,0 +1,345 @@
+//! The analysis of one command: limits, and the way from a program's name to the code that knows what it means.
+
+use thiserror::Error;
+
+use super::arg::{Arg, display_line};
+use super::effect::Effects;
+use super::env::Env;
+use super::intent::{Deferred, Intent, Origin, PathUse, Program};
+use super::place::{Folder, base_name};
+use super::shell::scope::{Scope, Value};
+use super::shell::{self, ShellError};
+use super::{files, git, wrapper};
+
+/// A command to understand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// A program and its arguments, as `execve` would get them.
+    Argv(Vec<Vec<u8>>),
+    /// Text for a shell.
+    Shell(Vec<u8>),
+}
+
+/// What surrounds the command.
+#[derive(Debug, Clone, Default)]
+pub struct Context {
+    /// The folder it would run in.
+    pub folder: Folder,
+    /// The working tree the task owns; the folder itself when not given.
+    pub worktree: Option<Vec<u8>>,
+    /// The home folder, to resolve `~`.
+    pub home: Option<Vec<u8>>,
+    /// The environment it would run with.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// git configuration the caller knows of (`alias.x` → value …).
+    pub git_config: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The file that `argv[0]` leads to, symbolic links resolved, where the caller knows it.
+    pub resolved: Option<Vec<u8>>,
+    /// Bounds of the analysis.
+    pub limits: Limits,
+}
+
+/// Bounds that keep the analysis of hostile input short.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of argv and shell text together, nested texts counted again.
+    pub bytes: usize,
+    /// Constructs open at once: brackets, substitutions, wrappers, aliases.
+    pub depth: usize,
+    /// Program starts in one command.
+    pub intents: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bytes: 4 << 20, depth: 64, intents: 20_000 }
+    }
+}
+
+/// Everything a command would do.
+#[derive(Debug, Clone, Default)]
+pub struct Analysis {
+    /// The program starts found, containing ones before contained ones.
+    pub intents: Vec<Intent>,
+    /// Why the command could not be understood. It is denied then, whatever else was found.
+    pub refusal: Option<Refusal>,
+}
+
+/// A command that could not be understood.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No program at all.
+    #[error("the command is empty")]
+    Empty,
+    /// A NUL byte in an argument.
+    #[error("argument {0} contains a NUL byte")]
+    Nul(usize),
+    /// Over [`Limits::bytes`].
+    #[error("the command is larger than {0} bytes")]
+    TooLarge(usize),
+    /// Over [`Limits::depth`].
+    #[error("commands are nested deeper than {0} levels")]
+    TooDeep(usize),
+    /// Over [`Limits::intents`].
+    #[error("the command starts more than {0} programs")]
+    TooMany(usize),
+    /// Shell text that is not grammatical.
+    #[error("shell text cannot be parsed: {error} in `{text}`")]
+    Shell {
+        /// What was wrong, and where.
+        error: ShellError,
+        /// The text around that place.
+        text: String,
+    },
+}
+
+/// Analyses a command. Total: any input gives an answer, in time linear in its size.
+pub fn analyze(request: &Request, context: &Context) -> Analysis {
+    let mut analyzer = Analyzer {
+        context,
+        intents: Vec::new(),
+        refusal: None,
+        fuel: context.limits.bytes,
+        depth: 0,
+    };
+    match request {
+        Request::Argv(argv) => analyzer.argv(argv),
+        Request::Shell(text) => {
+            if text.iter().all(u8::is_ascii_whitespace) {
+                analyzer.refuse(Refusal::Empty);
+            } else {
+                let start = Start { origin: Origin::Shell, folder: context.folder.clone(), ..Start::default() };
+                analyzer.shell_text(text, &start);
+            }
+        }
+    }
+    Analysis { intents: analyzer.intents, refusal: analyzer.refusal }
+}
+
+/// What a program would find on standard input.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Stdin {
+    /// Whatever the caller has; not a command's output.
+    #[default]
+    Inherited,
+    /// A text that is fully known: a here-document, a here-string, the output of `echo`.
+    Text(Vec<u8>),
+    /// Something only known when it runs.
+    Unknown,
+}
+
+/// The circumstances a nested command starts in.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Start {
+    pub(crate) env: Env,
+    pub(crate) folder: Folder,
+    pub(crate) stdin: Stdin,
+    pub(crate) parent: Option<usize>,
+    pub(crate) origin: Origin,
+    /// Files its redirections use.
+    pub(crate) paths: Vec<PathUse>,
+    /// The resolved file of its program, known for the asked command only.
+    pub(crate) resolved: Option<Vec<u8>>,
+}
+
+impl Start {
+    /// The same circumstances for a command inside intent `parent`.
+    pub(crate) fn inside(&self, parent: usize, origin: Origin) -> Self {
+        Self {
+            env: self.env.clone(),
+            folder: self.folder.clone(),
+            stdin: self.stdin.clone(),
+            parent: Some(parent),
+            origin,
+            paths: Vec::new(),
+            resolved: None,
+        }
+    }
+}
+
+/// The state of one analysis.
+pub(crate) struct Analyzer<'a> {
+    pub(crate) context: &'a Context,
+    pub(crate) intents: Vec<Intent>,
+    refusal: Option<Refusal>,
+    /// Bytes of text that may still be looked at.
+    fuel: usize,
+    pub(crate) depth: usize,
+}
+
+impl Analyzer<'_> {
+    pub(crate) fn refuse(&mut self, refusal: Refusal) {
+        self.refusal.get_or_insert(refusal);
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refusal.is_some()
+    }
+
+    fn burn(&mut self, bytes: usize) -> bool {
+        match self.fuel.checked_sub(bytes) {
+            Some(left) => {
+                self.fuel = left;
+                true
+            }
+            None => {
+                self.refuse(Refusal::TooLarge(self.context.limits.bytes));
+                false
+            }
+        }
+    }
+
+    /// Runs `inside` one level deeper, or refuses.
+    pub(crate) fn nested(&mut self, inside: impl FnOnce(&mut Self)) {
+        if self.is_refused() {
+            return;
+        }
+        if self.depth >= self.context.limits.depth {
+            self.refuse(Refusal::TooDeep(self.context.limits.depth));
+            return;
+        }
+        self.depth += 1;
+        inside(self);
+        self.depth -= 1;
+    }
+
+    fn argv(&mut self, argv: &[Vec<u8>]) {
+        let size = argv.iter().map(|arg| arg.len() + 1).sum();
+        if !self.burn(size) {
+            return;
+        }
+        if argv.first().is_none_or(Vec::is_empty) {
+            self.refuse(Refusal::Empty);
+            return;
+        }
+        if let Some(index) = argv.iter().position(|arg| arg.contains(&0)) {
+            self.refuse(Refusal::Nul(index));
+            return;
+        }
+        let args = argv.iter().map(|arg| Arg::exact(arg.clone())).collect();
+        let start =
+            Start { folder: self.context.folder.clone(), resolved: self.context.resolved.clone(), ..Start::default() };
+        self.command(args, start);
+    }
+
+    /// Adds an intent; its index is the parent of what it contains.
+    pub(crate) fn push(&mut self, intent: Intent) -> usize {
+        if self.intents.len() >= self.context.limits.intents {
+            self.refuse(Refusal::TooMany(self.context.limits.intents));
+        } else {
+            self.intents.push(intent);
+        }
+        self.intents.len() - 1
+    }
+
+    /// Shell text found somewhere: parsed, and every command in it analysed.
+    pub(crate) fn shell_text(&mut self, text: &[u8], start: &Start) {
+        self.shell_text_in(text, start, &mut self.new_scope(start));
+    }
+
+    /// Shell text that runs in a shell whose state is already known (`eval`).
+    pub(crate) fn shell_text_in(&mut self, text: &[u8], start: &Start, scope: &mut Scope) {
+        if !self.burn(text.len() + 1) {
+            return;
+        }
+        self.nested(|analyzer| match shell::parse(text, analyzer.depth, analyzer.context.limits.depth) {
+            Ok(script) => shell::walk::walk(analyzer, text, &script, start, scope),
+            Err(error) => {
+                let text = excerpt(text, error.at);
+                analyzer.refuse(Refusal::Shell { error, text });
+            }
+        });
+    }
+
+    fn new_scope(&self, start: &Start) -> Scope {
+        let mut scope = Scope::new(start.folder.clone());
+        if !start.env.is_untouched() {
+            for (name, value) in start.env.select(&[], |_| true) {
+                let value = value.known().map_or(Value::Unknown, |bytes| Value::Known(bytes.to_vec()));
+                scope.set_variable(&name, value);
+            }
+        }
+        scope
+    }
+
+    /// One simple command: the program decides who knows its meaning.
+    pub(crate) fn command(&mut self, args: Vec<Arg>, start: Start) {
+        self.nested(|analyzer| analyzer.dispatch(args, start));
+    }
+
+    fn dispatch(&mut self, args: Vec<Arg>, start: Start) {
+        let Some(first) = args.first() else { return };
+        let Some(called) = first.known() else {
+            let intent = Intent { effects: Effects::RUN_DYNAMIC, deferred: Some(Deferred::Program), ..Intent::default() };
+            self.finish(intent, args, &start);
+            return;
+        };
+        let name = program_name(called, start.resolved.as_deref());
+        if name == b"git" || name.starts_with(b"git-") {
+            git::analyze(self, args, start);
+        } else if let Some(kind) = wrapper::find(&name) {
+            wrapper::analyze(self, kind, args, &start);
+        } else {
+            let mut intent = Intent::default();
+            files::describe(&name, &args, &start.folder, self.context, &mut intent);
+            self.finish(intent, args, &start);
+        }
+    }
+
+    /// Fills in what every intent has and adds it.
+    pub(crate) fn finish(&mut self, mut intent: Intent, mut args: Vec<Arg>, start: &Start) -> usize {
+        if !args.is_empty() {
+            let called = args.remove(0);
+            let name = called.known().map(|called| program_name(called, start.resolved.as_deref())).unwrap_or_default();
+            let path = start.resolved.clone().or_else(|| {
+                let called = called.known().filter(|called| called.contains(&b'/'))?;
+                start.folder.resolve(called)
+            });
+            intent.program = Program { name, called, path };
+        }
+        intent.args = args;
+        if !start.paths.is_empty() {
+            intent.paths.extend_from_slice(&start.paths);
+            files::note_paths(&mut intent);
+        }
+        intent.variables = start.env.assigned();
+        intent.parent = start.parent;
+        intent.origin = start.origin;
+        self.push(intent)
+    }
+}
+
+/// Programs that act by the name they are called with.
+fn acts_by_name(file: &[u8]) -> bool {
+    matches!(file, b"git" | b"busybox" | b"toybox" | b"coreutils") || wrapper::is_multi_call(file)
+}
+
+/// The name a program is judged by: the resolved file's where it is known (a link called `ls` to git is git), except
+/// for programs that themselves go by the name they were called with.
+fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
+    let called = base_name(called);
+    match resolved.map(base_name) {
+        Some(file) if !file.is_empty() && file != called => {
+            let dashed_git = file == b"git" && called.starts_with(b"git-");
+            if acts_by_name(file) && (file != b"git" || dashed_git) { called.to_vec() } else { file.to_vec() }
+        }
+        _ => called.to_vec(),
+    }
+}
+
+/// A little text around an offset, for messages.
+fn excerpt(text: &[u8], at: usize) -> String {
+    let start = at.saturating_sub(30);
+    let end = (at + 30).min(text.len());
+    let cut = String::from_utf8_lossy(text.get(start..end).unwrap_or_default());
+    let line: String = cut.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("{}{}{}", if start > 0 { "…" } else { "" }, line.trim(), if end < text.len() { "…" } else { "" })
+}
+
+impl Intent {
+    /// The command of this intent as one line.
+    pub fn line(&self) -> String {
+        display_line(std::iter::once(&self.program.called).chain(&self.args))
+    }
+}

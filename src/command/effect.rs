@@ -1,0 +1,128 @@
+//! What a command does, in classes that policies can name.
+
+use std::fmt;
+
+/// A set of effect classes.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Effects(u32);
+
+macro_rules! effects {
+    ($($(#[doc = $doc:literal])+ $constant:ident = $name:literal,)+) => {
+        effects!(@constants 0u32; $($(#[doc = $doc])+ $constant,)+);
+
+        /// Every class: its name in policies, and what it means.
+        pub const CLASSES: &[(&str, &str, Effects)] = &[
+            $(($name, concat!($($doc),+), Effects::$constant),)+
+        ];
+    };
+    (@constants $bit:expr; $(#[doc = $doc:literal])+ $constant:ident, $($rest:tt)*) => {
+        impl Effects {
+            $(#[doc = $doc])+
+            pub const $constant: Effects = Effects(1 << ($bit));
+        }
+        effects!(@constants $bit + 1; $($rest)*);
+    };
+    (@constants $bit:expr;) => {};
+}
+
+effects! {
+    /// Reads the repository.
+    GIT_READS = "git.reads",
+    /// Changes the index.
+    GIT_INDEX = "git.index",
+    /// Changes files of the working tree.
+    GIT_WORKTREE = "git.worktree",
+    /// Adds a commit to the current branch.
+    GIT_COMMITS = "git.commits",
+    /// Replaces the last commit (`commit --amend`).
+    GIT_AMENDS = "git.amends",
+    /// Moves the current branch back or sideways: reset, rebase, filter-branch.
+    GIT_REWRITES = "git.rewrites",
+    /// Moves HEAD to another branch or commit.
+    GIT_SWITCHES = "git.switches",
+    /// Creates, moves or deletes refs other than the current branch.
+    GIT_REFS = "git.refs",
+    /// Changes the stash.
+    GIT_STASH = "git.stash",
+    /// Changes git configuration.
+    GIT_CONFIG = "git.config",
+    /// Talks to another repository or host.
+    GIT_REMOTE = "git.remote",
+    /// Writes, packs or removes objects.
+    GIT_OBJECTS = "git.objects",
+    /// Creates or removes a repository, worktree or submodule.
+    GIT_REPOSITORY = "git.repository",
+    /// Changes a repository other than the one of the task.
+    GIT_ELSEWHERE = "git.elsewhere",
+    /// Keeps the repository's hooks from running.
+    GIT_SKIPS_HOOKS = "git.skips-hooks",
+    /// Makes git run a program named by an option, a variable or configuration.
+    GIT_RUNS_PROGRAM = "git.runs-program",
+    /// Reads configuration whose content is not known here.
+    GIT_FOREIGN_CONFIG = "git.foreign-config",
+    /// A verb that is not part of git, or not known before it runs.
+    GIT_UNKNOWN = "git.unknown",
+    /// Reads a file named on the command line.
+    FS_READS = "fs.reads",
+    /// Writes, moves or deletes a file named on the command line.
+    FS_WRITES = "fs.writes",
+    /// Runs shell text.
+    RUN_SHELL = "run.shell",
+    /// Runs code given on the command line of an interpreter; its content is not judged.
+    RUN_INLINE_CODE = "run.inline-code",
+    /// Runs a script file; its content is judged when its commands run.
+    RUN_SCRIPT = "run.script",
+    /// Runs a program that is only known when the command runs.
+    RUN_DYNAMIC = "run.dynamic",
+    /// Runs a program through the dynamic loader.
+    RUN_LOADER = "run.loader",
+    /// Runs a command on another machine, in a container or with another identity.
+    RUN_ELSEWHERE = "run.elsewhere",
+}
+
+impl Effects {
+    /// No effect known.
+    pub const NONE: Self = Self(0);
+
+    /// The class a policy names.
+    pub fn named(name: &str) -> Option<Self> {
+        CLASSES.iter().find(|(known, ..)| *known == name).map(|&(.., effect)| effect)
+    }
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Adds classes to this set.
+    pub fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    /// Whether the sets share a class.
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether every class of this set is in `other`.
+    pub const fn is_within(self, other: Self) -> bool {
+        self.0 & !other.0 == 0
+    }
+
+    /// Whether no class is in it.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The names of the classes in it.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        CLASSES.iter().filter(move |(.., effect)| self.intersects(*effect)).map(|&(name, ..)| name)
+    }
+}
+
+impl fmt::Debug for Effects {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_set().entries(self.names()).finish()
+    }
+}

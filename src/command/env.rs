@@ -1,0 +1,68 @@
+//! The environment a command would run with: what the caller supplied, overlaid by assignments on the way.
+
+use super::arg::Arg;
+
+/// Variables set on the way to a command (`A=1 cmd`, `env`, `export`), above the caller's environment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Env {
+    /// `env -i`: the caller's environment is gone.
+    cleared: bool,
+    /// In order; the last setting of a name counts. `None` is an unset.
+    overlay: Vec<(Vec<u8>, Option<Arg>)>,
+}
+
+impl Env {
+    /// Positional parameters of a shell text are kept here too, under their numbers.
+    pub(crate) fn set(&mut self, name: &[u8], value: Arg) {
+        debug_assert!(!name.is_empty());
+        self.overlay.push((name.to_vec(), Some(value)));
+    }
+
+    pub(crate) fn unset(&mut self, name: &[u8]) {
+        self.overlay.push((name.to_vec(), None));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.cleared = true;
+        self.overlay.clear();
+    }
+
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.overlay.is_empty() && !self.cleared
+    }
+
+    /// Names that were set on the way, for rules about variables.
+    pub(crate) fn assigned(&self) -> Vec<Vec<u8>> {
+        let set = self.overlay.iter().filter(|(name, value)| value.is_some() && !name[0].is_ascii_digit());
+        set.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The value of a variable: overlay first, then `base` unless cleared.
+    pub(crate) fn get(&self, base: &[(Vec<u8>, Vec<u8>)], name: &[u8]) -> Option<Arg> {
+        if let Some((_, value)) = self.overlay.iter().rev().find(|(known, _)| known == name) {
+            return value.clone();
+        }
+        if self.cleared {
+            return None;
+        }
+        base.iter().rev().find(|(known, _)| known == name).map(|(_, value)| Arg::exact(value.clone()))
+    }
+
+    /// Every variable whose name `wanted` accepts, with its effective value.
+    pub(crate) fn select(&self, base: &[(Vec<u8>, Vec<u8>)], wanted: impl Fn(&[u8]) -> bool) -> Vec<(Vec<u8>, Arg)> {
+        let mut found: Vec<(Vec<u8>, Arg)> = Vec::new();
+        if !self.cleared {
+            for (name, value) in base.iter().filter(|(name, _)| wanted(name)) {
+                found.retain(|(known, _)| known != name);
+                found.push((name.clone(), Arg::exact(value.clone())));
+            }
+        }
+        for (name, value) in self.overlay.iter().filter(|(name, _)| wanted(name)) {
+            found.retain(|(known, _)| known != name);
+            if let Some(value) = value {
+                found.push((name.clone(), value.clone()));
+            }
+        }
+        found
+    }
+}

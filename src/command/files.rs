@@ -1,0 +1,214 @@
+//! Programs whose operands are files: which they read and which they write.
+//!
+//! This is friendliness, not the boundary: it lets a policy explain a refusal before the kernel makes it. So only
+//! programs with plain rules are here, and a word is taken for a path only where the program would take it for one.
+
+use super::analyze::Context;
+use super::arg::Arg;
+use super::effect::Effects;
+use super::intent::{Access, Intent, PathUse};
+use super::place::Folder;
+
+/// How a program treats its operands.
+#[derive(Clone, Copy)]
+enum Operands {
+    Read,
+    Write,
+    /// The first operand is no file (a mode, an owner); the rest are written.
+    WriteAfterFirst,
+    /// The first operand is a pattern or program unless an option gave one; the rest are read.
+    ReadAfterPattern,
+    /// The last is written, the others read.
+    Copy,
+    /// All are written: the sources go away.
+    Move,
+    /// Only the last is touched.
+    Link,
+}
+
+fn operands(name: &[u8]) -> Option<Operands> {
+    Some(match name {
+        b"cat" | b"head" | b"tail" | b"less" | b"more" | b"nl" | b"tac" | b"wc" | b"uniq" | b"cut" | b"paste" | b"base64"
+        | b"base32" | b"xxd" | b"od" | b"hexdump" | b"strings" | b"md5sum" | b"sha1sum" | b"sha256sum" | b"sha512sum"
+        | b"cksum" | b"diff" | b"cmp" | b"comm" | b"file" | b"bat" | b"batcat" => Operands::Read,
+        b"rm" | b"rmdir" | b"unlink" | b"touch" | b"mkdir" | b"mkfifo" | b"tee" | b"truncate" | b"shred" | b"nano" | b"vi"
+        | b"vim" | b"nvim" | b"emacs" | b"ed" | b"ex" => Operands::Write,
+        b"chmod" | b"chown" | b"chgrp" | b"chattr" => Operands::WriteAfterFirst,
+        b"grep" | b"egrep" | b"fgrep" | b"rg" | b"awk" | b"gawk" | b"mawk" | b"jq" | b"yq" => Operands::ReadAfterPattern,
+        b"cp" | b"install" | b"rsync" => Operands::Copy,
+        b"mv" | b"rename" => Operands::Move,
+        b"ln" | b"link" => Operands::Link,
+        _ => return None,
+    })
+}
+
+/// Notes the files a program would use.
+pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Folder, context: &Context, intent: &mut Intent) {
+    let mut paths = Vec::new();
+    let mut note = |arg: &Arg, access| use_path(arg, access, folder, context, &mut paths);
+    match name {
+        b"dd" => {
+            for arg in &args[1..] {
+                if arg.prefix().starts_with(b"of=") {
+                    note(&arg.skip(3), Access::Write);
+                } else if arg.prefix().starts_with(b"if=") {
+                    note(&arg.skip(3), Access::Read);
+                }
+            }
+        }
+        b"sed" => sed(&args[1..], &mut note),
+        b"sort" => valued(&args[1..], b'o', b"--output", &mut |arg| note(arg, Access::Write)),
+        b"curl" => valued(&args[1..], b'o', b"--output", &mut |arg| note(arg, Access::Write)),
+        b"wget" => valued(&args[1..], b'O', b"--output-document", &mut |arg| note(arg, Access::Write)),
+        _ => {
+            let Some(kind) = operands(name) else { return };
+            let list = plain_operands(&args[1..]);
+            match kind {
+                Operands::Read => list.iter().for_each(|arg| note(arg, Access::Read)),
+                Operands::Write | Operands::Move => list.iter().for_each(|arg| note(arg, Access::Write)),
+                Operands::WriteAfterFirst => list.iter().skip(1).for_each(|arg| note(arg, Access::Write)),
+                Operands::ReadAfterPattern => {
+                    let given = args[1..].iter().any(|arg| gives_pattern(arg.prefix()));
+                    list.iter().skip(usize::from(!given)).for_each(|arg| note(arg, Access::Read));
+                }
+                Operands::Copy | Operands::Link => {
+                    if let Some((last, sources)) = list.split_last() {
+                        if matches!(kind, Operands::Copy) {
+                            sources.iter().for_each(|arg| note(arg, Access::Read));
+                        }
+                        note(last, Access::Write);
+                    }
+                    valued(&args[1..], b't', b"--target-directory", &mut |arg| note(arg, Access::Write));
+                }
+            }
+        }
+    }
+    intent.paths.append(&mut paths);
+    note_paths(intent);
+}
+
+fn gives_pattern(arg: &[u8]) -> bool {
+    arg.starts_with(b"--regexp") || arg.starts_with(b"--file") || (arg.len() == 2 && matches!(arg, b"-e" | b"-f"))
+}
+
+/// The words that are no options.
+fn plain_operands(args: &[Arg]) -> Vec<&Arg> {
+    let mut only_operands = false;
+    args.iter()
+        .filter(|arg| match arg.prefix() {
+            b"--" if arg.is_exact() && !only_operands => {
+                only_operands = true;
+                false
+            }
+            prefix => only_operands || prefix == b"-" || !prefix.starts_with(b"-"),
+        })
+        .collect()
+}
+
+/// Values of one option: `-o X`, `-oX`, `--output X`, `--output=X`.
+fn valued(args: &[Arg], short: u8, long: &[u8], found: &mut dyn FnMut(&Arg)) {
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        let prefix = arg.prefix();
+        if prefix == b"--" {
+            return;
+        }
+        if prefix == long || prefix == [b'-', short] {
+            if let Some(value) = rest.next() {
+                found(value);
+            }
+        } else if prefix.starts_with(long) && prefix.get(long.len()) == Some(&b'=') {
+            found(&arg.skip(long.len() + 1));
+        } else if prefix.len() > 2 && prefix.starts_with(&[b'-', short]) {
+            found(&arg.skip(2));
+        }
+    }
+}
+
+/// `sed -i script file…` writes its files, `sed script file…` reads them.
+fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
+    let mut in_place = false;
+    let mut has_script = false;
+    let mut list = Vec::new();
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.prefix() {
+            b"-e" | b"-f" | b"--expression" | b"--file" => {
+                has_script = true;
+                rest.next();
+            }
+            b"--" => list.extend(rest.by_ref()),
+            option if option.starts_with(b"--") => {
+                in_place |= option.starts_with(b"--in-place");
+                has_script |= option.starts_with(b"--expression=") || option.starts_with(b"--file=");
+            }
+            option if option.len() > 1 && option[0] == b'-' => {
+                let letters = &option[1..];
+                let end = letters.iter().position(|letter| matches!(letter, b'i' | b'e' | b'f')).unwrap_or(letters.len());
+                match letters.get(end) {
+                    Some(b'i') => in_place = true,
+                    Some(_) => {
+                        has_script = true;
+                        if end + 1 == letters.len() {
+                            rest.next();
+                        }
+                    }
+                    None => {}
+                }
+            }
+            _ => list.push(arg),
+        }
+    }
+    let access = if in_place { Access::Write } else { Access::Read };
+    list.into_iter().skip(usize::from(!has_script)).for_each(|arg| note(arg, access));
+}
+
+/// Adds the path an argument names, absolute where possible. Of a partly known one the folder it begins with counts:
+/// `.git/$X` is something in `.git`.
+pub(crate) fn use_path(arg: &Arg, access: Access, folder: &Folder, context: &Context, out: &mut Vec<PathUse>) {
+    let mut path = arg.prefix().to_vec();
+    if !arg.is_exact() {
+        let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else { return };
+        path.truncate(slash + 1);
+        path.extend_from_slice("…".as_bytes());
+    }
+    if path.is_empty() || path == b"-" {
+        return;
+    }
+    let resolved = match (path.strip_prefix(b"~".as_slice()), &context.home) {
+        (Some(rest), Some(home)) if rest.is_empty() || rest[0] == b'/' => {
+            Some(super::place::normalise(&[home.as_slice(), rest].concat()))
+        }
+        (Some(rest), None) if rest.is_empty() || rest[0] == b'/' => {
+            // Kept as `~/…`, without its dots, so that rules written with `~` match.
+            let below = super::place::normalise(rest);
+            Some(if below == b"/" { b"~".to_vec() } else { [b"~".as_slice(), below.as_slice()].concat() })
+        }
+        _ => folder.resolve(&path),
+    };
+    let path = resolved.unwrap_or(path);
+    let below_home = match &context.home {
+        Some(home) if super::place::is_within(&path, home) => Some(home.len()),
+        _ if path.first() == Some(&b'~') => Some(1),
+        _ => None,
+    };
+    out.push(PathUse { path, below_home, access });
+}
+
+/// Sets the effect classes that the paths imply.
+pub(crate) fn note_paths(intent: &mut Intent) {
+    for used in &intent.paths {
+        match used.access {
+            Access::Read => intent.effects.add(Effects::FS_READS),
+            Access::Write if is_sink(&used.path) => {}
+            Access::Write => intent.effects.add(Effects::FS_WRITES),
+        }
+    }
+}
+
+/// Places where a write leaves nothing behind.
+fn is_sink(path: &[u8]) -> bool {
+    matches!(path, b"/dev/null" | b"/dev/stdout" | b"/dev/stderr" | b"/dev/tty" | b"/dev/zero" | b"/dev/full")
+        || path.starts_with(b"/dev/fd/")
+        || path.starts_with(b"/proc/self/fd/")
+}

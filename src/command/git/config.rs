@@ -1,0 +1,194 @@
+//! Configuration and variables that change what git does: what they make it run, write, or act on.
+
+use super::super::arg::Arg;
+use super::super::effect::Effects;
+use super::super::env::Env;
+use super::super::intent::Access;
+use super::super::place::Folder;
+use super::NamedPath;
+use super::global::Global;
+
+/// One configuration setting that reaches a command.
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
+    pub(super) key: Vec<u8>,
+    pub(super) value: Arg,
+}
+
+/// Everything around a verb that changes its meaning.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    pub(super) list: Vec<Setting>,
+    pub(super) folder: Folder,
+    /// Another repository, working tree or index is named.
+    pub(super) redirected: bool,
+    pub(super) effects: Effects,
+    /// Command texts git may run because of them.
+    pub(super) programs: Vec<Arg>,
+    pub(super) writes: Vec<NamedPath>,
+}
+
+type Base = [(Vec<u8>, Vec<u8>)];
+
+fn is_relevant(name: &[u8]) -> bool {
+    name.starts_with(b"GIT_") || matches!(name, b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS")
+}
+
+/// Variables whose value is a command.
+fn names_program(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"GIT_EDITOR" | b"GIT_SEQUENCE_EDITOR" | b"GIT_PAGER" | b"GIT_EXTERNAL_DIFF" | b"GIT_SSH" | b"GIT_SSH_COMMAND"
+            | b"GIT_ASKPASS" | b"GIT_PROXY_COMMAND" | b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS"
+    )
+}
+
+/// The same environment without the variables that name programs: what those programs start does not read them again.
+pub(super) fn without_programs(env: &Env) -> Env {
+    let mut env = env.clone();
+    for name in env.assigned().into_iter().filter(|name| names_program(name)) {
+        env.unset(&name);
+    }
+    env
+}
+
+impl Settings {
+    /// What the environment alone brings.
+    pub(super) fn from_environment(env: &Env, base: &Base) -> Self {
+        let mut settings = Self::default();
+        if env.is_untouched() && base.is_empty() {
+            return settings;
+        }
+        let variables = env.select(base, is_relevant);
+        for (name, value) in &variables {
+            settings.variable(name, value);
+        }
+        let value_of = |wanted: &[u8]| variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
+        if let Some(count) = value_of(b"GIT_CONFIG_COUNT") {
+            // git itself refuses more than it can hold; a few hundred are more than anybody writes.
+            let count = count.known().and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<usize>().ok());
+            for index in 0..count.unwrap_or(0).min(512) {
+                let key = value_of(format!("GIT_CONFIG_KEY_{index}").as_bytes());
+                let value = value_of(format!("GIT_CONFIG_VALUE_{index}").as_bytes()).cloned();
+                match key.and_then(Arg::known) {
+                    Some(key) => settings.configure(key.to_vec(), value.unwrap_or_default()),
+                    None => settings.effects.add(Effects::GIT_FOREIGN_CONFIG),
+                }
+            }
+        }
+        if let Some(parameters) = value_of(b"GIT_CONFIG_PARAMETERS") {
+            match parameters.known().and_then(|text| std::str::from_utf8(text).ok()).map(shell_words::split) {
+                Some(Ok(words)) => {
+                    for word in words {
+                        let (key, value) = word.split_once('=').unwrap_or((&word, "true"));
+                        settings.configure(key.as_bytes().to_vec(), Arg::exact(value));
+                    }
+                }
+                _ => settings.effects.add(Effects::GIT_FOREIGN_CONFIG),
+            }
+        }
+        settings
+    }
+
+    /// Adds the command's own global options.
+    pub(super) fn extend(&mut self, global: Global, env: &Env, base: &Base) {
+        self.folder = global.folder;
+        self.redirected |= global.redirected;
+        if global.foreign_exec_path || global.unknown_config {
+            self.effects.add(Effects::GIT_FOREIGN_CONFIG);
+        }
+        for (key, variable) in global.config_env {
+            let value = env.get(base, &variable).unwrap_or_else(|| Arg::partial(Vec::new(), &variable, false));
+            self.configure(key, value);
+        }
+        for (key, value) in global.config {
+            self.configure(key, value);
+        }
+    }
+
+    fn variable(&mut self, name: &[u8], value: &Arg) {
+        match name {
+            b"GIT_DIR" | b"GIT_WORK_TREE" | b"GIT_COMMON_DIR" | b"GIT_INDEX_FILE" | b"GIT_OBJECT_DIRECTORY" | b"GIT_NAMESPACE"
+            | b"GIT_ALTERNATE_OBJECT_DIRECTORIES" | b"GIT_SHALLOW_FILE" | b"GIT_GRAFT_FILE" | b"GIT_REPLACE_REF_BASE" => {
+                self.redirected = true;
+            }
+            b"GIT_CONFIG" | b"GIT_CONFIG_GLOBAL" | b"GIT_CONFIG_SYSTEM" | b"GIT_TEMPLATE_DIR"
+                if !matches!(value.known(), Some(b"/dev/null" | b"")) =>
+            {
+                self.effects.add(Effects::GIT_FOREIGN_CONFIG);
+            }
+            b"GIT_EXEC_PATH" => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
+            _ if names_program(name) => self.programs.push(value.clone()),
+            _ if name.starts_with(b"GIT_TRACE") || name == b"GIT_REDIRECT_STDOUT" || name == b"GIT_REDIRECT_STDERR" => {
+                if value.prefix().starts_with(b"/") {
+                    self.writes.push((value.clone(), Access::Write));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn configure(&mut self, key: Vec<u8>, value: Arg) {
+        match use_of(&key) {
+            Use::Program => self.programs.push(value.clone()),
+            Use::ProgramUnlessBoolean if !is_boolean(value.prefix()) => self.programs.push(value.clone()),
+            Use::ShellProgram => {
+                if let Some(b'!') = value.prefix().first() {
+                    self.programs.push(value.skip(1));
+                }
+            }
+            Use::Hooks => self.effects.add(Effects::GIT_SKIPS_HOOKS),
+            Use::Redirect => self.redirected = true,
+            Use::Include => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
+            Use::ProgramUnlessBoolean | Use::Other => {}
+        }
+        self.list.push(Setting { key, value });
+    }
+}
+
+/// What a configuration key can make git do.
+enum Use {
+    /// The value is a command.
+    Program,
+    /// A command, unless it is a yes or no.
+    ProgramUnlessBoolean,
+    /// A command when it begins with `!`.
+    ShellProgram,
+    /// The folder hooks come from.
+    Hooks,
+    /// Another working tree.
+    Redirect,
+    /// Further configuration from a file.
+    Include,
+    Other,
+}
+
+fn use_of(key: &[u8]) -> Use {
+    let key = key.to_ascii_lowercase();
+    let section = key.split(|&byte| byte == b'.').next().unwrap_or_default();
+    let name = key.rsplit(|&byte| byte == b'.').next().unwrap_or_default();
+    match (section, name) {
+        (b"core", b"fsmonitor") => Use::ProgramUnlessBoolean,
+        (b"core", b"hookspath") => Use::Hooks,
+        (b"core", b"worktree") => Use::Redirect,
+        (b"core", b"pager" | b"editor" | b"sshcommand" | b"askpass" | b"gitproxy" | b"alternaterefscommand") => Use::Program,
+        (b"sequence", b"editor") | (b"diff", b"external" | b"command" | b"textconv") => Use::Program,
+        (b"pager", _) => Use::ProgramUnlessBoolean,
+        (b"difftool" | b"mergetool" | b"browser" | b"man" | b"guitool", b"cmd" | b"path") => Use::Program,
+        (b"merge", b"driver") | (b"filter", b"clean" | b"smudge" | b"process") => Use::Program,
+        (b"gpg", b"program" | b"defaultkeycommand") | (b"interactive", b"difffilter") => Use::Program,
+        (b"trailer", b"command" | b"cmd") | (b"uploadpack", b"packobjectshook") => Use::Program,
+        (b"tar", b"command") | (b"web", b"browser") | (b"instaweb", b"httpd" | b"browser") => Use::Program,
+        (b"remote", b"uploadpack" | b"receivepack") => Use::Program,
+        (b"sendemail", b"sendmailcmd" | b"tocmd" | b"cccmd" | b"headercmd" | b"smtpserver") => Use::Program,
+        (b"credential", b"helper") | (b"submodule", b"update") => Use::ShellProgram,
+        (b"hook", b"command") => Use::Program,
+        (b"include" | b"includeif", b"path") | (b"init", b"templatedir") => Use::Include,
+        _ => Use::Other,
+    }
+}
+
+fn is_boolean(value: &[u8]) -> bool {
+    let value = value.to_ascii_lowercase();
+    matches!(value.as_slice(), b"" | b"true" | b"false" | b"yes" | b"no" | b"on" | b"off" | b"0" | b"1")
+}

@@ -1,0 +1,86 @@
+//! What stands between `git` and its verb.
+
+use super::super::arg::Arg;
+use super::super::place::Folder;
+
+/// The global options of one command.
+#[derive(Debug, Default)]
+pub(super) struct Global {
+    /// Index of the verb in the words after `git`; past the end when there is none.
+    pub(super) verb_at: usize,
+    /// Where `-C` leads.
+    pub(super) folder: Folder,
+    /// `-c key=value`, in order. A key alone is `true`.
+    pub(super) config: Vec<(Vec<u8>, Arg)>,
+    /// `--config-env=key=VARIABLE`.
+    pub(super) config_env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// `--git-dir`, `--work-tree`, `--namespace`, `--bare`: another repository than the folder's.
+    pub(super) redirected: bool,
+    /// `--exec-path=DIR`: helpers from another place.
+    pub(super) foreign_exec_path: bool,
+    /// A `-c` whose text is not known.
+    pub(super) unknown_config: bool,
+}
+
+impl Global {
+    pub(super) fn read(args: &[Arg], folder: &Folder) -> Self {
+        let mut global = Self { folder: folder.clone(), ..Self::default() };
+        let mut at = 0;
+        while let Some(arg) = args.get(at) {
+            let word = arg.prefix();
+            if !word.starts_with(b"-") {
+                break;
+            }
+            at += 1;
+            let (name, joined) = match word.iter().position(|&byte| byte == b'=') {
+                Some(equals) if word.starts_with(b"--") => (&word[..equals], Some(arg.skip(equals + 1))),
+                _ => (word, None),
+            };
+            let takes_value =
+                matches!(name, b"-C" | b"-c" | b"--git-dir" | b"--work-tree" | b"--namespace" | b"--config-env" | b"--super-prefix" | b"--attr-source" | b"--shallow-file");
+            let value = match joined {
+                Some(value) => Some(value),
+                None if takes_value => {
+                    at += 1;
+                    args.get(at - 1).cloned()
+                }
+                None => None,
+            };
+            global.take(name, value);
+            // These print something and end; the verb is git's own help.
+            if matches!(name, b"--version" | b"-v" | b"--help" | b"-h" | b"--html-path" | b"--man-path" | b"--info-path")
+                || (name == b"--exec-path" && !global.foreign_exec_path)
+                || name == b"--list-cmds"
+            {
+                at = if matches!(name, b"--help" | b"-h") { usize::MAX } else { args.len() };
+                break;
+            }
+        }
+        global.verb_at = at.min(args.len());
+        global
+    }
+
+    fn take(&mut self, name: &[u8], value: Option<Arg>) {
+        match (name, value) {
+            (b"-C", Some(path)) => {
+                self.folder = match path.known() {
+                    Some(b"") => std::mem::take(&mut self.folder),
+                    Some(path) => self.folder.enter(path),
+                    None => Folder::Unknown,
+                };
+            }
+            (b"-c", Some(setting)) => match setting.prefix().iter().position(|&byte| byte == b'=') {
+                Some(equals) => self.config.push((setting.prefix()[..equals].to_vec(), setting.skip(equals + 1))),
+                None if setting.is_exact() => self.config.push((setting.prefix().to_vec(), Arg::from("true"))),
+                None => self.unknown_config = true,
+            },
+            (b"--config-env", Some(setting)) => match setting.known().map(|text| (text, text.iter().rposition(|&byte| byte == b'='))) {
+                Some((text, Some(equals))) => self.config_env.push((text[..equals].to_vec(), text[equals + 1..].to_vec())),
+                _ => self.unknown_config = true,
+            },
+            (b"--git-dir" | b"--work-tree" | b"--namespace", _) | (b"--bare", None) => self.redirected = true,
+            (b"--exec-path", Some(_)) => self.foreign_exec_path = true,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! git, completely: global options, aliases, configuration, environment, and what each verb does.
+//!
+//! [`global`] reads what stands before the verb, [`config`] what configuration and variables make git run or change,
+//! [`parsed`] a verb's options (with [`options`], the table of them), [`verbs`] what the verb then does.
+
+mod config;
+mod global;
+mod options;
+mod parsed;
+mod verbs;
+
+use super::analyze::{Analyzer, Start};
+use super::arg::Arg;
+use super::effect::Effects;
+use super::files;
+use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
+use super::place::base_name;
+use config::{Setting, Settings};
+use global::Global;
+
+pub use options_list::known_verbs;
+
+mod options_list {
+    /// Every verb of git that is known here, for the nearest-name suggestions of policies.
+    pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
+        super::options::VERBS.iter().map(|entry| entry.verb).filter(|verb| !verb.contains(' '))
+    }
+}
+
+/// Analyses `git …` or `git-verb …`.
+pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start) {
+    let mut settings = Settings::from_environment(&start.env, &analyzer.context.environment);
+    let called = args[0].known().map(base_name).unwrap_or_default();
+    let (verb, rest) = match called.strip_prefix(b"git-") {
+        // A dashed program is its verb; no global options come before it.
+        Some(verb) if !verb.is_empty() => (Some(Arg::exact(verb)), 1),
+        _ => {
+            let global = Global::read(&args[1..], &start.folder);
+            let verb_at = global.verb_at + 1;
+            settings.extend(global, &start.env, &analyzer.context.environment);
+            (args.get(verb_at).cloned(), verb_at + 1)
+        }
+    };
+    Git { analyzer, start, settings }.run(args, verb, rest);
+}
+
+/// One git command on its way through aliases to its verb.
+struct Git<'g, 'a> {
+    analyzer: &'g mut Analyzer<'a>,
+    start: Start,
+    settings: Settings,
+}
+
+impl Git<'_, '_> {
+    /// `args` is the whole command; the verb's own arguments begin at `rest`.
+    fn run(mut self, args: Vec<Arg>, verb: Option<Arg>, rest: usize) {
+        let mut intent = Intent { git: Some(GitIntent::default()), ..Intent::default() };
+        let Some(verb) = verb else {
+            // `git`, `git --version`: prints something.
+            intent.effects = Effects::GIT_READS;
+            set_verb(&mut intent, b"help", None);
+            self.finish(intent, args);
+            return;
+        };
+        let Some(name) = verb.known().map(<[u8]>::to_vec) else {
+            intent.effects = Effects::GIT_UNKNOWN;
+            intent.deferred = Some(Deferred::Verb);
+            self.finish(intent, args);
+            return;
+        };
+        let own = args.get(rest..).unwrap_or_default().to_vec();
+        let known = verbs::is_known(&name);
+        let alias = self.alias(&name);
+        if !known && let Some(value) = alias {
+            self.expand_alias(intent, args, &name, &value, &own);
+            return;
+        }
+        let (name, own) = match own.first().and_then(Arg::known) {
+            // `git checkout --help` is `git help checkout`; `git checkout -h` prints its usage.
+            Some(b"--help") => (b"help".to_vec(), vec![verb]),
+            Some(b"-h") if own.len() == 1 && known => (b"help".to_vec(), vec![verb]),
+            _ => (name, own),
+        };
+        let meaning = verbs::meaning(&name, &own);
+        intent.effects = meaning.effects;
+        for (path, access) in &meaning.paths {
+            files::use_path(path, *access, &self.settings.folder, self.analyzer.context, &mut intent.paths);
+        }
+        if own.iter().any(Arg::splits) {
+            intent.deferred = Some(Deferred::Arguments);
+        }
+        set_verb(&mut intent, &name, meaning.subcommand.clone());
+        if let Some(git) = &mut intent.git {
+            git.flags = meaning.flags;
+            git.refs = meaning.refs;
+        }
+        let programs = meaning.programs;
+        let nested_git = meaning.nested_git;
+        let index = self.finish(intent, args);
+        let inside = self.start.inside(index, Origin::Git);
+        for program in programs {
+            self.run_text(index, &program, &inside);
+        }
+        if !nested_git.is_empty() {
+            let command = [vec![Arg::from("git")], nested_git].concat();
+            self.analyzer.command(command, inside.clone());
+        }
+        // Some builtins may be aliased in newer releases; then both readings are judged.
+        if known && let Some(value) = self.alias(&name) {
+            let intent = Intent { git: Some(GitIntent::default()), ..Intent::default() };
+            let own: Vec<Arg> = own.clone();
+            let words = [vec![Arg::from("git"), Arg::exact(name.clone())], own.clone()].concat();
+            self.expand_alias(intent, words, &name, &value, &own);
+        }
+    }
+
+    /// The value of `alias.NAME`, where configuration gives one. The last setting counts.
+    fn alias(&self, name: &[u8]) -> Option<Arg> {
+        let is_alias = |key: &[u8]| {
+            let rest = key.get(..6).filter(|section| section.eq_ignore_ascii_case(b"alias.")).map(|_| &key[6..]);
+            rest.is_some_and(|rest| {
+                let rest = rest.strip_suffix(b".command").unwrap_or(rest);
+                rest.eq_ignore_ascii_case(name)
+            })
+        };
+        let set = self.settings.list.iter().rev().find(|setting| is_alias(&setting.key));
+        if let Some(setting) = set {
+            return Some(setting.value.clone());
+        }
+        let supplied = self.analyzer.context.git_config.iter().rev().find(|(key, _)| is_alias(key));
+        supplied.map(|(_, value)| Arg::exact(value.clone()))
+    }
+
+    /// `alias.x = !text` is shell text with the arguments behind it; any other value is git's own words.
+    fn expand_alias(mut self, mut intent: Intent, args: Vec<Arg>, name: &[u8], value: &Arg, own: &[Arg]) {
+        set_verb(&mut intent, name, None);
+        let Some(text) = value.known().map(<[u8]>::to_vec) else {
+            intent.effects = Effects::GIT_UNKNOWN;
+            intent.deferred = Some(Deferred::Configuration);
+            self.finish(intent, args);
+            return;
+        };
+        intent.effects = Effects::NONE;
+        if let Some(git) = &mut intent.git {
+            git.is_alias = true;
+        }
+        if let Some(shell) = text.strip_prefix(b"!") {
+            let mut script = shell.to_vec();
+            for arg in own {
+                script.push(b' ');
+                match arg.known() {
+                    Some(word) => {
+                        // Single quotes keep any bytes as they are.
+                        script.push(b'\'');
+                        for &byte in word {
+                            if byte == b'\'' {
+                                script.extend_from_slice(b"'\\''");
+                            } else {
+                                script.push(byte);
+                            }
+                        }
+                        script.push(b'\'');
+                    }
+                    None => script.extend_from_slice(b"\"$1\""),
+                }
+            }
+            intent.effects.add(Effects::GIT_RUNS_PROGRAM);
+            let index = self.finish(intent, args);
+            let inside = self.start.inside(index, Origin::Alias);
+            self.analyzer.shell_text(&script, &inside);
+            return;
+        }
+        let words = String::from_utf8_lossy(&text).into_owned();
+        let Ok(words) = shell_words::split(&words) else {
+            intent.effects = Effects::GIT_UNKNOWN;
+            self.finish(intent, args);
+            return;
+        };
+        let index = self.finish(intent, args);
+        let mut command = vec![Arg::from("git")];
+        // The alias's own settings stay in force: put them before its words again.
+        for Setting { key, value } in &self.settings.list {
+            if let Some(value) = value.known() {
+                command.push(Arg::from("-c"));
+                command.push(Arg::exact([key, b"=".as_slice(), value].concat()));
+            }
+        }
+        if let super::place::Folder::Known(folder) = &self.settings.folder {
+            command.push(Arg::from("-C"));
+            command.push(Arg::exact(folder.clone()));
+        }
+        command.extend(words.into_iter().map(Arg::exact));
+        command.extend_from_slice(own);
+        let mut inside = self.start.inside(index, Origin::Alias);
+        if self.settings.redirected {
+            inside.env.set(b"GIT_DIR", Arg::partial(Vec::new(), b"?", false));
+        }
+        self.analyzer.command(command, inside);
+    }
+
+    /// Effects that do not depend on the verb, then the intent itself and the programs configuration names.
+    fn finish(&mut self, mut intent: Intent, args: Vec<Arg>) -> usize {
+        const CHANGES: Effects = Effects::GIT_INDEX
+            .with(Effects::GIT_WORKTREE)
+            .with(Effects::GIT_COMMITS)
+            .with(Effects::GIT_AMENDS)
+            .with(Effects::GIT_REWRITES)
+            .with(Effects::GIT_SWITCHES)
+            .with(Effects::GIT_REFS)
+            .with(Effects::GIT_STASH)
+            .with(Effects::GIT_CONFIG)
+            .with(Effects::GIT_OBJECTS)
+            .with(Effects::GIT_REPOSITORY);
+        let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
+        if intent.effects.intersects(CHANGES) && (self.settings.redirected || self.is_elsewhere()) {
+            intent.effects.add(Effects::GIT_ELSEWHERE);
+        }
+        if !is_alias {
+            intent.effects.add(self.settings.effects);
+        }
+        for (path, access) in &self.settings.writes {
+            files::use_path(path, *access, &self.settings.folder, self.analyzer.context, &mut intent.paths);
+        }
+        files::note_paths(&mut intent);
+        if self.settings.effects.intersects(Effects::GIT_FOREIGN_CONFIG) {
+            intent.deferred.get_or_insert(Deferred::Configuration);
+        }
+        let programs = if is_alias { Vec::new() } else { std::mem::take(&mut self.settings.programs) };
+        if !programs.is_empty() {
+            intent.effects.add(Effects::GIT_RUNS_PROGRAM);
+        }
+        let index = self.analyzer.finish(intent, args, &self.start);
+        let inside = self.start.inside(index, Origin::Git);
+        for program in programs {
+            self.run_text(index, &program, &inside);
+        }
+        index
+    }
+
+    fn run_text(&mut self, index: usize, program: &Arg, inside: &Start) {
+        match program.known() {
+            Some(text) if text.iter().all(u8::is_ascii_whitespace) => {}
+            Some(text) => {
+                // The variables that name the program are not passed on to be read again.
+                let mut inside = inside.clone();
+                inside.env = config::without_programs(&inside.env);
+                self.analyzer.shell_text(text, &inside);
+            }
+            None => {
+                if let Some(intent) = self.analyzer.intents.get_mut(index) {
+                    intent.deferred.get_or_insert(Deferred::Text);
+                }
+            }
+        }
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        let context = self.analyzer.context;
+        match (&context.worktree, &context.folder) {
+            (Some(root), _) | (None, super::place::Folder::Known(root)) => self.settings.folder.is_outside(root),
+            _ => false,
+        }
+    }
+}
+
+fn set_verb(intent: &mut Intent, verb: &[u8], subcommand: Option<Vec<u8>>) {
+    if let Some(git) = &mut intent.git {
+        git.verb = verb.to_vec();
+        git.subcommand = subcommand;
+    }
+}
+
+/// A file that a verb's options name.
+pub(super) type NamedPath = (Arg, Access);

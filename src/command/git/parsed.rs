@@ -1,0 +1,237 @@
+//! A verb's arguments taken apart as git's own option parser would: clusters, joined values, abbreviations.
+
+use super::super::arg::Arg;
+use super::options::{DIFF, REV, VERBS};
+
+/// A verb's arguments.
+#[derive(Debug, Default)]
+pub(super) struct Parsed {
+    /// Options by canonical name without dashes (`amend`, or the letter where no long name exists), with their values.
+    pub(super) options: Vec<(Name, Option<Arg>)>,
+    /// Words that are no options.
+    pub(super) operands: Vec<Arg>,
+}
+
+/// An option's canonical name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Name {
+    Long(&'static str),
+    /// `--no-NAME`.
+    No(&'static str),
+    Letter(u8),
+    /// Not in the table: as it was written.
+    Unknown(Vec<u8>),
+}
+
+impl Name {
+    /// With its dashes, as policies spell it.
+    pub(super) fn flag(&self) -> String {
+        match self {
+            Self::Long(name) => format!("--{name}"),
+            Self::No(name) => format!("--no-{name}"),
+            Self::Letter(letter) => format!("-{}", *letter as char),
+            Self::Unknown(text) => String::from_utf8_lossy(text).into_owned(),
+        }
+    }
+}
+
+/// An option as the table has it.
+#[derive(Clone, Copy)]
+struct Known {
+    short: u8,
+    long: &'static str,
+    value: ValueKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ValueKind {
+    None,
+    Mandatory,
+    /// Only joined to the option.
+    Optional,
+}
+
+impl Known {
+    fn name(&self) -> Name {
+        if self.long.is_empty() { Name::Letter(self.short) } else { Name::Long(self.long) }
+    }
+}
+
+impl Parsed {
+    /// Parses the arguments of a verb (`stash push` for one with a subcommand).
+    pub(super) fn new(verb: &str, args: &[Arg]) -> Self {
+        let spec = options_of(verb);
+        let mut parsed = Self::default();
+        let mut at = 0;
+        while let Some(arg) = args.get(at) {
+            at += 1;
+            let word = arg.prefix();
+            if matches!(word, b"--" | b"--end-of-options") && arg.is_exact() {
+                parsed.operands.extend_from_slice(&args[at..]);
+                break;
+            }
+            if word.len() < 2 || word[0] != b'-' {
+                parsed.operands.push(arg.clone());
+            } else if word[1] == b'-' {
+                at += parsed.long(spec, arg, args.get(at));
+            } else {
+                at += parsed.cluster(spec, arg, args.get(at));
+            }
+        }
+        parsed
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.options.iter().any(|(known, _)| match known {
+            Name::Long(long) => *long == name,
+            Name::Letter(letter) => name.as_bytes() == [*letter],
+            Name::No(_) => false,
+            Name::Unknown(text) => text.iter().skip_while(|&&byte| byte == b'-').eq(name.as_bytes()),
+        })
+    }
+
+    pub(super) fn has_any(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.has(name))
+    }
+
+    /// Values of the option, in order.
+    pub(super) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arg> {
+        self.options.iter().filter(move |(known, _)| match known {
+            Name::Long(long) => *long == name,
+            Name::Letter(letter) => name.as_bytes() == [*letter],
+            _ => false,
+        }).filter_map(|(_, value)| value.as_ref())
+    }
+
+    /// A long option; returns how many further words it took.
+    fn long(&mut self, spec: &'static str, arg: &Arg, next: Option<&Arg>) -> usize {
+        let word = arg.prefix();
+        let end = word.iter().position(|&byte| byte == b'=').unwrap_or(word.len());
+        let name = &word[2..end];
+        let joined = (end < word.len()).then(|| arg.skip(end + 1));
+        let mut exact = None;
+        let mut candidates: Vec<(Name, ValueKind)> = Vec::new();
+        each(spec, &mut |known| {
+            let long = known.long.as_bytes();
+            if long.is_empty() {
+                return;
+            }
+            if long == name {
+                exact.get_or_insert((known.name(), known.value));
+            } else if long.starts_with(name) && !name.is_empty() {
+                candidates.push((known.name(), known.value));
+            }
+            // `--no-x`, also abbreviated; and the positive form of an option named `no-x`.
+            if let Some(rest) = name.strip_prefix(b"no-") {
+                if long == rest {
+                    exact.get_or_insert((Name::No(known.long), ValueKind::None));
+                } else if !rest.is_empty() && long.starts_with(rest) {
+                    candidates.push((Name::No(known.long), ValueKind::None));
+                }
+            } else if let Some(positive) = known.long.strip_prefix("no-")
+                && positive.as_bytes() == name
+            {
+                exact.get_or_insert((Name::No(known.long), ValueKind::None));
+            }
+        });
+        let found = match exact {
+            Some(exact) => vec![exact],
+            None if candidates.is_empty() || !arg.is_exact() && joined.is_none() => {
+                self.options.push((Name::Unknown(word[..end].to_vec()), joined));
+                return 0;
+            }
+            // git refuses an ambiguous abbreviation; taking it for each of them is the safe reading.
+            None => candidates,
+        };
+        let mut taken = 0;
+        for (name, kind) in found {
+            let value = match (&joined, kind) {
+                (Some(value), _) => Some(value.clone()),
+                (None, ValueKind::Mandatory) => {
+                    taken = usize::from(next.is_some());
+                    next.cloned()
+                }
+                (None, _) => None,
+            };
+            if self.options.len() < 4096 || !self.options.iter().any(|(known, _)| *known == name) {
+                self.options.push((name, value));
+            }
+        }
+        taken
+    }
+
+    /// `-abc`: letters up to one that takes a value.
+    fn cluster(&mut self, spec: &'static str, arg: &Arg, next: Option<&Arg>) -> usize {
+        let word = arg.prefix();
+        for (index, &letter) in word.iter().enumerate().skip(1) {
+            let mut found = None;
+            each(spec, &mut |known| {
+                if known.short == letter {
+                    found.get_or_insert(*known);
+                }
+            });
+            let Some(known) = found else {
+                if !letter.is_ascii_digit() {
+                    self.options.push((Name::Unknown(vec![b'-', letter]), None));
+                }
+                // What follows may be this unknown letter's value, or more letters: both are looked at.
+                continue;
+            };
+            let rest = index + 1 < word.len();
+            match known.value {
+                ValueKind::None => self.options.push((known.name(), None)),
+                ValueKind::Optional => {
+                    self.options.push((known.name(), rest.then(|| arg.skip(index + 1))));
+                    return 0;
+                }
+                ValueKind::Mandatory if rest => {
+                    self.options.push((known.name(), Some(arg.skip(index + 1))));
+                    return 0;
+                }
+                ValueKind::Mandatory => {
+                    self.options.push((known.name(), next.cloned()));
+                    return usize::from(next.is_some());
+                }
+            }
+        }
+        0
+    }
+}
+
+/// The table's entry for a verb; nothing for verbs it does not know.
+fn options_of(verb: &str) -> &'static str {
+    VERBS.binary_search_by(|entry| entry.verb.cmp(verb)).map_or("", |index| VERBS[index].options)
+}
+
+pub(super) fn in_table(verb: &str) -> bool {
+    VERBS.binary_search_by(|entry| entry.verb.cmp(verb)).is_ok()
+}
+
+/// Every option of a list in the table's notation, shared lists included.
+fn each(spec: &'static str, found: &mut dyn FnMut(&Known)) {
+    for item in spec.split(' ') {
+        match item {
+            "" | "#" => continue,
+            "@rev" => {
+                each(REV, found);
+                continue;
+            }
+            "@diff" => {
+                each(DIFF, found);
+                continue;
+            }
+            _ => {}
+        }
+        let (item, value) = match item.as_bytes().last() {
+            Some(b'=') => (&item[..item.len() - 1], ValueKind::Mandatory),
+            Some(b'?') => (&item[..item.len() - 1], ValueKind::Optional),
+            _ => (item, ValueKind::None),
+        };
+        let (short, long) = match item.split_once(',') {
+            Some((short, long)) => (short.as_bytes()[0], long),
+            None if item.len() == 1 => (item.as_bytes()[0], ""),
+            None => (0, item),
+        };
+        found(&Known { short, long, value });
+    }
+}

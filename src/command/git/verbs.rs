@@ -1,0 +1,370 @@
+//! What each verb of git does, from its options and operands.
+
+use super::super::arg::Arg;
+use super::super::effect::Effects;
+use super::super::intent::Access;
+use super::NamedPath;
+use super::parsed::{self, Parsed};
+
+/// What one verb with its arguments does.
+#[derive(Debug, Default)]
+pub(super) struct Meaning {
+    pub(super) effects: Effects,
+    pub(super) subcommand: Option<Vec<u8>>,
+    /// Options by their full names, with dashes.
+    pub(super) flags: Vec<String>,
+    pub(super) refs: Vec<Vec<u8>>,
+    pub(super) paths: Vec<NamedPath>,
+    /// Shell texts it would run.
+    pub(super) programs: Vec<Arg>,
+    /// Words of a further git command it would run.
+    pub(super) nested_git: Vec<Arg>,
+}
+
+/// Whether git itself has the verb: an alias cannot replace it.
+pub(super) fn is_known(verb: &[u8]) -> bool {
+    std::str::from_utf8(verb).is_ok_and(parsed::in_table)
+}
+
+/// Verbs whose first operand may name a subcommand.
+const WITH_SUBCOMMANDS: [&str; 17] = [
+    "bisect", "bundle", "commit-graph", "config", "hook", "maintenance", "multi-pack-index", "notes", "reflog", "refs",
+    "remote", "rerere", "sparse-checkout", "stash", "submodule", "worktree", "credential",
+];
+
+const READS: Effects = Effects::GIT_READS;
+const INDEX: Effects = Effects::GIT_INDEX;
+const WORKTREE: Effects = Effects::GIT_WORKTREE;
+const COMMITS: Effects = Effects::GIT_COMMITS;
+const REWRITES: Effects = Effects::GIT_REWRITES;
+const SWITCHES: Effects = Effects::GIT_SWITCHES;
+const REFS: Effects = Effects::GIT_REFS;
+const STASH: Effects = Effects::GIT_STASH;
+const CONFIG: Effects = Effects::GIT_CONFIG;
+const REMOTE: Effects = Effects::GIT_REMOTE;
+const OBJECTS: Effects = Effects::GIT_OBJECTS;
+const REPOSITORY: Effects = Effects::GIT_REPOSITORY;
+const RUNS: Effects = Effects::GIT_RUNS_PROGRAM;
+
+/// The meaning of a verb's arguments.
+pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
+    let Ok(verb) = std::str::from_utf8(verb) else { return unknown() };
+    if !parsed::in_table(verb) {
+        return unknown();
+    }
+    let mut meaning = Meaning::default();
+    let (parsed, own) = take_subcommand(verb, args, &mut meaning);
+    meaning.flags = parsed.options.iter().map(|(name, _)| name.flag()).collect();
+    let subcommand = meaning.subcommand.clone();
+    meaning.effects = match subcommand.as_deref() {
+        Some(name) => subcommand_effects(verb, name, &parsed),
+        None => verb_effects(verb, &parsed),
+    };
+    if parsed.has("no-verify") {
+        meaning.effects.add(Effects::GIT_SKIPS_HOOKS);
+    }
+    note_refs(verb, &parsed, &mut meaning);
+    note_programs(verb, &parsed, own, &mut meaning);
+    note_paths(verb, &parsed, &mut meaning);
+    meaning
+}
+
+fn unknown() -> Meaning {
+    Meaning { effects: Effects::GIT_UNKNOWN, ..Meaning::default() }
+}
+
+/// Splits off the subcommand of verbs that have them. Returns the parsed rest and where it begins.
+fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (Parsed, &'a [Arg]) {
+    if WITH_SUBCOMMANDS.contains(&verb) {
+        // Options may come before it (`git stash -q push`, `git notes --ref=x add`).
+        let outer = Parsed::new(verb, args);
+        let first = outer.operands.first().and_then(Arg::known);
+        if let Some(name) = first {
+            let at = args.iter().position(|arg| arg.known() == Some(name)).unwrap_or(0);
+            let full = format!("{verb} {}", String::from_utf8_lossy(name));
+            let is_subcommand = parsed::in_table(&full) || verb == "bisect" || verb == "maintenance";
+            if is_subcommand {
+                meaning.subcommand = Some(name.to_vec());
+                let own = &args[at + 1..];
+                let mut parsed = Parsed::new(&full, own);
+                parsed.options.extend(Parsed::new(verb, &args[..at]).options);
+                return (parsed, own);
+            }
+        }
+        return (outer, args);
+    }
+    (Parsed::new(verb, args), args)
+}
+
+fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
+    let operands = parsed.operands.len();
+    match verb {
+        "status" | "diff" | "log" | "show" | "blame" | "annotate" | "grep" | "ls-files" | "ls-tree" | "rev-parse" | "rev-list"
+        | "cat-file" | "describe" | "shortlog" | "name-rev" | "merge-base" | "for-each-ref" | "show-branch" | "diff-tree"
+        | "diff-index" | "diff-files" | "whatchanged" | "range-diff" | "cherry" | "check-ignore" | "check-attr" | "check-mailmap"
+        | "check-ref-format" | "var" | "version" | "help" | "count-objects" | "verify-commit" | "verify-tag" | "verify-pack"
+        | "get-tar-commit-id" | "stripspace" | "column" | "patch-id" | "fmt-merge-msg" | "show-index" | "fast-export" | "archive"
+        | "interpret-trailers" | "format-patch" | "show-ref" | "bugreport" | "diagnose" | "notes" | "remote" | "worktree"
+        | "submodule" | "reflog" | "bundle" | "mailinfo" | "mailsplit" | "merge-file" | "unpack-file" | "sh-i18n" | "sh-setup"
+        | "refs" | "sparse-checkout" => READS,
+        "fsck" | "fsck-objects" if parsed.has("lost-found") => READS.with(OBJECTS),
+        "fsck" | "fsck-objects" => READS,
+        "hash-object" if parsed.has("w") => OBJECTS,
+        "hash-object" => READS,
+        "merge-tree" => READS.with(OBJECTS),
+        "add" | "stage" | "update-index" | "read-tree" => match verb {
+            "read-tree" if parsed.has_any(&["u", "reset", "m"]) => INDEX.with(WORKTREE),
+            _ => INDEX,
+        },
+        "rm" | "mv" | "rerere" | "merge-index" | "merge-one-file" => INDEX.with(WORKTREE),
+        "restore" if parsed.has("staged") && !parsed.has("worktree") => INDEX,
+        "restore" if parsed.has("staged") => INDEX.with(WORKTREE),
+        "restore" | "checkout-index" | "clean" => WORKTREE,
+        "apply" if parsed.has_any(&["stat", "numstat", "summary", "check"]) && !parsed.has("apply") => READS,
+        "apply" if parsed.has("cached") => INDEX,
+        "apply" if parsed.has("index") => INDEX.with(WORKTREE),
+        "apply" => WORKTREE,
+        "commit" if parsed.has("dry-run") => READS,
+        "commit" if parsed.has("amend") => COMMITS.with(INDEX).with(Effects::GIT_AMENDS),
+        "commit" => COMMITS.with(INDEX),
+        "checkout" | "switch" => {
+            let creates = parsed.has_any(&["b", "B", "create", "force-create", "orphan", "track"]);
+            let moved = SWITCHES.with(WORKTREE).with(INDEX);
+            if creates { moved.with(REFS) } else { moved }
+        }
+        "reset" => REWRITES.with(INDEX).with(if parsed.has("hard") { WORKTREE } else { INDEX }),
+        "rebase" | "pull" => {
+            let moved = REWRITES.with(COMMITS).with(WORKTREE).with(INDEX);
+            if verb == "pull" { moved.with(REMOTE).with(REFS) } else { moved }
+        }
+        "filter-branch" => REWRITES.with(REFS).with(RUNS),
+        "merge" | "cherry-pick" | "revert" | "am" | "quiltimport" => {
+            let made = COMMITS.with(WORKTREE).with(INDEX);
+            if parsed.has_any(&["abort", "quit", "skip"]) { made.with(REWRITES) } else { made }
+        }
+        "replay" | "update-ref" | "subtree" => REFS.with(OBJECTS),
+        "branch" => branch(parsed),
+        "tag" => tag(parsed),
+        "symbolic-ref" if parsed.has("delete") || operands > 1 => REFS.with(SWITCHES),
+        "symbolic-ref" => READS,
+        "replace" if parsed.has("list") || (operands == 0 && !parsed.has_any(&["delete", "edit", "graft", "convert-graft-file"])) => READS,
+        "replace" => REFS,
+        "stash" => STASH.with(WORKTREE).with(INDEX),
+        "config" => config(parsed),
+        "init" | "init-db" => REPOSITORY,
+        "clone" => REPOSITORY.with(REMOTE),
+        "push" | "fetch" | "send-pack" | "fetch-pack" => REMOTE.with(REFS).with(OBJECTS),
+        "gc" | "prune" | "repack" | "prune-packed" | "pack-refs" | "pack-objects" | "unpack-objects" | "index-pack" | "mktag"
+        | "mktree" | "write-tree" | "commit-tree" | "commit-graph" | "multi-pack-index" | "maintenance" | "pack-redundant"
+        | "update-server-info" | "backfill" => OBJECTS,
+        "fast-import" => REFS.with(OBJECTS).with(COMMITS),
+        "bisect" => SWITCHES.with(REFS).with(WORKTREE),
+        "difftool" | "mergetool" | "gui" | "citool" | "instaweb" | "web--browse" | "hook" | "fsmonitor--daemon" | "for-each-repo" => RUNS,
+        "ls-remote" | "request-pull" | "send-email" | "imap-send" | "svn" | "p4" | "daemon" | "upload-pack" | "upload-archive"
+        | "receive-pack" | "shell" | "http-backend" | "http-fetch" | "http-push" | "archimport" | "cvsimport" | "cvsexportcommit"
+        | "cvsserver" => REMOTE,
+        _ if verb.starts_with("credential") || verb.starts_with("remote-") => REMOTE,
+        _ if verb.starts_with("merge-") => COMMITS.with(WORKTREE).with(INDEX),
+        // Known to git, not to this table: nothing can be promised about it.
+        _ => Effects::GIT_UNKNOWN,
+    }
+}
+
+fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
+    match (verb, name) {
+        ("bisect", b"log" | b"view" | b"visualize" | b"help" | b"terms") => READS,
+        ("bisect", b"run") => SWITCHES.with(REFS).with(WORKTREE).with(RUNS),
+        ("bisect", _) => SWITCHES.with(REFS).with(WORKTREE),
+        ("bundle", b"verify" | b"list-heads" | b"create") => READS,
+        ("bundle", _) => OBJECTS,
+        ("config", b"get" | b"list") => READS,
+        ("config", _) => CONFIG,
+        ("hook", _) => RUNS,
+        ("notes", b"list" | b"show" | b"get-ref") => READS,
+        ("notes", _) => REFS.with(OBJECTS),
+        ("reflog", b"show" | b"list" | b"exists") => READS,
+        ("reflog", _) => REFS.with(OBJECTS),
+        ("refs", b"list" | b"verify" | b"exists") => READS,
+        ("refs", _) => REFS,
+        ("remote", b"show" | b"get-url") => READS,
+        ("remote", b"update" | b"prune") => REMOTE.with(REFS),
+        ("remote", _) => CONFIG.with(REFS),
+        ("rerere", b"status" | b"diff" | b"remaining") => READS,
+        ("rerere", _) => INDEX.with(WORKTREE),
+        ("sparse-checkout", b"list" | b"check-rules") => READS,
+        ("sparse-checkout", _) => CONFIG.with(WORKTREE).with(INDEX),
+        ("stash", b"list" | b"show") => READS,
+        ("stash", b"branch") => STASH.with(SWITCHES).with(REFS).with(WORKTREE),
+        ("stash", b"drop" | b"clear" | b"store") => STASH,
+        ("stash", b"create") => OBJECTS,
+        ("stash", _) => STASH.with(WORKTREE).with(INDEX),
+        ("submodule", b"status" | b"summary") => READS,
+        ("submodule", b"foreach") => RUNS,
+        ("submodule", _) => REPOSITORY.with(REMOTE).with(CONFIG).with(WORKTREE),
+        ("worktree", b"list") => READS,
+        ("worktree", b"add") => REPOSITORY.with(REFS).with(SWITCHES),
+        ("worktree", _) => REPOSITORY,
+        ("credential", _) => REMOTE,
+        ("maintenance", b"start" | b"stop" | b"register" | b"unregister") => OBJECTS.with(CONFIG).with(RUNS),
+        _ => verb_effects(verb, parsed),
+    }
+}
+
+/// `git branch` lists when nothing is named, or when an option that only lists is there.
+fn branch(parsed: &Parsed) -> Effects {
+    let changes = ["delete", "D", "move", "M", "copy", "C", "edit-description", "set-upstream-to", "set-upstream", "unset-upstream"];
+    if parsed.has_any(&changes) {
+        return REFS;
+    }
+    let lists = ["list", "contains", "no-contains", "with", "without", "merged", "no-merged", "points-at", "show-current"];
+    if parsed.operands.is_empty() || parsed.has_any(&lists) { READS } else { REFS }
+}
+
+fn tag(parsed: &Parsed) -> Effects {
+    if parsed.has("delete") {
+        return REFS;
+    }
+    let lists = ["list", "verify", "contains", "no-contains", "with", "without", "merged", "no-merged", "points-at", "n"];
+    if parsed.operands.is_empty() || parsed.has_any(&lists) { READS } else { REFS }
+}
+
+/// The older form, without a subcommand: one key reads, a key and a value write.
+fn config(parsed: &Parsed) -> Effects {
+    let reads = ["get", "get-all", "get-regexp", "get-urlmatch", "get-color", "get-colorbool", "list"];
+    let writes = ["add", "replace-all", "unset", "unset-all", "rename-section", "remove-section", "edit"];
+    if parsed.has_any(&writes) {
+        CONFIG
+    } else if parsed.has_any(&reads) || parsed.operands.len() < 2 {
+        READS
+    } else {
+        CONFIG
+    }
+}
+
+/// Refs that operands name, as far as they do.
+fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
+    let prefix: &[u8] = match verb {
+        _ if !meaning.effects.intersects(REFS.with(SWITCHES)) => return,
+        "branch" | "checkout" | "switch" => b"refs/heads/",
+        "tag" => b"refs/tags/",
+        "update-ref" | "symbolic-ref" | "push" | "fetch" => b"",
+        _ => return,
+    };
+    let created = ["b", "B", "create", "force-create", "orphan"].into_iter().flat_map(|name| parsed.values(name));
+    let operands = parsed.operands.iter().take(64);
+    for name in created.chain(operands).filter_map(Arg::known) {
+        if name.starts_with(b"refs/") || prefix.is_empty() {
+            meaning.refs.push(name.to_vec());
+        } else {
+            meaning.refs.push([prefix, name].concat());
+        }
+    }
+}
+
+/// Programs that options and operands make git run.
+fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning) {
+    let options: &[&str] = match verb {
+        "grep" => &["open-files-in-pager"],
+        "difftool" => &["extcmd"],
+        "rebase" => &["exec"],
+        "fetch" | "pull" | "ls-remote" | "clone" | "fetch-pack" => &["upload-pack", "exec"],
+        "push" | "send-pack" => &["receive-pack", "exec"],
+        "archive" => &["exec"],
+        "filter-branch" => &[
+            "setup", "env-filter", "tree-filter", "index-filter", "parent-filter", "msg-filter", "commit-filter", "tag-name-filter",
+        ],
+        "send-email" => &["sendmail-cmd", "to-cmd", "cc-cmd", "header-cmd"],
+        "instaweb" => &["httpd", "browser"],
+        _ => &[],
+    };
+    for option in options {
+        meaning.programs.extend(parsed.values(option).cloned());
+    }
+    match (verb, meaning.subcommand.as_deref()) {
+        // The rest of the words is the command, as it stands.
+        ("bisect", Some(b"run")) => meaning.programs.push(quoted(own)),
+        ("submodule", Some(b"foreach")) => {
+            let skip = own.iter().take_while(|arg| arg.prefix().starts_with(b"-")).count();
+            match &own[skip..] {
+                // One word is text for a shell; several are a command.
+                [text] => meaning.programs.push(text.clone()),
+                words => meaning.programs.push(quoted(words)),
+            }
+        }
+        ("for-each-repo", _) => {
+            let skip = own.iter().take_while(|arg| arg.prefix().starts_with(b"-")).count();
+            meaning.nested_git = own[skip..].to_vec();
+        }
+        ("shell", _) => meaning.programs.extend(own.iter().skip(1).cloned()),
+        _ => {}
+    }
+    if meaning.effects.intersects(REMOTE.with(CONFIG)) || verb == "archive" {
+        // `ext::command` is a transport that runs the command.
+        for operand in parsed.operands.iter().chain(parsed.values("remote")) {
+            if operand.prefix().starts_with(b"ext::") {
+                meaning.programs.push(operand.skip(5));
+            }
+        }
+    }
+    if !meaning.programs.is_empty() {
+        meaning.effects.add(RUNS);
+    }
+}
+
+/// Words as one shell text that means the same command.
+fn quoted(words: &[Arg]) -> Arg {
+    let mut text = String::new();
+    for word in words {
+        let Some(known) = word.known() else {
+            return Arg::partial(text.into_bytes(), "…".as_bytes(), true);
+        };
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        text.push_str(&shell_words::quote(&String::from_utf8_lossy(known)));
+    }
+    Arg::exact(text.into_bytes())
+}
+
+/// Files that options make git read or write.
+fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
+    let writes: &[&str] = match verb {
+        "archive" | "log" | "show" | "diff" | "diff-tree" | "diff-index" | "diff-files" | "whatchanged" | "range-diff" | "stash"
+        | "reflog" => &["output"],
+        "format-patch" => &["output-directory", "output"],
+        "bugreport" | "diagnose" => &["output-directory"],
+        "fast-export" => &["export-marks"],
+        "config" => &["file"],
+        "mailsplit" => &["o"],
+        "index-pack" => &["o"],
+        "checkout-index" => &["prefix"],
+        _ => &[],
+    };
+    let is_read = verb == "config" && !meaning.effects.intersects(CONFIG);
+    for option in writes {
+        let access = if is_read { Access::Read } else { Access::Write };
+        meaning.paths.extend(parsed.values(option).map(|path| (path.clone(), access)));
+    }
+    let reads: &[&str] = match verb {
+        "commit" | "tag" | "merge" | "notes" => &["file", "template"],
+        "grep" => &["f"],
+        _ => &[],
+    };
+    for option in reads {
+        meaning.paths.extend(parsed.values(option).map(|path| (path.clone(), Access::Read)));
+    }
+    let write_operands = match (verb, meaning.subcommand.as_deref()) {
+        ("bundle", Some(b"create")) | ("mailinfo", _) => usize::from(verb == "bundle").max(2 * usize::from(verb == "mailinfo")),
+        ("merge-file", _) if !parsed.has("stdout") => 1,
+        ("interpret-trailers", _) if parsed.has("in-place") => usize::MAX,
+        ("clone", _) => 0,
+        _ => 0,
+    };
+    meaning.paths.extend(parsed.operands.iter().take(write_operands).map(|path| (path.clone(), Access::Write)));
+    if verb == "diff" && parsed.has("no-index") {
+        meaning.paths.extend(parsed.operands.iter().map(|path| (path.clone(), Access::Read)));
+    }
+    if verb == "format-patch" && !parsed.has("stdout") {
+        meaning.effects.add(Effects::FS_WRITES);
+    }
+}

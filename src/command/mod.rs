@@ -1,0 +1,25 @@
+//! argv, environment, shell text → [`Intent`]s: what a command would do.
+//!
+//! Enters: a command somebody wants to run, with the folder and environment it would run in. Leaves: every program start
+//! it contains, however wrapped, with its effects. Nothing here reads a policy, a file or the clock, and nothing runs:
+//! what cannot be known without running is marked [`Deferred`], what cannot be understood is a [`Refusal`].
+#![forbid(unsafe_code)]
+
+mod analyze;
+mod arg;
+mod effect;
+mod env;
+mod files;
+mod git;
+mod intent;
+mod place;
+mod shell;
+mod wrapper;
+
+pub use analyze::{Analysis, Context, Limits, Refusal, Request, analyze};
+pub use arg::{Arg, display_line};
+pub use effect::{CLASSES, Effects};
+pub use git::known_verbs;
+pub use intent::{Access, Deferred, GitIntent, Intent, Origin, PathUse, Program};
+pub use place::Folder;
+pub use shell::{ShellError, ShellErrorKind, accepts as accepts_shell_text};

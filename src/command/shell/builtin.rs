@@ -1,0 +1,253 @@
+//! Shell builtins that change the shell's state or run text: `cd`, `export`, `alias`, `eval`, `trap`, …
+
+use super::super::analyze::{Analyzer, Start, Stdin};
+use super::super::arg::Arg;
+use super::super::effect::Effects;
+use super::super::intent::{Deferred, Intent, Origin};
+use super::super::place::Folder;
+use super::lex::{is_name_byte, is_name_start};
+use super::scope::{Scope, Value};
+
+/// Handles a builtin that only a shell can run. True when the command is dealt with.
+pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) -> bool {
+    let Some(name) = args[0].known() else { return false };
+    match name {
+        b"cd" | b"pushd" => change_folder(analyzer, scope, &args[1..]),
+        b"popd" => scope.set_folder(Folder::Unknown),
+        b"export" | b"declare" | b"typeset" | b"local" | b"readonly" => declare(scope, &args[1..]),
+        b"unset" | b"read" | b"mapfile" | b"readarray" | b"getopts" | b"let" => forget(scope, &args[1..]),
+        b"printf" if args.get(1).and_then(Arg::known) == Some(b"-v") => forget(scope, &args[2..]),
+        b"alias" => alias(analyzer, scope, &args[1..], start),
+        b"eval" => {
+            eval(analyzer, scope, args, &args[1..], start);
+            return true;
+        }
+        b"trap" => trap(analyzer, scope, &args[1..], start),
+        b"source" | b"." => source(analyzer, scope),
+        b"builtin" if args.len() > 1 => return run(analyzer, scope, &args[1..], start),
+        b"command" if args.len() > 1 => {
+            let skip = args.iter().skip(1).take_while(|arg| arg.known() == Some(b"-p")).count() + 1;
+            return skip < args.len() && keeps_state(&args[skip]) && run(analyzer, scope, &args[skip..], start);
+        }
+        _ => return false,
+    }
+    let mut intent = Intent::default();
+    if matches!(name, b"source" | b".") {
+        intent.effects = Effects::RUN_SCRIPT;
+        intent.deferred = Some(Deferred::Text);
+    }
+    analyzer.finish(intent, args.to_vec(), start);
+    true
+}
+
+/// Builtins that `command NAME` still runs in this shell.
+fn keeps_state(arg: &Arg) -> bool {
+    matches!(
+        arg.known(),
+        Some(b"cd" | b"pushd" | b"popd" | b"eval" | b"export" | b"declare" | b"typeset" | b"local" | b"readonly" | b"trap")
+    )
+}
+
+fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
+    let target = args.iter().find(|arg| !matches!(arg.known(), Some(b"-L" | b"-P" | b"-e" | b"-@" | b"-n" | b"--")));
+    let folder = match target {
+        None => analyzer.context.home.clone().map_or(Folder::Unknown, Folder::Known),
+        Some(arg) => match arg.known() {
+            Some(b"-") | Some(b"") | None => Folder::Unknown,
+            Some(path) if path[0] == b'~' || path[0] == b'+' => Folder::Unknown,
+            // With CDPATH a relative name can lead anywhere.
+            Some(path) if path[0] != b'/' && path[0] != b'.' && scope.variable(b"CDPATH").is_some() => Folder::Unknown,
+            Some(path) => scope.folder().enter(path),
+        },
+    };
+    scope.set_folder(folder);
+}
+
+fn declare(scope: &mut Scope, args: &[Arg]) {
+    for arg in args {
+        let prefix = arg.prefix();
+        let length = prefix.iter().take_while(|&&byte| is_name_byte(byte)).count();
+        if length == 0 || !is_name_start(prefix[0]) {
+            continue;
+        }
+        let name = &prefix[..length];
+        match prefix.get(length) {
+            Some(b'=') => {
+                let value = arg.known().map_or(Value::Unknown, |text| Value::Known(text[length + 1..].to_vec()));
+                scope.set_variable(name, value);
+            }
+            Some(_) => scope.set_variable(name, Value::Unknown),
+            None => {}
+        }
+    }
+}
+
+fn forget(scope: &mut Scope, args: &[Arg]) {
+    for arg in args {
+        let name: Vec<u8> = arg.prefix().iter().copied().take_while(|&byte| is_name_byte(byte)).collect();
+        if name.first().copied().is_some_and(is_name_start) {
+            scope.set_variable(&name, Value::Unknown);
+        }
+    }
+}
+
+/// `alias g='git checkout'`: the value is judged as text, and remembered for the commands after it.
+fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) {
+    for arg in args {
+        let Some(text) = arg.known() else { continue };
+        let Some(at) = text.iter().position(|&byte| byte == b'=') else { continue };
+        let (name, value) = (&text[..at], &text[at + 1..]);
+        let start = Start { origin: Origin::Shell, ..start.clone() };
+        // A value that is no complete command (`alias s='sudo '`) is judged with what follows its use.
+        if super::parse(value, 0, analyzer.context.limits.depth).is_ok() && !value.ends_with(b" ") {
+            analyzer.shell_text(value, &start);
+        }
+        scope.set_alias(name, Value::Known(value.to_vec()));
+    }
+}
+
+/// The arguments joined by blanks are text for this very shell.
+fn eval(analyzer: &mut Analyzer<'_>, scope: &mut Scope, all: &[Arg], args: &[Arg], start: &Start) {
+    let args = if args.first().and_then(Arg::known) == Some(b"--") { &args[1..] } else { args };
+    let mut text = Vec::new();
+    for (index, arg) in args.iter().enumerate() {
+        if index > 0 {
+            text.push(b' ');
+        }
+        let Some(known) = arg.known() else {
+            let intent =
+                Intent { effects: Effects::RUN_SHELL, deferred: Some(Deferred::Text), ..Intent::default() };
+            analyzer.finish(intent, all.to_vec(), start);
+            return;
+        };
+        text.extend_from_slice(known);
+    }
+    let intent = Intent { effects: Effects::RUN_SHELL, ..Intent::default() };
+    let parent = analyzer.finish(intent, all.to_vec(), start);
+    analyzer.shell_text_in(&text, &start.inside(parent, Origin::Shell), scope);
+}
+
+/// `trap 'text' SIGNAL…`.
+fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) {
+    let args = if args.first().and_then(Arg::known) == Some(b"--") { &args[1..] } else { args };
+    let [action, _, ..] = args else { return };
+    if let Some(text) = action.known()
+        && text != b"-"
+        && !text.starts_with(b"-")
+    {
+        let mark = scope.mark();
+        analyzer.shell_text_in(text, start, scope);
+        scope.undo_to(mark);
+    }
+}
+
+/// A sourced file may change anything this shell knows.
+fn source(_analyzer: &mut Analyzer<'_>, scope: &mut Scope) {
+    let names: Vec<Vec<u8>> = scope.variables().map(|(name, _)| name.to_vec()).collect();
+    for name in names {
+        scope.set_variable(&name, Value::Unknown);
+    }
+    scope.set_folder(Folder::Unknown);
+}
+
+/// What `echo`, `printf` or `cat` would write, when all of it is known.
+pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
+    let mut words = Vec::with_capacity(args.len());
+    for arg in args {
+        let Some(word) = arg.known() else { return Stdin::Unknown };
+        words.push(word);
+    }
+    match words.as_slice() {
+        [b"echo", rest @ ..] => {
+            let options = rest.iter().take_while(|word| is_echo_option(word)).count();
+            let text = rest[options..].join(&b' ');
+            Stdin::Text(if text.contains(&b'\\') { unescape(&text) } else { text })
+        }
+        [b"printf", b"--", format, rest @ ..] | [b"printf", format, rest @ ..] => printf(format, rest),
+        [b"cat"] | [b"cat", b"-"] | [b"tee", ..] => input.clone(),
+        _ => Stdin::Unknown,
+    }
+}
+
+fn is_echo_option(word: &[u8]) -> bool {
+    word.len() > 1 && word[0] == b'-' && word[1..].iter().all(|byte| matches!(byte, b'n' | b'e' | b'E'))
+}
+
+/// The format with `%s` filled in, repeated while arguments are left; other conversions are not followed.
+fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
+    let format = unescape(format);
+    let mut text = Vec::new();
+    let mut rest = args.iter();
+    loop {
+        let mut used = false;
+        let mut at = 0;
+        while let Some(&byte) = format.get(at) {
+            if byte != b'%' {
+                text.push(byte);
+                at += 1;
+                continue;
+            }
+            match format.get(at + 1) {
+                Some(b'%') => text.push(b'%'),
+                Some(b's') => {
+                    used = true;
+                    text.extend_from_slice(rest.next().copied().unwrap_or_default());
+                }
+                Some(b'b') => {
+                    used = true;
+                    text.extend_from_slice(&unescape(rest.next().copied().unwrap_or_default()));
+                }
+                _ => return Stdin::Unknown,
+            }
+            at += 2;
+        }
+        if !used || rest.len() == 0 {
+            return Stdin::Text(text);
+        }
+    }
+}
+
+/// Backslash escapes as `printf` and `echo -e` know them.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut at = 0;
+    let digits = |from: usize, radix: u32, most: usize| {
+        let run = text[from.min(text.len())..].iter().take(most);
+        let digits: Vec<u32> = run.map_while(|&byte| (byte as char).to_digit(radix)).collect();
+        (digits.iter().fold(0u32, |value, digit| value * radix + digit), digits.len())
+    };
+    while let Some(&byte) = text.get(at) {
+        if byte != b'\\' {
+            out.push(byte);
+            at += 1;
+            continue;
+        }
+        let Some(&next) = text.get(at + 1) else {
+            out.push(b'\\');
+            break;
+        };
+        at += 2;
+        match next {
+            b'n' => out.push(b'\n'),
+            b't' => out.push(b'\t'),
+            b'r' => out.push(b'\r'),
+            b'\\' | b'"' | b'\'' => out.push(next),
+            b'0'..=b'7' => {
+                let (value, used) = digits(at - 1, 8, 4);
+                out.push((value & 0xff) as u8);
+                at += used - 1;
+            }
+            b'x' => {
+                let (value, used) = digits(at, 16, 2);
+                if used > 0 {
+                    out.push((value & 0xff) as u8);
+                    at += used;
+                } else {
+                    out.extend_from_slice(b"\\x");
+                }
+            }
+            other => out.extend_from_slice(&[b'\\', other]),
+        }
+    }
+    out
+}

@@ -1,0 +1,275 @@
+//! Words to arguments: quoting taken off, braces expanded, known variables put in, the rest marked as unknown.
+
+use super::super::arg::Arg;
+use super::ast::{Piece, Word};
+use super::scope::{Scope, Value};
+
+/// More alternatives than this and a brace expansion is left to the moment it runs.
+const MOST_ALTERNATIVES: usize = 1024;
+
+/// What words are expanded with.
+pub(super) struct Expander<'a> {
+    pub(super) scope: &'a Scope,
+    /// The text the words' spans point into, for showing a word as it was written.
+    pub(super) text: &'a [u8],
+    pub(super) home: Option<&'a [u8]>,
+}
+
+/// One element of a word on its way to an argument.
+#[derive(Debug, Clone)]
+enum Atom {
+    Byte { byte: u8, quoted: bool },
+    /// Something only known when the command runs.
+    Hole { splits: bool },
+    /// An unquoted value to be split at blanks.
+    Split(Vec<u8>),
+}
+
+impl Expander<'_> {
+    /// The arguments a word turns into.
+    pub(super) fn expand(&self, word: &Word, out: &mut Vec<Arg>) {
+        // Nearly every word of a command line is one plain literal.
+        if let [Piece::Literal { bytes, quoted }] = word.pieces.as_slice()
+            && (*quoted || !bytes.iter().any(|&byte| is_active(byte)))
+        {
+            out.push(Arg::exact(bytes.clone()));
+            return;
+        }
+        let atoms = self.atoms(word);
+        let mut words = Vec::new();
+        if !braces(&atoms, &mut words) {
+            out.push(Arg::partial(Vec::new(), self.written(word), true));
+            return;
+        }
+        for atoms in words {
+            self.split(&atoms, word, out);
+        }
+    }
+
+    /// A word used where no splitting or globbing happens: assignments, here-strings, `case`, redirections.
+    pub(super) fn single(&self, word: &Word) -> Arg {
+        let mut bytes = Vec::new();
+        for atom in self.atoms(word) {
+            match atom {
+                Atom::Byte { byte, .. } => bytes.push(byte),
+                Atom::Split(value) => bytes.extend_from_slice(&value),
+                Atom::Hole { .. } => return Arg::partial(bytes, self.written(word), false),
+            }
+        }
+        Arg::exact(bytes)
+    }
+
+    fn written(&self, word: &Word) -> &[u8] {
+        self.text.get(word.span.clone()).unwrap_or(b"\xE2\x80\xA6")
+    }
+
+    fn atoms(&self, word: &Word) -> Vec<Atom> {
+        let mut atoms = Vec::new();
+        for (index, piece) in word.pieces.iter().enumerate() {
+            match piece {
+                Piece::Literal { bytes, quoted } => {
+                    let mut rest = bytes.as_slice();
+                    if index == 0 && !quoted && rest.first() == Some(&b'~') {
+                        rest = self.tilde(rest, word.pieces.len() > 1, &mut atoms);
+                    }
+                    atoms.extend(rest.iter().map(|&byte| Atom::Byte { byte, quoted: *quoted }));
+                }
+                Piece::Parameter { name, plain, quoted, .. } => match (plain, self.scope.variable(name)) {
+                    (true, Some(Value::Known(value))) if *quoted => {
+                        atoms.extend(value.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
+                    }
+                    (true, Some(Value::Known(value))) if self.splits_at_blanks() => atoms.push(Atom::Split(value.clone())),
+                    (true, None) if name == b"HOME" && self.home.is_some() => {
+                        let home = self.home.unwrap_or_default();
+                        atoms.extend(home.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
+                    }
+                    _ => atoms.push(Atom::Hole { splits: !quoted || name == b"@" }),
+                },
+                Piece::Command { quoted, .. } => atoms.push(Atom::Hole { splits: !quoted }),
+                Piece::Process(_) | Piece::Arithmetic(_) => atoms.push(Atom::Hole { splits: false }),
+                Piece::Pattern(_) => atoms.push(Atom::Hole { splits: true }),
+            }
+        }
+        atoms
+    }
+
+    /// `~` and `~/…`: the home folder if it is known. `~user` is not.
+    fn tilde<'b>(&self, rest: &'b [u8], more_pieces: bool, atoms: &mut Vec<Atom>) -> &'b [u8] {
+        let end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+        if end != 1 || (end == rest.len() && more_pieces) {
+            return rest;
+        }
+        let home = self.home.unwrap_or(b"~");
+        atoms.extend(home.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
+        &rest[1..]
+    }
+
+    /// Whether fields are still split at blanks: nobody has touched IFS.
+    fn splits_at_blanks(&self) -> bool {
+        self.scope.variable(b"IFS").is_none()
+    }
+
+    /// Field splitting and globs: one brace-expanded word to arguments.
+    fn split(&self, atoms: &[Atom], word: &Word, out: &mut Vec<Arg>) {
+        let mut bytes = Vec::new();
+        let mut started = false;
+        for atom in atoms {
+            match atom {
+                Atom::Byte { byte, quoted } => {
+                    if !quoted && matches!(byte, b'*' | b'?' | b'[') && is_glob(atoms) {
+                        out.push(Arg::partial(bytes, self.written(word), true));
+                        return;
+                    }
+                    bytes.push(*byte);
+                    started = true;
+                }
+                Atom::Hole { splits } => {
+                    out.push(Arg::partial(bytes, self.written(word), *splits));
+                    return;
+                }
+                Atom::Split(value) => {
+                    if value.iter().any(|byte| matches!(byte, b'*' | b'?' | b'[')) {
+                        out.push(Arg::partial(bytes, self.written(word), true));
+                        return;
+                    }
+                    for &byte in value {
+                        if matches!(byte, b' ' | b'\t' | b'\n') {
+                            if started {
+                                out.push(Arg::exact(std::mem::take(&mut bytes)));
+                                started = false;
+                            }
+                        } else {
+                            bytes.push(byte);
+                            started = true;
+                        }
+                    }
+                }
+            }
+        }
+        let only_splits = !atoms.is_empty() && atoms.iter().all(|atom| matches!(atom, Atom::Split(_)));
+        if started || !only_splits {
+            out.push(Arg::exact(bytes));
+        }
+    }
+}
+
+/// Bytes that make an unquoted literal more than itself.
+fn is_active(byte: u8) -> bool {
+    matches!(byte, b'*' | b'?' | b'[' | b'{' | b'~')
+}
+
+/// `[` alone is the test command's name and no glob; it needs its `]`.
+fn is_glob(atoms: &[Atom]) -> bool {
+    let unquoted = |wanted: &[u8]| {
+        atoms.iter().any(|atom| matches!(atom, Atom::Byte { byte, quoted: false } if wanted.contains(byte)))
+    };
+    unquoted(b"*?") || (unquoted(b"[") && unquoted(b"]"))
+}
+
+fn plain(atom: &Atom, wanted: u8) -> bool {
+    matches!(atom, Atom::Byte { byte, quoted: false } if *byte == wanted)
+}
+
+/// Brace expansion; false when there would be too many results. Iterative, so that nesting costs no stack.
+fn braces(atoms: &[Atom], out: &mut Vec<Vec<Atom>>) -> bool {
+    if !atoms.iter().any(|atom| plain(atom, b'{')) {
+        out.push(atoms.to_vec());
+        return true;
+    }
+    // Work list in order: (word, where to look for the next brace).
+    let mut work = std::collections::VecDeque::from([(atoms.to_vec(), 0usize)]);
+    let mut steps = 0usize;
+    while let Some((word, from)) = work.pop_front() {
+        steps += word.len() + 1;
+        if steps > MOST_ALTERNATIVES * 64 || out.len() + work.len() > MOST_ALTERNATIVES {
+            return false;
+        }
+        let Some((open, parts, close)) = next_brace(&word, from) else {
+            out.push(word);
+            continue;
+        };
+        for part in parts.into_iter().rev() {
+            let mut next = Vec::with_capacity(word.len());
+            next.extend_from_slice(&word[..open]);
+            next.extend_from_slice(&part);
+            next.extend_from_slice(&word[close + 1..]);
+            work.push_front((next, open));
+        }
+    }
+    true
+}
+
+/// The next `{…}` with alternatives or a sequence, its parts and its end.
+fn next_brace(word: &[Atom], from: usize) -> Option<(usize, Vec<Vec<Atom>>, usize)> {
+    // One pass for the matching of braces, so that `{{{{…` stays linear.
+    let mut stack: Vec<(usize, Vec<usize>)> = Vec::new();
+    let mut best: Option<(usize, Vec<Vec<Atom>>, usize)> = None;
+    for (at, atom) in word.iter().enumerate().skip(from) {
+        if plain(atom, b'{') {
+            stack.push((at, Vec::new()));
+        } else if plain(atom, b',') {
+            if let Some((_, commas)) = stack.last_mut() {
+                commas.push(at);
+            }
+        } else if plain(atom, b'}')
+            && let Some((open, commas)) = stack.pop()
+        {
+            let parts = if commas.is_empty() {
+                sequence(&word[open + 1..at])
+            } else {
+                let mut parts = Vec::new();
+                let mut start = open + 1;
+                for comma in commas.into_iter().chain([at]) {
+                    parts.push(word[start..comma].to_vec());
+                    start = comma + 1;
+                }
+                Some(parts)
+            };
+            if let Some(parts) = parts
+                && best.as_ref().is_none_or(|(first, ..)| open < *first)
+            {
+                best = Some((open, parts, at));
+            }
+            if stack.is_empty() && best.is_some() {
+                return best;
+            }
+        }
+    }
+    best
+}
+
+/// `a..e`, `1..9`, `01..10..2`.
+fn sequence(inner: &[Atom]) -> Option<Vec<Vec<Atom>>> {
+    let mut text = String::new();
+    for atom in inner {
+        match atom {
+            Atom::Byte { byte, quoted: false } if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-') => {
+                text.push(*byte as char);
+            }
+            _ => return None,
+        }
+    }
+    let mut fields = text.split("..");
+    let (first, last, step) = (fields.next()?, fields.next()?, fields.next());
+    if fields.next().is_some() {
+        return None;
+    }
+    let step = step.map_or(Some(1), |step| step.parse::<i64>().ok().map(|step| step.unsigned_abs().max(1)))?;
+    let item = |text: String| text.bytes().map(|byte| Atom::Byte { byte, quoted: true }).collect::<Vec<_>>();
+    let range = |from: i64, to: i64, show: &dyn Fn(i64) -> String| {
+        let count = (from.abs_diff(to) / step).min(MOST_ALTERNATIVES as u64 + 1);
+        let sign: i64 = if from <= to { 1 } else { -1 };
+        (0..=count).map(|index| item(show(from + sign * (index * step) as i64))).collect::<Vec<_>>()
+    };
+    match (first.as_bytes(), last.as_bytes()) {
+        ([from], [to]) if from.is_ascii_alphabetic() && to.is_ascii_alphabetic() => {
+            Some(range(i64::from(*from), i64::from(*to), &|value| char::from(value.clamp(0, 127) as u8).to_string()))
+        }
+        _ => {
+            let (from, to) = (first.parse::<i32>().ok()?, last.parse::<i32>().ok()?);
+            let padded = [first, last].iter().any(|text| text.trim_start_matches('-').starts_with('0') && text.len() > 1);
+            let width = if padded { first.len().max(last.len()) } else { 0 };
+            Some(range(i64::from(from), i64::from(to), &|value| format!("{value:0width$}")))
+        }
+    }
+}

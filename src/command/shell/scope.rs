@@ -1,0 +1,147 @@
+//! What is known of a shell's state while its text is walked: variables, aliases, the current folder.
+//!
+//! Changes are logged, so that a subshell's are undone at its end and a conditional branch's become "unknown": both in
+//! time proportional to the changes made, never to the state.
+
+use std::collections::HashMap;
+
+use super::super::place::Folder;
+
+/// Longer values are not followed: `a=$a$a` would double for ever.
+const LONGEST_VALUE: usize = 4096;
+/// More variables than people write; past it values are simply unknown.
+const MOST_NAMES: usize = 4096;
+const MOST_INHERITED: usize = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Value {
+    Known(Vec<u8>),
+    Unknown,
+}
+
+#[derive(Debug)]
+enum Change {
+    Variable(Vec<u8>, Option<Value>),
+    Alias(Vec<u8>, Option<Value>),
+    Folder(Folder),
+}
+
+/// A position in the log; see [`Scope::undo_to`] and [`Scope::blur_since`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark(usize);
+
+#[derive(Debug, Default)]
+pub(crate) struct Scope {
+    variables: HashMap<Vec<u8>, Value>,
+    aliases: HashMap<Vec<u8>, Value>,
+    folder: Folder,
+    log: Vec<Change>,
+    /// Names set so far that programs inherit; few, so that each command can look them all up.
+    inherited: Vec<Vec<u8>>,
+}
+
+/// Variables that change what the programs started after them do, exported or not (which is not always known).
+fn is_inherited(name: &[u8]) -> bool {
+    name.starts_with(b"GIT_")
+        || name.starts_with(b"LD_")
+        || matches!(
+            name,
+            b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS" | b"BASH_ENV" | b"ENV" | b"PATH" | b"HOME" | b"SHELL"
+        )
+}
+
+impl Scope {
+    pub(crate) fn new(folder: Folder) -> Self {
+        Self { folder, ..Self::default() }
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    pub(crate) fn set_folder(&mut self, folder: Folder) {
+        let old = std::mem::replace(&mut self.folder, folder);
+        self.log.push(Change::Folder(old));
+    }
+
+    pub(crate) fn variable(&self, name: &[u8]) -> Option<&Value> {
+        self.variables.get(name)
+    }
+
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (&[u8], &Value)> {
+        self.variables.iter().map(|(name, value)| (name.as_slice(), value))
+    }
+
+    /// The variables that programs started from here are affected by.
+    pub(crate) fn inherited(&self) -> impl Iterator<Item = (&[u8], &Value)> {
+        self.inherited.iter().filter_map(|name| Some((name.as_slice(), self.variables.get(name)?)))
+    }
+
+    pub(crate) fn set_variable(&mut self, name: &[u8], value: Value) {
+        let value = bounded(value);
+        if self.variables.len() >= MOST_NAMES && !self.variables.contains_key(name) {
+            return;
+        }
+        if is_inherited(name) && self.inherited.len() < MOST_INHERITED && !self.inherited.iter().any(|known| known == name) {
+            self.inherited.push(name.to_vec());
+        }
+        let old = self.variables.insert(name.to_vec(), value);
+        self.log.push(Change::Variable(name.to_vec(), old));
+    }
+
+    pub(crate) fn alias(&self, name: &[u8]) -> Option<&Value> {
+        self.aliases.get(name)
+    }
+
+    pub(crate) fn set_alias(&mut self, name: &[u8], value: Value) {
+        if self.aliases.len() >= MOST_NAMES && !self.aliases.contains_key(name) {
+            return;
+        }
+        let old = self.aliases.insert(name.to_vec(), bounded(value));
+        self.log.push(Change::Alias(name.to_vec(), old));
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.log.len())
+    }
+
+    /// Leaves a subshell: everything since the mark is as if it had not happened.
+    pub(crate) fn undo_to(&mut self, mark: Mark) {
+        while self.log.len() > mark.0 {
+            match self.log.pop() {
+                Some(Change::Variable(name, old)) => restore(&mut self.variables, name, old),
+                Some(Change::Alias(name, old)) => restore(&mut self.aliases, name, old),
+                Some(Change::Folder(old)) => self.folder = old,
+                None => return,
+            }
+        }
+    }
+
+    /// Leaves a branch that may or may not have run: what it changed since the mark is unknown now.
+    pub(crate) fn blur_since(&mut self, mark: Mark) {
+        for change in &self.log[mark.0.min(self.log.len())..] {
+            match change {
+                Change::Variable(name, _) => {
+                    self.variables.insert(name.clone(), Value::Unknown);
+                }
+                // An alias that may be set still expands when it is.
+                Change::Alias(..) => {}
+                Change::Folder(_) => self.folder = Folder::Unknown,
+            }
+        }
+    }
+}
+
+fn bounded(value: Value) -> Value {
+    match value {
+        Value::Known(bytes) if bytes.len() > LONGEST_VALUE => Value::Unknown,
+        value => value,
+    }
+}
+
+fn restore(map: &mut HashMap<Vec<u8>, Value>, name: Vec<u8>, old: Option<Value>) {
+    match old {
+        Some(value) => map.insert(name, value),
+        None => map.remove(&name),
+    };
+}

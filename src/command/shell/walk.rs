@@ -1,0 +1,318 @@
+//! The tree of a shell text → its simple commands, each handed to the analysis with the state it would meet.
+
+use super::super::analyze::{Analyzer, Start, Stdin};
+use super::super::arg::Arg;
+use super::super::files;
+use super::super::intent::{Access, Intent, Origin, PathUse};
+use super::ast::{
+    AndOr, Command, Compound, CompoundKind, Piece, Redirection, RedirectionKind, Script, Simple, Word,
+};
+use super::builtin;
+use super::expand::Expander;
+use super::scope::{Scope, Value};
+
+/// Goes through a parsed text. `start` tells where it stands, `scope` what its shell knows.
+pub(crate) fn walk(analyzer: &mut Analyzer<'_>, text: &[u8], script: &Script, start: &Start, scope: &mut Scope) {
+    Walker { analyzer, text, start, scope }.script(script, &start.stdin);
+}
+
+struct Walker<'w, 'a> {
+    analyzer: &'w mut Analyzer<'a>,
+    text: &'w [u8],
+    start: &'w Start,
+    scope: &'w mut Scope,
+}
+
+impl Walker<'_, '_> {
+    fn script(&mut self, script: &Script, stdin: &Stdin) {
+        for list in &script.lists {
+            if self.analyzer.is_refused() {
+                return;
+            }
+            self.and_or(list, stdin);
+        }
+    }
+
+    fn and_or(&mut self, list: &AndOr, stdin: &Stdin) {
+        let mark = self.scope.mark();
+        for (index, pipeline) in list.pipelines.iter().enumerate() {
+            let before = self.scope.mark();
+            self.pipeline(pipeline, stdin);
+            // `cd x && git commit`: the folder holds for what follows in the list, and it is what will be judged.
+            if index > 0 && !changes_folder_only(pipeline) {
+                self.scope.blur_since(before);
+            }
+        }
+        if list.background {
+            self.scope.undo_to(mark);
+        }
+    }
+
+    fn pipeline(&mut self, commands: &[Command], stdin: &Stdin) {
+        if let [only] = commands {
+            self.command(only, stdin);
+            return;
+        }
+        let mut input = stdin.clone();
+        for command in commands {
+            let mark = self.scope.mark();
+            self.command(command, &input);
+            input = self.output_of(command, &input);
+            self.scope.undo_to(mark);
+        }
+    }
+
+    /// What a stage of a pipeline writes, where that is plain to see: `echo`, `printf`, `cat` of known text.
+    fn output_of(&self, command: &Command, input: &Stdin) -> Stdin {
+        let Command::Simple(simple) = command else { return Stdin::Unknown };
+        let mut args = Vec::new();
+        for word in &simple.words {
+            self.expander().expand(word, &mut args);
+        }
+        let input = self.stdin_of(&simple.redirections, input);
+        builtin::output(&args, &input)
+    }
+
+    fn command(&mut self, command: &Command, stdin: &Stdin) {
+        match command {
+            Command::Simple(simple) => self.simple(simple, stdin),
+            Command::Compound(compound) => self.compound(compound, stdin),
+            Command::Function(body) => {
+                // Judged as if it were called, without believing that it was.
+                let mark = self.scope.mark();
+                self.command(body, stdin);
+                self.scope.blur_since(mark);
+                self.scope.undo_to(mark);
+            }
+        }
+    }
+
+    fn compound(&mut self, compound: &Compound, stdin: &Stdin) {
+        self.redirections(&compound.redirections);
+        let stdin = self.stdin_of(&compound.redirections, stdin);
+        for word in &compound.words {
+            self.substitutions(word);
+        }
+        let mark = self.scope.mark();
+        if let Some(variable) = &compound.variable {
+            self.scope.set_variable(variable, Value::Unknown);
+        }
+        if compound.kind == CompoundKind::Conditional {
+            // A loop's second round sees what its first one set: nothing set inside is known inside.
+            self.forget_assigned(&compound.bodies);
+        }
+        for body in &compound.bodies {
+            self.script(body, &stdin);
+        }
+        match compound.kind {
+            CompoundKind::Subshell => self.scope.undo_to(mark),
+            CompoundKind::Conditional => self.scope.blur_since(mark),
+            CompoundKind::Group | CompoundKind::Expression => {}
+        }
+        self.write_only_intent(&compound.redirections);
+    }
+
+    /// Variables assigned more than once in a loop body differ from round to round; only those are forgotten.
+    fn forget_assigned(&mut self, bodies: &[Script]) {
+        let mut seen: Vec<&[u8]> = Vec::new();
+        for body in bodies {
+            for list in &body.lists {
+                for command in list.pipelines.iter().flatten() {
+                    let Command::Simple(simple) = command else { continue };
+                    if !simple.words.is_empty() {
+                        continue;
+                    }
+                    for assignment in &simple.assignments {
+                        let known = self.scope.variable(&assignment.name).is_some();
+                        if known && !seen.contains(&assignment.name.as_slice()) && seen.len() < 64 {
+                            seen.push(&assignment.name);
+                        }
+                    }
+                }
+            }
+        }
+        for name in seen {
+            self.scope.set_variable(name, Value::Unknown);
+        }
+    }
+
+    fn expander(&self) -> Expander<'_> {
+        Expander { scope: self.scope, text: self.text, home: self.analyzer.context.home.as_deref() }
+    }
+
+    fn simple(&mut self, simple: &Simple, stdin: &Stdin) {
+        for assignment in &simple.assignments {
+            for word in &assignment.words {
+                self.substitutions(word);
+            }
+        }
+        for word in &simple.words {
+            self.substitutions(word);
+        }
+        self.redirections(&simple.redirections);
+        if simple.words.is_empty() {
+            for assignment in &simple.assignments {
+                let value = match (assignment.plain, assignment.words.last()) {
+                    (true, Some(word)) => known_value(&self.expander().single(word)),
+                    _ => Value::Unknown,
+                };
+                self.scope.set_variable(&assignment.name, value);
+            }
+            self.write_only_intent(&simple.redirections);
+            return;
+        }
+        let mut args = Vec::with_capacity(simple.words.len());
+        for word in &simple.words {
+            self.expander().expand(word, &mut args);
+        }
+        if args.is_empty() {
+            return;
+        }
+        let start = self.start_of(simple, stdin);
+        if builtin::run(self.analyzer, self.scope, &args, &start) {
+            return;
+        }
+        self.expand_alias(&args, &start);
+        self.analyzer.command(args, start);
+    }
+
+    /// The circumstances of a simple command: its assignments, standard input and redirected files.
+    fn start_of(&mut self, simple: &Simple, stdin: &Stdin) -> Start {
+        let mut start = Start {
+            env: self.start.env.clone(),
+            folder: self.scope.folder().clone(),
+            stdin: self.stdin_of(&simple.redirections, stdin),
+            parent: self.start.parent,
+            origin: Origin::Shell,
+            paths: Vec::new(),
+            resolved: None,
+        };
+        for (name, value) in self.scope.inherited() {
+            let value = match value {
+                Value::Known(bytes) => Arg::exact(bytes.clone()),
+                Value::Unknown => Arg::partial(Vec::new(), b"?", false),
+            };
+            start.env.set(name, value);
+        }
+        for assignment in &simple.assignments {
+            let value = match assignment.words.last() {
+                Some(word) if assignment.plain => self.expander().single(word),
+                _ => Arg::partial(Vec::new(), b"?", false),
+            };
+            start.env.set(&assignment.name, value);
+        }
+        start.paths = self.redirected_paths(&simple.redirections);
+        start
+    }
+
+    /// `alias g=git; g checkout main`: some shells expand it, so it is judged as if this one did.
+    fn expand_alias(&mut self, args: &[Arg], start: &Start) {
+        let Some(name) = args[0].known() else { return };
+        let Some(Value::Known(value)) = self.scope.alias(name).cloned() else { return };
+        if value.starts_with(name) && value.get(name.len()).is_none_or(|byte| *byte == b' ') {
+            return;
+        }
+        let mut text = value;
+        for arg in &args[1..] {
+            text.push(b' ');
+            match arg.known().map(String::from_utf8_lossy) {
+                Some(word) => text.extend_from_slice(shell_words::quote(&word).as_bytes()),
+                None => text.extend_from_slice(b"\"$1\""),
+            }
+        }
+        let start = start.clone();
+        self.analyzer.nested(|analyzer| {
+            let mut scope = Scope::new(start.folder.clone());
+            analyzer.shell_text_in(&text, &start, &mut scope);
+        });
+    }
+
+    /// The commands inside a word's substitutions, each in a subshell.
+    fn substitutions(&mut self, word: &Word) {
+        for piece in &word.pieces {
+            match piece {
+                Piece::Literal { .. } => {}
+                Piece::Parameter { nested, .. } => {
+                    for word in nested {
+                        self.substitutions(word);
+                    }
+                }
+                Piece::Command { script, .. } | Piece::Process(script) => {
+                    let mark = self.scope.mark();
+                    self.script(script, &Stdin::Inherited);
+                    self.scope.undo_to(mark);
+                }
+                Piece::Arithmetic(word) | Piece::Pattern(word) => self.substitutions(word),
+            }
+        }
+    }
+
+    fn redirections(&mut self, redirections: &[Redirection]) {
+        for redirection in redirections {
+            self.substitutions(&redirection.target);
+            if let Some(body) = redirection.body.get() {
+                self.substitutions(body);
+            }
+        }
+    }
+
+    fn stdin_of(&self, redirections: &[Redirection], inherited: &Stdin) -> Stdin {
+        let last = redirections.iter().rev().find(|redirection| match redirection.kind {
+            RedirectionKind::Write => false,
+            RedirectionKind::Duplicate => redirection.fd == Some(0),
+            _ => redirection.fd.is_none_or(|fd| fd == 0),
+        });
+        let Some(last) = last else { return inherited.clone() };
+        let word = match last.kind {
+            RedirectionKind::HereDocument => last.body.get(),
+            RedirectionKind::HereString => Some(&last.target),
+            _ => None,
+        };
+        match word.map(|word| self.expander().single(word)) {
+            Some(arg) => arg.known().map_or(Stdin::Unknown, |text| Stdin::Text(text.to_vec())),
+            None => Stdin::Unknown,
+        }
+    }
+
+    fn redirected_paths(&self, redirections: &[Redirection]) -> Vec<PathUse> {
+        let mut paths = Vec::new();
+        for redirection in redirections {
+            let access = match redirection.kind {
+                RedirectionKind::Read => Access::Read,
+                RedirectionKind::Write | RedirectionKind::ReadWrite | RedirectionKind::Duplicate => Access::Write,
+                RedirectionKind::HereString | RedirectionKind::HereDocument => continue,
+            };
+            let target = self.expander().single(&redirection.target);
+            let descriptor = |text: &[u8]| text.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-');
+            if redirection.kind == RedirectionKind::Duplicate && target.known().is_none_or(descriptor) {
+                continue;
+            }
+            files::use_path(&target, access, self.scope.folder(), self.analyzer.context, &mut paths);
+        }
+        paths
+    }
+
+    /// `> file` without a command, or around a compound one, still writes the file.
+    fn write_only_intent(&mut self, redirections: &[Redirection]) {
+        let paths = self.redirected_paths(redirections);
+        if paths.is_empty() {
+            return;
+        }
+        let mut intent = Intent { paths, parent: self.start.parent, origin: Origin::Shell, ..Intent::default() };
+        intent.program.called = Arg::exact(b":".as_slice());
+        intent.program.name = b":".to_vec();
+        files::note_paths(&mut intent);
+        self.analyzer.push(intent);
+    }
+}
+
+fn known_value(arg: &Arg) -> Value {
+    arg.known().map_or(Value::Unknown, |bytes| Value::Known(bytes.to_vec()))
+}
+
+/// `a && cd b && c`: a `cd` in the middle of a list is what the rest of the list counts on.
+fn changes_folder_only(pipeline: &[Command]) -> bool {
+    let [Command::Simple(simple)] = pipeline else { return false };
+    let Some(word) = simple.words.first() else { return false };
+    matches!(word.pieces.as_slice(), [Piece::Literal { bytes, .. }] if matches!(bytes.as_slice(), b"cd" | b"pushd" | b"export"))
+}

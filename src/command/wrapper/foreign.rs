@@ -1,0 +1,116 @@
+//! Interpreters of other languages: inline code is recorded as opaque, the programs it starts are judged when they start.
+
+use super::super::analyze::{Analyzer, Start, Stdin};
+use super::super::arg::Arg;
+use super::super::effect::Effects;
+use super::super::intent::{Deferred, Intent};
+
+/// How an interpreter is given code on its command line.
+struct Language {
+    /// Short options that carry code.
+    short: &'static [u8],
+    /// Long options and subcommands that carry code.
+    long: &'static [&'static str],
+    /// Short options with a value that is no code.
+    valued: &'static [u8],
+    /// The first operand is code, not a file.
+    operand_is_code: bool,
+}
+
+const fn language(short: &'static [u8], long: &'static [&'static str], valued: &'static [u8]) -> Language {
+    Language { short, long, valued, operand_is_code: false }
+}
+
+fn known(name: &[u8]) -> Option<Language> {
+    // python3.11, perl5.36.0, node20, lua5.4
+    let end = name.iter().position(|byte| byte.is_ascii_digit()).unwrap_or(name.len());
+    let stem = name[..end].strip_suffix(b"-").unwrap_or(&name[..end]);
+    Some(match stem {
+        b"python" | b"pypy" | b"ipython" => language(b"c", &[], b"mWX"),
+        b"perl" => language(b"eE", &[], b"IMmx"),
+        b"ruby" => language(b"e", &[], b"ICErx"),
+        b"node" | b"nodejs" | b"bun" => language(b"ep", &["--eval", "--print"], b"rC"),
+        b"deno" => language(b"", &["eval"], b""),
+        b"php" => language(b"rBRE", &[], b"cdfFz"),
+        b"lua" | b"luajit" | b"texlua" => language(b"e", &[], b"l"),
+        b"Rscript" | b"R" | b"julia" | b"ghc" | b"scala" | b"elixir" | b"crystal" | b"guile" => language(b"eE", &["--eval"], b""),
+        b"fish" | b"csh" | b"tcsh" | b"nu" | b"xonsh" | b"elvish" | b"pwsh" | b"ion" => {
+            language(b"c", &["--command", "-Command", "-c"], b"")
+        }
+        b"awk" | b"gawk" | b"mawk" | b"nawk" => Language { operand_is_code: true, ..language(b"e", &["--source"], b"vfF") },
+        b"tclsh" | b"expect" | b"wish" | b"osascript" | b"sqlite" => language(b"ce", &[], b""),
+        _ => return None,
+    })
+}
+
+pub(super) fn is_interpreter(name: &[u8]) -> bool {
+    known(name).is_some()
+}
+
+pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
+    let name = args[0].known().map(super::super::place::base_name).unwrap_or_default().to_vec();
+    let mut intent = Intent::default();
+    let language = known(&name).or_else(|| {
+        let resolved = start.resolved.as_deref().map(super::super::place::base_name)?;
+        known(resolved)
+    });
+    if let Some(language) = language {
+        match code(&args[1..], &language) {
+            Code::Inline => inline(&mut intent),
+            Code::Operand if language.operand_is_code => {
+                inline(&mut intent);
+                super::super::files::describe(&name, &args, &start.folder, analyzer.context, &mut intent);
+            }
+            Code::Operand => intent.effects.add(Effects::RUN_SCRIPT),
+            Code::None if matches!(start.stdin, Stdin::Inherited) => {}
+            Code::None => inline(&mut intent),
+        }
+    }
+    analyzer.finish(intent, args, start);
+}
+
+fn inline(intent: &mut Intent) {
+    intent.effects.add(Effects::RUN_INLINE_CODE);
+    intent.deferred = Some(Deferred::Code);
+}
+
+enum Code {
+    Inline,
+    Operand,
+    None,
+}
+
+fn code(args: &[Arg], language: &Language) -> Code {
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        let word = arg.prefix();
+        if language.long.iter().any(|long| word.starts_with(long.as_bytes())) {
+            return Code::Inline;
+        }
+        if word == b"-" {
+            return Code::None;
+        }
+        if word.len() < 2 || word[0] != b'-' {
+            return Code::Operand;
+        }
+        if word.starts_with(b"--") {
+            continue;
+        }
+        for (index, letter) in word.iter().enumerate().skip(1) {
+            if language.short.contains(letter) {
+                return Code::Inline;
+            }
+            if language.valued.contains(letter) {
+                // `python -m module` runs a module: an operand in all but name.
+                if index + 1 == word.len() {
+                    rest.next();
+                }
+                if *letter == b'm' {
+                    return Code::Operand;
+                }
+                break;
+            }
+        }
+    }
+    Code::None
+}

@@ -1,0 +1,130 @@
+//! Programs that run other programs: the command behind them is found and analysed in its place.
+//!
+//! A wrapper is an intent of its own (a policy may refuse `sudo` whatever it runs) and the parent of what it wraps.
+
+mod foreign;
+mod loader;
+mod options;
+mod shells;
+mod special;
+mod table;
+
+use super::analyze::{Analyzer, Start};
+use super::arg::Arg;
+use super::effect::Effects;
+use super::intent::{Intent, Origin};
+
+type Special = fn(&mut Analyzer<'_>, Vec<Arg>, &Start);
+
+/// What kind of wrapper a program is.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// Options, some operands, then a command.
+    Plain(&'static table::Plain),
+    /// A subcommand that makes it one (`uv run`, `npm exec`).
+    Subcommand(&'static [table::Subcommand]),
+    /// Its own code.
+    Special(Special),
+}
+
+/// The wrapper a program's name stands for.
+pub(crate) fn find(name: &[u8]) -> Option<Kind> {
+    if let Some(special) = special(name) {
+        return Some(Kind::Special(special));
+    }
+    table::find(name)
+}
+
+fn special(name: &[u8]) -> Option<Special> {
+    Some(match name {
+        b"env" => special::env,
+        b"xargs" => special::xargs,
+        b"find" | b"gfind" => special::find,
+        b"fd" | b"fdfind" => special::fd,
+        b"command" => special::command,
+        b"sudo" | b"sudo-rs" => special::sudo,
+        b"su" | b"runuser" => special::su,
+        b"script" => special::script,
+        b"watch" => special::watch,
+        b"parallel" => special::parallel,
+        b"flock" => special::flock,
+        b"ssh" => special::ssh,
+        b"hyperfine" => special::hyperfine,
+        b"npx" | b"bunx" | b"pnpx" => special::npx,
+        b"tmux" => special::tmux,
+        b"gdb" => special::gdb,
+        b"busybox" | b"toybox" => special::multi_call,
+        b"eval" => special::eval,
+        b"tar" | b"rsync" | b"split" | b"sort" | b"man" | b"nodemon" => special::option_command,
+        _ if shells::is_shell(name) => shells::analyze,
+        _ if foreign::is_interpreter(name) => foreign::analyze,
+        _ if loader::is_loader(name) => loader::analyze,
+        _ => return None,
+    })
+}
+
+/// Whether the file serves several programs under their names.
+pub(crate) fn is_multi_call(file: &[u8]) -> bool {
+    file.starts_with(b"busybox") || file.starts_with(b"toybox")
+}
+
+/// Analyses a wrapper and what is behind it.
+pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, kind: Kind, args: Vec<Arg>, start: &Start) {
+    match kind {
+        Kind::Special(special) => special(analyzer, args, start),
+        Kind::Plain(plain) => {
+            let inner = options::command_after(&args[1..], plain) + 1;
+            wrap(analyzer, args, inner, plain.effects, start);
+        }
+        Kind::Subcommand(table) => {
+            let first = args.iter().position(|arg| !arg.prefix().starts_with(b"-") && arg.prefix() != args[0].prefix());
+            let entry = first.and_then(|at| {
+                let name = args[at].known()?;
+                table.iter().find(|entry| entry.name.as_bytes() == name).map(|entry| (at, entry))
+            });
+            match entry {
+                Some((at, entry)) => {
+                    let inner = options::command_after(&args[at + 1..], &entry.then) + at + 1;
+                    wrap(analyzer, args, inner, entry.then.effects, start);
+                }
+                None => {
+                    analyzer.finish(Intent::default(), args, start);
+                }
+            }
+        }
+    }
+}
+
+/// Adds the wrapper's intent and analyses the command that begins at `inner`, if there is one.
+fn wrap(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, inner: usize, effects: Effects, start: &Start) {
+    let command = args.get(inner..).unwrap_or_default().to_vec();
+    let parent = analyzer.finish(Intent { effects, ..Intent::default() }, args, start);
+    if !command.is_empty() {
+        analyzer.command(command, start.inside(parent, Origin::Wrapped));
+    }
+}
+
+/// Adds the wrapper's intent and analyses shell text it carries.
+fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: Effects, start: &Start) {
+    let intent = Intent { effects: effects.with(Effects::RUN_SHELL), ..Intent::default() };
+    let parent = analyzer.finish(intent, args, start);
+    match text.known() {
+        Some(bytes) => analyzer.shell_text(bytes, &start.inside(parent, Origin::Wrapped)),
+        None => analyzer.intents[parent].deferred = Some(super::intent::Deferred::Text),
+    }
+}
+
+/// Words joined by blanks, as wrappers do that hand them to a shell.
+fn joined(args: &[Arg]) -> Arg {
+    let mut text = Vec::new();
+    for (index, arg) in args.iter().enumerate() {
+        if index > 0 {
+            text.push(b' ');
+        }
+        let Some(known) = arg.known() else {
+            return Arg::partial(text, "…".as_bytes(), true);
+        };
+        text.extend_from_slice(known);
+    }
+    Arg::exact(text)
+}

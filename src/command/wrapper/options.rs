@@ -1,0 +1,88 @@
+//! Finding where a wrapper's own options end and its command begins.
+
+use super::super::arg::Arg;
+use super::table::Plain;
+
+/// One option as it was met.
+pub(super) struct Met<'a> {
+    /// The letter of a short option, 0 for a long one.
+    pub(super) short: u8,
+    /// The name of a long option, without dashes.
+    pub(super) long: &'a [u8],
+    pub(super) value: Option<Arg>,
+}
+
+/// Which options take a value of their own.
+pub(super) struct Valued {
+    pub(super) short: &'static [u8],
+    pub(super) long: &'static [&'static str],
+}
+
+/// Goes through leading options; returns the index of the first word that is none, and tells `met` of each option.
+/// A `--` ends them. Values may be joined (`-n5`, `--x=5`) or separate.
+pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(&Met<'a>)) -> usize {
+    let mut at = 0;
+    while let Some(arg) = args.get(at) {
+        let word = arg.prefix();
+        if word == b"--" && arg.is_exact() {
+            return at + 1;
+        }
+        if word.len() < 2 || word[0] != b'-' {
+            return at;
+        }
+        at += 1;
+        if let Some(long) = word.strip_prefix(b"--") {
+            let (name, joined) = match long.iter().position(|&byte| byte == b'=') {
+                Some(equals) => (&long[..equals], Some(arg.skip(equals + 3))),
+                None => (long, None),
+            };
+            let takes = valued.long.iter().any(|known| known.as_bytes() == name);
+            let value = joined.or_else(|| takes.then(|| args.get(at).cloned()).flatten().inspect(|_| at += 1));
+            met(&Met { short: 0, long: name, value });
+            continue;
+        }
+        for (index, &letter) in word.iter().enumerate().skip(1) {
+            if !valued.short.contains(&letter) {
+                met(&Met { short: letter, long: b"", value: None });
+                continue;
+            }
+            let value = if index + 1 < word.len() {
+                Some(arg.skip(index + 1))
+            } else {
+                args.get(at).cloned().inspect(|_| at += 1)
+            };
+            met(&Met { short: letter, long: b"", value });
+            break;
+        }
+    }
+    at
+}
+
+/// Where the command of a plain wrapper begins in `args`, or past the end when there is none.
+pub(super) fn command_after(args: &[Arg], plain: &Plain) -> usize {
+    let mut queries = false;
+    let valued = Valued { short: plain.short, long: plain.long };
+    let mut at = leading(args, &valued, &mut |met| {
+        queries |= met.short != 0 && plain.no_command.contains(&met.short);
+    });
+    if queries {
+        return args.len();
+    }
+    at += plain.operands;
+    // `timeout 5 -- cmd`, `VAR=value cmd`.
+    if args.get(at).is_some_and(|arg| arg.known() == Some(b"--")) {
+        at += 1;
+    }
+    if plain.assignments {
+        while args.get(at).is_some_and(|arg| is_assignment(arg.prefix())) {
+            at += 1;
+        }
+    }
+    at
+}
+
+/// `NAME=value`.
+pub(super) fn is_assignment(word: &[u8]) -> bool {
+    let length = word.iter().take_while(|&&byte| byte.is_ascii_alphanumeric() || byte == b'_').count();
+    length > 0 && !word[0].is_ascii_digit() && word.get(length) == Some(&b'=')
+}

@@ -1,0 +1,105 @@
+//! `sh`, `bash`, `dash`, `zsh`, …: every spelling of `-c`, scripts, text on standard input.
+
+use super::super::analyze::{Analyzer, Start, Stdin};
+use super::super::arg::Arg;
+use super::super::effect::Effects;
+use super::super::intent::{Deferred, Intent, Origin};
+
+/// Shells that read this grammar. Others (`fish`, `csh`) are foreign languages.
+pub(super) fn is_shell(name: &[u8]) -> bool {
+    let name = name.strip_prefix(b"-").unwrap_or(name);
+    let stem = name.iter().position(|byte| byte.is_ascii_digit()).map_or(name, |at| &name[..at]);
+    let stem = stem.strip_suffix(b"-static").or_else(|| stem.strip_suffix(b"-")).unwrap_or(stem);
+    matches!(stem, b"sh" | b"bash" | b"dash" | b"zsh" | b"ksh" | b"mksh" | b"ash" | b"rbash" | b"lksh" | b"posh" | b"yash" | b"oksh")
+}
+
+/// Where a shell takes its commands from.
+enum Source {
+    /// `-c TEXT`, and the words after it ($0, $1 …).
+    Text(Arg, Vec<Arg>),
+    Script,
+    Stdin,
+    /// `--version` and the like.
+    Nothing,
+}
+
+pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
+    let source = source(&args[1..]);
+    let mut intent = Intent { effects: Effects::RUN_SHELL, ..Intent::default() };
+    match source {
+        Source::Text(text, parameters) => {
+            let Some(bytes) = text.known() else {
+                intent.deferred = Some(Deferred::Text);
+                analyzer.finish(intent, args, start);
+                return;
+            };
+            let parent = analyzer.finish(intent, args, start);
+            let mut inside = start.inside(parent, Origin::Shell);
+            // `bash -c '"$0" checkout main' git`: positional parameters are known too.
+            for (index, parameter) in parameters.into_iter().take(10).enumerate() {
+                inside.env.set(index.to_string().as_bytes(), parameter);
+            }
+            analyzer.shell_text(bytes, &inside);
+        }
+        Source::Stdin => match &start.stdin {
+            Stdin::Text(text) => {
+                let parent = analyzer.finish(intent, args, start);
+                let mut inside = start.inside(parent, Origin::Shell);
+                inside.stdin = Stdin::Inherited;
+                analyzer.shell_text(text, &inside);
+            }
+            Stdin::Unknown | Stdin::Inherited => {
+                intent.deferred = Some(Deferred::Text);
+                analyzer.finish(intent, args, start);
+            }
+        },
+        Source::Script => {
+            intent.effects = Effects::RUN_SCRIPT;
+            analyzer.finish(intent, args, start);
+        }
+        Source::Nothing => {
+            intent.effects = Effects::NONE;
+            analyzer.finish(intent, args, start);
+        }
+    }
+}
+
+fn source(args: &[Arg]) -> Source {
+    let mut at = 0;
+    let (mut has_text, mut from_stdin) = (false, false);
+    while let Some(arg) = args.get(at) {
+        let word = arg.prefix();
+        let is_option = word.len() > 1 && matches!(word[0], b'-' | b'+');
+        if !arg.is_exact() && !is_option {
+            break;
+        }
+        match word {
+            b"--" | b"-" => {
+                at += 1;
+                break;
+            }
+            b"--version" | b"--help" => return Source::Nothing,
+            b"--rcfile" | b"--init-file" | b"--emulate" => at += 2,
+            _ if word.starts_with(b"--") => at += 1,
+            _ if is_option => {
+                at += 1;
+                for (index, &letter) in word.iter().enumerate().skip(1) {
+                    match letter {
+                        b'c' if word[0] == b'-' => has_text = true,
+                        b's' if word[0] == b'-' => from_stdin = true,
+                        // `-o pipefail`, `-O extglob`: the value is the next word.
+                        b'o' | b'O' if index + 1 == word.len() => at += 1,
+                        _ => {}
+                    }
+                }
+            }
+            _ => break,
+        }
+    }
+    match args.get(at) {
+        Some(text) if has_text => Source::Text(text.clone(), args[at + 1..].to_vec()),
+        _ if has_text => Source::Nothing,
+        Some(_) if !from_stdin => Source::Script,
+        _ => Source::Stdin,
+    }
+}

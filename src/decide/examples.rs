@@ -1,0 +1,104 @@
+//! A policy's examples: every rule brings commands with the decision they must get.
+
+use super::{decide, judge};
+use crate::command::{Context, Folder, Request};
+use crate::policy::{
+    Action, Diagnostic, Example, ExampleCommand, Folders, Policy, PolicyError, Rule, Severity, load_source, load_with_problems,
+};
+use crate::policy::{Source, find};
+
+/// An example that does not hold.
+#[derive(Debug, Clone)]
+pub struct ExampleFailure {
+    /// The rule that brings it.
+    pub rule: String,
+    /// The problem, with its place.
+    pub diagnostic: Diagnostic,
+}
+
+/// Loads a policy by name or path and runs the examples it brings. Built-in texts were checked when the program was
+/// tested and cannot have changed since; `always` checks them too.
+pub fn load(reference: &str, folders: &Folders, always: bool) -> Result<Policy, PolicyError> {
+    let source = find(reference, folders, None)?;
+    if source.built_in && !always {
+        return load_source(source, folders);
+    }
+    load_text(source, folders)
+}
+
+/// Loads a text with its examples; every problem of the file and of its examples comes back at once.
+pub fn load_text(source: Source, folders: &Folders) -> Result<Policy, PolicyError> {
+    let (policy, mut problems) = load_with_problems(source, folders)?;
+    if let Some(policy) = &policy {
+        problems.extend(check_examples(policy).into_iter().map(|failure| failure.diagnostic));
+    }
+    match policy {
+        Some(mut policy) if problems.iter().all(|problem| problem.severity != Severity::Error) => {
+            policy.remarks.extend(problems);
+            Ok(policy)
+        }
+        _ => Err(PolicyError::Invalid(problems)),
+    }
+}
+
+/// Runs the examples of the policy's own text. Those of the policies it extends hold there, not here: this one may be
+/// tighter.
+pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
+    let own = policy.own_source();
+    let context = example_context();
+    let mut failures = Vec::new();
+    for rule in policy.rules.iter().filter(|rule| rule.place.source == own) {
+        for example in &rule.examples {
+            if let Some(message) = check(policy, rule, example, &context) {
+                failures.push(ExampleFailure { rule: rule.id.clone(), diagnostic: diagnostic(policy, rule, example, message) });
+            }
+        }
+    }
+    failures
+}
+
+/// Examples are about an agent in its working tree.
+fn example_context() -> Context {
+    Context { folder: Folder::Known(b"/work".to_vec()), ..Context::default() }
+}
+
+fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> Option<String> {
+    let request = match &example.command {
+        ExampleCommand::Shell(text) => Request::Shell(text.clone().into_bytes()),
+        ExampleCommand::Argv(words) => Request::Argv(words.iter().map(|word| word.clone().into_bytes()).collect()),
+    };
+    let (verdict, analysis) = judge(policy, &request, context);
+    let got = verdict.action();
+    if got != example.action {
+        let by = &verdict.cause.rule;
+        return Some(format!("the example must be {}, but rule `{by}` makes it {}", past(example.action), past(got)));
+    }
+    // An example of the rule's own action must be decided by this rule, or it shows nothing about it.
+    if example.action == rule.action && example.action != Action::Allow && verdict.cause.rule != rule.id {
+        let alone = Policy { rules: vec![rule.clone()], ..policy.clone() };
+        let reached = decide(&alone, &analysis).cause.rule == rule.id;
+        if !reached {
+            return Some(format!("the example is {} by rule `{}`, not by this one", past(got), verdict.cause.rule));
+        }
+    }
+    None
+}
+
+fn past(action: Action) -> &'static str {
+    match action {
+        Action::Allow => "allowed",
+        Action::Ask => "asked about",
+        Action::Deny => "denied",
+    }
+}
+
+fn diagnostic(policy: &Policy, rule: &Rule, example: &Example, message: String) -> Diagnostic {
+    Diagnostic {
+        severity: Severity::Error,
+        message: format!("rule `{}`: {message}", rule.id),
+        source: policy.sources[rule.place.source].clone(),
+        span: example.span.clone(),
+        label: format!("expected {}", example.action.name()),
+        help: None,
+    }
+}

@@ -1,0 +1,111 @@
+//! Whether a rule's conditions hold for an intent.
+
+use crate::command::{Access, Arg, Intent, PathUse};
+use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern};
+
+/// All given conditions hold.
+pub(super) fn matches(when: &Conditions, action: Action, intent: &Intent) -> bool {
+    program(when, action, intent)
+        && verb(when, intent)
+        && (when.effects.is_none_or(|effects| intent.effects.intersects(effects)))
+        && (when.only_effects.is_none_or(|effects| intent.effects.is_within(effects)))
+        && (when.flags.is_empty() || when.flags.iter().any(|flag| has_flag(intent, flag)))
+        && !when.unless_flags.iter().any(|flag| has_flag(intent, flag))
+        && (when.args.is_empty() || any_arg(&when.args, intent))
+        && (when.unless_args.is_empty() || !any_arg(&when.unless_args, intent))
+        && (when.paths.is_empty() || uses(when, intent).any(|used| any_path(&when.paths, used)))
+        && (when.unless_paths.is_empty() || !only_excepted_paths(when, intent))
+        && (when.variables.is_empty() || any_of(&when.variables, &intent.variables))
+        && (when.refs.is_empty() || intent.git.as_ref().is_some_and(|git| any_of(&when.refs, &git.refs)))
+}
+
+fn any_of(patterns: &[Pattern], words: &[Vec<u8>]) -> bool {
+    words.iter().any(|word| patterns.iter().any(|pattern| pattern.matches(word)))
+}
+
+/// The program by its file's name. What tightens also looks at the name it was called by; what allows does not, or a
+/// copy called `ls` would be allowed as `ls`.
+fn program(when: &Conditions, action: Action, intent: &Intent) -> bool {
+    if when.programs.is_empty() {
+        return true;
+    }
+    let name = &intent.program.name;
+    if name.is_empty() {
+        return false;
+    }
+    let called = intent.program.called.known().unwrap_or_default();
+    let called_name = called.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    when.programs.iter().any(|pattern| {
+        if pattern.as_str().contains('/') {
+            let by_path = intent.program.path.as_ref().is_some_and(|path| pattern.matches(path));
+            return by_path || (action != Action::Allow && pattern.matches(called));
+        }
+        // A dashed program is git under another name.
+        pattern.matches(name)
+            || (action != Action::Allow && called_name != name.as_slice() && pattern.matches(called_name))
+            || (intent.git.is_some() && pattern.as_str() == "git")
+    })
+}
+
+fn verb(when: &Conditions, intent: &Intent) -> bool {
+    if when.verbs.is_empty() {
+        return true;
+    }
+    let Some(git) = &intent.git else { return false };
+    if git.verb.is_empty() || git.is_alias {
+        return false;
+    }
+    when.verbs.iter().any(|pattern| {
+        if !pattern.as_str().contains(' ') {
+            return pattern.matches(&git.verb);
+        }
+        let subcommand = git.subcommand.as_deref().unwrap_or_default();
+        pattern.matches(&[git.verb.as_slice(), subcommand].join(&b' '))
+    })
+}
+
+/// An option, in any spelling: for git by its full name; elsewhere joined with a value, or in a cluster of letters.
+fn has_flag(intent: &Intent, flag: &str) -> bool {
+    if let Some(git) = &intent.git {
+        return git.flags.iter().any(|known| known == flag);
+    }
+    let wanted = flag.as_bytes();
+    intent.args.iter().map(Arg::prefix).take_while(|word| *word != b"--").any(|word| {
+        if word == wanted {
+            return true;
+        }
+        if flag.starts_with("--") {
+            return word.strip_prefix(wanted).is_some_and(|rest| rest.first() == Some(&b'='));
+        }
+        wanted.len() == 2
+            && word.len() > 2
+            && word[0] == b'-'
+            && word[1] != b'-'
+            && word[1..].iter().all(u8::is_ascii_alphabetic)
+            && word[1..].contains(&wanted[1])
+    })
+}
+
+fn any_arg(patterns: &[Pattern], intent: &Intent) -> bool {
+    intent.args.iter().filter_map(Arg::known).any(|word| patterns.iter().any(|pattern| pattern.matches(word)))
+}
+
+/// The uses of files that a rule's `access` speaks of.
+fn uses<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i PathUse> {
+    let access = when.access;
+    intent.paths.iter().filter(move |used| match access {
+        PathAccess::Any => true,
+        PathAccess::Read => used.access == Access::Read,
+        PathAccess::Write => used.access == Access::Write,
+    })
+}
+
+fn any_path(patterns: &[PathPattern], used: &PathUse) -> bool {
+    patterns.iter().any(|pattern| pattern.matches(&used.path, used.below_home))
+}
+
+/// It uses files, and all of them are excepted. A command whose files are not known is not.
+fn only_excepted_paths(when: &Conditions, intent: &Intent) -> bool {
+    let mut known = uses(when, intent).filter(|used| used.path != b"/dev/null").peekable();
+    known.peek().is_some() && known.all(|used| any_path(&when.unless_paths, used))
+}

@@ -1,0 +1,94 @@
+//! (policy, intents) → [`Verdict`]: pure, total, fast.
+//!
+//! Every intent of a command is judged by itself; the tightest answer is the command's. No I/O, no clock, no randomness:
+//! the same policy and command always give the same verdict, with the rule and the place that caused it.
+#![forbid(unsafe_code)]
+
+mod examples;
+mod matching;
+mod verdict;
+
+pub use examples::{ExampleFailure, check_examples, load, load_text};
+pub use verdict::{Cause, Conditions, Decision, Verdict};
+
+use crate::command::{Analysis, Context, Deferred, Intent, Refusal, Request, analyze};
+use crate::policy::{Action, Policy};
+use verdict::Ruling;
+
+/// Analyses a command under the policy's limits and judges it: what every caller uses.
+pub fn judge(policy: &Policy, request: &Request, context: &Context) -> (Verdict, Analysis) {
+    let limits = policy.command_limits();
+    let analysis = if limits.bytes == context.limits.bytes && limits.depth == context.limits.depth {
+        analyze(request, context)
+    } else {
+        analyze(request, &Context { limits, ..context.clone() })
+    };
+    (decide(policy, &analysis), analysis)
+}
+
+/// The verdict on an analysed command.
+pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
+    if let Some(refusal) = &analysis.refusal {
+        return verdict::refused(refusal);
+    }
+    let mut worst: Option<(Ruling<'_>, usize)> = None;
+    for (index, intent) in analysis.intents.iter().enumerate() {
+        let ruling = rule_on(policy, intent);
+        if worst.as_ref().is_none_or(|(known, _)| ruling.action > known.action) {
+            let is_final = ruling.action == Action::Deny;
+            worst = Some((ruling, index));
+            if is_final {
+                break;
+            }
+        }
+    }
+    match worst {
+        Some((ruling, index)) => ruling.into_verdict(policy, analysis, index),
+        // A text of comments or assignments only: it runs nothing.
+        None => verdict::nothing_runs(),
+    }
+}
+
+/// The ruling on one intent: the tightest matching rule, or a default.
+fn rule_on<'p>(policy: &'p Policy, intent: &Intent) -> Ruling<'p> {
+    let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
+    let mut best: Option<&'p crate::policy::Rule> = None;
+    let mut lifted = false;
+    for rule in &policy.rules {
+        let better = best.is_none_or(|known| rule.action > known.action);
+        if !better && (lifted || !rule.lifts_default) {
+            continue;
+        }
+        if !matching::matches(&rule.when, rule.action, intent) {
+            continue;
+        }
+        lifted |= rule.lifts_default;
+        if better {
+            best = Some(rule);
+        }
+        if rule.action == Action::Deny {
+            break;
+        }
+    }
+    let default = if intent.git.is_some() { &policy.git_default_action } else { &policy.default_action };
+    // What is not known yet is judged when it runs; what an alias stands for is an intent of its own.
+    let undecided = is_alias || matches!(intent.deferred, Some(Deferred::Program | Deferred::Verb));
+    let default_holds = !lifted && !undecided;
+    match best {
+        Some(rule) if !default_holds || rule.action >= default.action => Ruling::by_rule(rule),
+        Some(_) | None if default_holds => Ruling::by_default(default, intent.git.is_some()),
+        _ => Ruling::deferred(),
+    }
+}
+
+/// The name of the pseudo-rule that denies what cannot be understood.
+pub(crate) fn refusal_rule(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::Empty => "input.empty",
+        Refusal::Nul(_) => "input.nul",
+        Refusal::TooLarge(_) => "input.size",
+        Refusal::TooDeep(_) => "input.depth",
+        Refusal::TooMany(_) => "input.count",
+        Refusal::Shell { .. } => "input.syntax",
+    }
+}

@@ -1,0 +1,185 @@
+//! The answer: allow with its conditions, ask, or deny, each with the rule and the place that caused it.
+
+use crate::command::{Analysis, Deferred, Refusal};
+use crate::policy::{Action, Default, Location, Place, Policy, Rule};
+
+/// What becomes of a command.
+#[must_use]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// It may run, on conditions.
+    Allow(Conditions),
+    /// A person decides; without one it is denied.
+    Ask,
+    /// It may not run.
+    Deny,
+}
+
+impl Decision {
+    /// The action it amounts to.
+    pub fn action(&self) -> Action {
+        match self {
+            Self::Allow(_) => Action::Allow,
+            Self::Ask => Action::Ask,
+            Self::Deny => Action::Deny,
+        }
+    }
+}
+
+/// What an allowed command is still subject to.
+#[derive(Debug, Clone, PartialEq, Eq, std::default::Default)]
+pub struct Conditions {
+    /// Parts that can only be judged when they run: the command and why.
+    pub deferred: Vec<(String, Deferred)>,
+}
+
+/// A decision with its explanation.
+#[must_use]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// What becomes of the command.
+    pub decision: Decision,
+    /// Why.
+    pub cause: Cause,
+    /// The part of a composite command that caused it, as one line.
+    pub part: Option<String>,
+    /// The index of that part among the analysis' intents.
+    pub intent: Option<usize>,
+}
+
+/// The rule behind a decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// The rule's id, `default`, `git.default`, or `input.…` for what could not be understood.
+    pub rule: String,
+    /// Why.
+    pub reason: String,
+    /// What to do instead.
+    pub instead: String,
+    /// Where the rule stands; none for what is built in.
+    pub source: Option<Location>,
+}
+
+impl Verdict {
+    /// The action the decision amounts to.
+    pub fn action(&self) -> Action {
+        self.decision.action()
+    }
+
+    /// The refusal as the agent reads it, in one line.
+    pub fn refusal_line(&self) -> String {
+        let part = self.part.as_deref().unwrap_or("the command");
+        let cause = &self.cause;
+        let instead = if cause.instead.is_empty() { String::new() } else { format!(" Instead: {}", cause.instead) };
+        format!("guard: Permission denied: {part} (rule {}): {}{instead} Do not retry.", cause.rule, cause.reason)
+    }
+}
+
+/// What one intent is subject to.
+pub(super) struct Ruling<'p> {
+    pub(super) action: Action,
+    by: By<'p>,
+}
+
+enum By<'p> {
+    Rule(&'p Rule),
+    Default(&'p Default, bool),
+    /// Judged when it runs.
+    Deferred,
+}
+
+impl<'p> Ruling<'p> {
+    pub(super) fn by_rule(rule: &'p Rule) -> Self {
+        Self { action: rule.action, by: By::Rule(rule) }
+    }
+
+    pub(super) fn by_default(default: &'p Default, git: bool) -> Self {
+        Self { action: default.action, by: By::Default(default, git) }
+    }
+
+    pub(super) fn deferred() -> Self {
+        Self { action: Action::Allow, by: By::Deferred }
+    }
+
+    pub(super) fn into_verdict(self, policy: &Policy, analysis: &Analysis, index: usize) -> Verdict {
+        let located = |place: &Place| Some(policy.locate(place));
+        let cause = match self.by {
+            By::Rule(rule) => Cause {
+                rule: rule.id.clone(),
+                reason: rule.reason.clone(),
+                instead: rule.instead.clone(),
+                source: located(&rule.place),
+            },
+            By::Default(default, git) => default_cause(default, git, policy, analysis, index),
+            By::Deferred => Cause {
+                rule: "deferred".to_string(),
+                reason: "Only known when it runs; it is judged then.".to_string(),
+                instead: String::new(),
+                source: None,
+            },
+        };
+        let decision = match self.action {
+            Action::Allow => Decision::Allow(Conditions { deferred: deferred(analysis) }),
+            Action::Ask => Decision::Ask,
+            Action::Deny => Decision::Deny,
+        };
+        Verdict { decision, cause, part: Some(analysis.intents[index].line()), intent: Some(index) }
+    }
+}
+
+fn default_cause(default: &Default, git: bool, policy: &Policy, analysis: &Analysis, index: usize) -> Cause {
+    let source = default.place.as_ref().map(|place| policy.locate(place));
+    let rule = if git { "git.default" } else { "default" }.to_string();
+    if default.action == Action::Allow {
+        return Cause { rule, reason: "No rule speaks against it.".to_string(), instead: String::new(), source };
+    }
+    let intent = &analysis.intents[index];
+    let (reason, instead) = match &intent.git {
+        Some(git) => (
+            format!("git {} is not among the git commands the policy {} allows.", String::from_utf8_lossy(&git.verb), policy.name),
+            "Work on the current branch with git status, diff, log, add, commit and restore.".to_string(),
+        ),
+        None => (
+            format!("{} is not among the programs the policy {} allows.", intent.program.called.display(), policy.name),
+            format!("`guard policy show {} --effective` lists what it allows.", policy.name),
+        ),
+    };
+    Cause { rule, reason, instead, source }
+}
+
+fn deferred(analysis: &Analysis) -> Vec<(String, Deferred)> {
+    let found = analysis.intents.iter().filter_map(|intent| Some((intent.line(), intent.deferred?)));
+    found.take(16).collect()
+}
+
+/// A command that could not be understood is denied.
+pub(super) fn refused(refusal: &Refusal) -> Verdict {
+    let mut reason = refusal.to_string();
+    if let Some(first) = reason.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    let instead = match refusal {
+        Refusal::Empty => "Name a command.",
+        Refusal::Nul(_) => "Leave the NUL byte out.",
+        Refusal::Shell { .. } => "Check its quotes and brackets, or put it in a script file.",
+        _ => "Split it into smaller commands, or put it in a script file.",
+    };
+    let cause = Cause {
+        rule: super::refusal_rule(refusal).to_string(),
+        reason: format!("{reason}."),
+        instead: instead.to_string(),
+        source: None,
+    };
+    Verdict { decision: Decision::Deny, cause, part: None, intent: None }
+}
+
+/// Nothing in the text runs a program.
+pub(super) fn nothing_runs() -> Verdict {
+    let cause = Cause {
+        rule: "default".to_string(),
+        reason: "It starts no program.".to_string(),
+        instead: String::new(),
+        source: None,
+    };
+    Verdict { decision: Decision::Allow(Conditions::default()), cause, part: None, intent: None }
+}

@@ -1,0 +1,7 @@
+//! The `guard` program: everything is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    guard::cli::run(std::env::args_os())
+}

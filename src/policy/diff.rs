@@ -1,0 +1,82 @@
+//! What one policy says differently from another.
+
+use super::model::{Policy, Rule};
+
+/// Lines of difference from `a` to `b`: `-` only in a, `+` only in b, `~` in both and changed. Empty when they agree.
+pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut changed = |what: &str, left: String, right: String| {
+        if left != right {
+            lines.push(format!("~ {what}: {left} → {right}"));
+        }
+    };
+    changed("default_action", a.default_action.action.name().into(), b.default_action.action.name().into());
+    changed("git.default_action", a.git_default_action.action.name().into(), b.git_default_action.action.name().into());
+    changed("git.branch_prefix", a.git.branch_prefix.clone(), b.git.branch_prefix.clone());
+    changed("git.sign", a.git.sign.to_string(), b.git.sign.to_string());
+    changed("network.loopback", a.network.loopback.to_string(), b.network.loopback.to_string());
+    let lists = [
+        ("filesystem.read", &a.filesystem.read, &b.filesystem.read),
+        ("filesystem.write", &a.filesystem.write, &b.filesystem.write),
+        ("network.allow", &a.network.allow, &b.network.allow),
+        ("environment.pass", &a.environment.pass, &b.environment.pass),
+        ("environment.redact", &a.environment.redact, &b.environment.redact),
+        ("git.trailers", &a.git.trailers, &b.git.trailers),
+    ];
+    for (what, left, right) in lists {
+        lines.extend(left.iter().filter(|item| !right.contains(item)).map(|item| format!("- {what}: {item}")));
+        lines.extend(right.iter().filter(|item| !left.contains(item)).map(|item| format!("+ {what}: {item}")));
+    }
+    for (key, value) in &a.limits.values {
+        match b.limits.get(key) {
+            Some(other) if other == *value => {}
+            Some(other) => lines.push(format!("~ limits.{key}: {value} → {other}")),
+            None => lines.push(format!("- limits.{key}: {value}")),
+        }
+    }
+    for (key, value) in b.limits.values.iter().filter(|(key, _)| a.limits.get(key).is_none()) {
+        lines.push(format!("+ limits.{key}: {value}"));
+    }
+    for rule in &a.rules {
+        match b.rules.iter().find(|other| other.id == rule.id) {
+            None => lines.push(format!("- rule {} ({})", rule.id, rule.action.name())),
+            Some(other) if other.action != rule.action => {
+                lines.push(format!("~ rule {}: {} → {}", rule.id, rule.action.name(), other.action.name()));
+            }
+            Some(other) if described(other) != described(rule) => {
+                lines.push(format!("~ rule {}:", rule.id));
+                lines.push(format!("    - {}", described(rule)));
+                lines.push(format!("    + {}", described(other)));
+            }
+            Some(_) => {}
+        }
+    }
+    for rule in b.rules.iter().filter(|rule| !a.rules.iter().any(|other| other.id == rule.id)) {
+        lines.push(format!("+ rule {} ({}): {}", rule.id, rule.action.name(), described(rule)));
+    }
+    lines
+}
+
+/// A rule's conditions on one line.
+pub(super) fn described(rule: &Rule) -> String {
+    let when = &rule.when;
+    let mut parts = Vec::new();
+    let mut part = |name: &str, items: Vec<&str>| {
+        if !items.is_empty() {
+            parts.push(format!("{name} {}", items.join(" ")));
+        }
+    };
+    part("program", when.programs.iter().map(|pattern| pattern.as_str()).collect());
+    part("verb", when.verbs.iter().map(|pattern| pattern.as_str()).collect());
+    part("flags", when.flags.iter().map(String::as_str).collect());
+    part("unless_flags", when.unless_flags.iter().map(String::as_str).collect());
+    part("args", when.args.iter().map(|pattern| pattern.as_str()).collect());
+    part("unless_args", when.unless_args.iter().map(|pattern| pattern.as_str()).collect());
+    part("paths", when.paths.iter().map(|pattern| pattern.as_str()).collect());
+    part("unless_paths", when.unless_paths.iter().map(|pattern| pattern.as_str()).collect());
+    part("effects", when.effects.iter().flat_map(|effects| effects.names()).collect());
+    part("only_effects", when.only_effects.iter().flat_map(|effects| effects.names()).collect());
+    part("variables", when.variables.iter().map(|pattern| pattern.as_str()).collect());
+    part("refs", when.refs.iter().map(|pattern| pattern.as_str()).collect());
+    parts.join("; ")
+}

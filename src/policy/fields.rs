@@ -1,0 +1,143 @@
+//! The format of a policy file: every key, its kind and its meaning, in one table.
+//!
+//! The reader checks files against it and the published JSON Schema is made from it, so the two cannot differ.
+
+/// One key of a table.
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// One or two sentences for editors and documentation.
+    pub(super) doc: &'static str,
+}
+
+/// What a key holds.
+pub(super) enum Kind {
+    /// A string.
+    Text,
+    /// A string or a list of strings.
+    Texts,
+    /// A list of strings.
+    List,
+    /// `true` or `false`.
+    Flag,
+    /// A whole number in a range.
+    Number(i64, i64),
+    /// `allow`, `ask` or `deny`.
+    Action,
+    /// One of a few words.
+    Choice(&'static [&'static str]),
+    /// Effect classes by name.
+    Effects,
+    /// Commands: shell text, or lists of words.
+    Commands,
+    /// Names to strings.
+    Map,
+    /// A table with keys of its own.
+    Table(&'static [Field]),
+    /// `[[…]]`: tables with keys of their own.
+    Tables(&'static [Field]),
+}
+
+const fn field(name: &'static str, kind: Kind, doc: &'static str) -> Field {
+    Field { name, kind, doc }
+}
+
+const OVERRIDE_SECTION: Field =
+    field("override", Kind::Flag, "Let this section grant more than the policy it extends. Shown by `guard policy lint`.");
+
+pub(super) static POLICY: &[Field] = &[
+    field("version", Kind::Number(1, 1), "The version of this format: 1."),
+    field("name", Kind::Text, "The policy's name. Lower-case letters, digits and dashes."),
+    field("description", Kind::Text, "What the policy is for, in a sentence."),
+    field("extends", Kind::Text, "The policy this one tightens: a name, or a path ending in `.toml`."),
+    field(
+        "default_action",
+        Kind::Action,
+        "What happens to programs that no rule speaks of. `allow` unless given; an extending policy can only tighten it.",
+    ),
+    field("filesystem", Kind::Table(FILESYSTEM), "What the agent's processes may read and write."),
+    field("network", Kind::Table(NETWORK), "Which hosts they may reach."),
+    field("environment", Kind::Table(ENVIRONMENT), "Which variables they get."),
+    field("limits", Kind::Table(LIMITS), "How long and how much."),
+    field("git", Kind::Table(GIT), "git in the task's repository."),
+    field("command", Kind::Tables(COMMAND), "Rules, in order. A matching `deny` beats `ask` beats `allow`; of equals the first is named."),
+];
+
+pub(super) static FILESYSTEM: &[Field] = &[
+    field("read", Kind::List, "Folders and files that may be read. `{worktree}`, `{home}` (the run's own), `{tmp}`, `{system}`, `{toolchains}` and absolute paths."),
+    field("write", Kind::List, "Folders and files that may be written."),
+    OVERRIDE_SECTION,
+];
+
+pub(super) static NETWORK: &[Field] = &[
+    field("allow", Kind::List, "Hosts that may be reached: `name`, `*.suffix`, `name:port`."),
+    field("loopback", Kind::Flag, "Whether servers the agent starts on loopback may be reached by it."),
+    OVERRIDE_SECTION,
+];
+
+pub(super) static ENVIRONMENT: &[Field] = &[
+    field("pass", Kind::List, "Names (with `*`) of variables handed to the agent."),
+    field("set", Kind::Map, "Variables with fixed values."),
+    field("redact", Kind::List, "Names (with `*`) of variables whose values never reach a record."),
+    OVERRIDE_SECTION,
+];
+
+pub(super) static LIMITS: &[Field] = &[
+    field("idle_seconds", Kind::Number(1, 86_400), "End a run that has been silent for so long."),
+    field("total_seconds", Kind::Number(1, 604_800), "End a run after so long."),
+    field("processes", Kind::Number(1, 65_536), "Processes alive at once."),
+    field("open_files", Kind::Number(16, 1_048_576), "Open files per process."),
+    field("memory_mib", Kind::Number(16, 16_777_216), "Memory of the whole run."),
+    field("file_mib", Kind::Number(1, 16_777_216), "Size of one written file."),
+    field("output_mib", Kind::Number(1, 1_048_576), "Output of a run that is kept."),
+    field("command_bytes", Kind::Number(1024, 67_108_864), "Largest command that is analysed; a larger one is denied."),
+    field("command_depth", Kind::Number(4, 64), "Deepest nesting of a command; a deeper one is denied."),
+    OVERRIDE_SECTION,
+];
+
+pub(super) static GIT: &[Field] = &[
+    field("default_action", Kind::Action, "What happens to git commands that no rule speaks of. `deny` unless given."),
+    field("branch_prefix", Kind::Text, "What the branches of tasks begin with."),
+    field("trailers", Kind::List, "Trailers added to the agent's commits."),
+    field("sign", Kind::Flag, "Whether the agent's commits are signed."),
+    OVERRIDE_SECTION,
+];
+
+pub(super) static COMMAND: &[Field] = &[
+    field("id", Kind::Text, "The rule's name in messages, unique in a policy: `git.switch`."),
+    field("action", Kind::Action, "What happens to a command the rule matches."),
+    field("reason", Kind::Text, "Why, in words the agent and people read."),
+    field("instead", Kind::Text, "What to do instead."),
+    field("program", Kind::Texts, "Names of programs (`*` for any text), or paths when they contain a slash."),
+    field("verb", Kind::Texts, "git verbs, after aliases: `checkout`, `stash pop`, `remote *`. Implies `program = \"git\"`."),
+    field("flags", Kind::Texts, "Any of these options is given. git's are full names (`--amend` also matches `--amen`)."),
+    field("unless_flags", Kind::Texts, "None of these options is given."),
+    field("args", Kind::Texts, "Any argument matches one of these patterns."),
+    field("unless_args", Kind::Texts, "No argument matches any of these patterns."),
+    field("paths", Kind::Texts, "A file the command is known to use matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`."),
+    field("unless_paths", Kind::Texts, "Not when every file it is known to use in that way matches one of these."),
+    field("access", Kind::Choice(&["read", "write", "any"]), "Which use of `paths` counts: `any` unless given."),
+    field("effects", Kind::Effects, "The command has any of these effects."),
+    field("only_effects", Kind::Effects, "The command has no effects but these."),
+    field("variables", Kind::Texts, "Any of these variables is set just for the command."),
+    field("refs", Kind::Texts, "It would create, move or delete a ref that matches."),
+    field("override", Kind::Flag, "Replace the rule of this id in the policy extended, or lift its default action. Shown by `guard policy lint`."),
+    field("examples", Kind::Table(EXAMPLES), "Commands with the decision they must get; checked whenever the policy loads."),
+];
+
+pub(super) static EXAMPLES: &[Field] = &[
+    field("allow", Kind::Commands, "Commands this policy allows."),
+    field("ask", Kind::Commands, "Commands this policy asks about."),
+    field("deny", Kind::Commands, "Commands this policy denies."),
+];
+
+/// The name of a known key or word that is close to what was written.
+pub(crate) fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = written.chars().count() / 3 + 1;
+    let distance = |name: &str| strsim::damerau_levenshtein(&written.to_lowercase(), name);
+    // A very long word is nobody's slip of the finger.
+    if written.len() > 64 {
+        return None;
+    }
+    known.map(|name| (distance(name), name)).filter(|(edits, _)| *edits <= limit).min().map(|(_, name)| name)
+}

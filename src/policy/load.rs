@@ -1,0 +1,171 @@
+//! Finding a policy by name or path, reading what it extends, merging the chain.
+
+use std::path::{Path, PathBuf};
+
+use super::builtin;
+use super::diagnostic::{Diagnostic, Severity, Source};
+use super::fields::nearest;
+use super::merge;
+use super::model::Policy;
+use super::reader::{self, File, LARGEST_FILE};
+
+/// A chain of `extends` longer than this is a mistake.
+const LONGEST_CHAIN: usize = 8;
+
+/// Where policies are looked for by name, before the built-in ones.
+#[derive(Debug, Clone, Default)]
+pub struct Folders {
+    /// The user's own: `$XDG_CONFIG_HOME/guard/policies`.
+    pub user: Option<PathBuf>,
+}
+
+impl Folders {
+    /// The places of this user, from the environment.
+    pub fn from_environment() -> Self {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let base = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute()).or_else(|| set("HOME").map(|home| home.join(".config")));
+        Self { user: base.map(|base| base.join("guard/policies")) }
+    }
+
+    /// Names that can be used, the user's own first.
+    pub fn names(&self) -> Vec<(String, bool)> {
+        let mut names: Vec<(String, bool)> = Vec::new();
+        if let Some(Ok(entries)) = self.user.as_ref().map(std::fs::read_dir) {
+            let found = entries.filter_map(|entry| {
+                let name = entry.ok()?.file_name().into_string().ok()?;
+                name.strip_suffix(".toml").filter(|name| reader::is_policy_name(name)).map(str::to_string)
+            });
+            names.extend(found.map(|name| (name, false)));
+            names.sort();
+        }
+        for (name, _) in builtin::BUILT_IN {
+            if !names.iter().any(|(known, _)| known == name) {
+                names.push(((*name).to_string(), true));
+            }
+        }
+        names
+    }
+}
+
+/// A policy that cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// Nothing of that name.
+    #[error("no policy named `{name}`{}", near.as_ref().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    NotFound {
+        /// What was asked for.
+        name: String,
+        /// A name that exists and is close.
+        near: Option<String>,
+    },
+    /// The file is there but cannot be read.
+    #[error("cannot read the policy {}: {problem}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+    /// The text has problems.
+    #[error("the policy has {} problem{}", .0.iter().filter(|d| d.severity == Severity::Error).count(), if .0.len() == 1 { "" } else { "s" })]
+    Invalid(Vec<Diagnostic>),
+}
+
+/// Loads a policy by name or path, without running its examples (see `decide::load` for that).
+pub fn load(reference: &str, folders: &Folders) -> Result<Policy, PolicyError> {
+    load_source(find(reference, folders, None)?, folders)
+}
+
+/// Loads a policy from a text, with everything it extends.
+pub fn load_source(source: Source, folders: &Folders) -> Result<Policy, PolicyError> {
+    let (policy, problems) = load_with_problems(source, folders)?;
+    if problems.iter().any(|problem| problem.severity == Severity::Error) {
+        return Err(PolicyError::Invalid(problems));
+    }
+    let mut policy = policy.ok_or_else(|| PolicyError::Invalid(problems.clone()))?;
+    policy.remarks.extend(problems);
+    Ok(policy)
+}
+
+/// Loads as much of a policy as its problems allow: the policy is there unless rules could not be read.
+pub fn load_with_problems(source: Source, folders: &Folders) -> Result<(Option<Policy>, Vec<Diagnostic>), PolicyError> {
+    let mut problems = Vec::new();
+    let mut chain: Vec<(Source, File)> = Vec::new();
+    let mut next = Some(source);
+    while let Some(source) = next.take() {
+        let (file, found) = reader::read(&source);
+        problems.extend(found);
+        if let Some(parent) = &file.extends {
+            match extended(&parent.value, &source, &chain, folders) {
+                Ok(found) => next = Some(found),
+                Err(message) => problems.push(Diagnostic {
+                    severity: Severity::Error,
+                    message,
+                    source: source.clone(),
+                    span: parent.span.clone(),
+                    label: "extends this".to_string(),
+                    help: None,
+                }),
+            }
+        }
+        chain.push((source, file));
+    }
+    let broken = chain.iter().any(|(_, file)| file.has_broken_rules);
+    chain.reverse();
+    let (policy, found) = merge::merge(chain);
+    problems.extend(found);
+    Ok(((!broken).then_some(policy), problems))
+}
+
+/// The policy that `extends` names.
+fn extended(name: &str, from: &Source, chain: &[(Source, File)], folders: &Folders) -> Result<Source, String> {
+    let found = find(name, folders, Some(from)).map_err(|error| error.to_string())?;
+    if found == *from || chain.iter().any(|(seen, _)| *seen == found) {
+        return Err(format!("`{name}` extends itself"));
+    }
+    if chain.len() + 1 >= LONGEST_CHAIN {
+        return Err(format!("more than {LONGEST_CHAIN} policies extend each other"));
+    }
+    Ok(found)
+}
+
+/// The text a reference leads to: a path, the user's policy of that name, or a built-in one.
+pub fn find(reference: &str, folders: &Folders, from: Option<&Source>) -> Result<Source, PolicyError> {
+    if reference.contains('/') || reference.ends_with(".toml") {
+        let path = match from.filter(|from| !from.built_in).and_then(|from| Path::new(&from.name).parent()) {
+            Some(folder) => folder.join(reference),
+            None => PathBuf::from(reference),
+        };
+        return read_file(&path);
+    }
+    if let Some(folder) = &folders.user
+        && reader::is_policy_name(reference)
+    {
+        let path = folder.join(format!("{reference}.toml"));
+        // A user's `strict` may extend the built-in `strict`.
+        let is_asking = from.is_some_and(|from| Path::new(&from.name) == path);
+        if !is_asking && path.exists() {
+            return read_file(&path);
+        }
+    }
+    builtin::source(reference).ok_or_else(|| {
+        let names = folders.names();
+        let near = nearest(reference, names.iter().map(|(name, _)| name.as_str())).map(str::to_string);
+        PolicyError::NotFound { name: reference.to_string(), near }
+    })
+}
+
+fn read_file(path: &Path) -> Result<Source, PolicyError> {
+    let unreadable = |problem: String| PolicyError::Unreadable { path: path.to_path_buf(), problem };
+    let metadata = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(unreadable("it is not a regular file".to_string()));
+    }
+    if metadata.len() > LARGEST_FILE as u64 {
+        return Err(unreadable(format!("it is larger than {LARGEST_FILE} bytes")));
+    }
+    let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| unreadable(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))?;
+    Ok(Source { name: path.display().to_string(), text: text.into(), built_in: false })
+}

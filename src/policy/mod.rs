@@ -1,0 +1,27 @@
+//! TOML → [`Policy`]: found by name or path, merged along `extends`, checked, every part with its place in the source.
+//!
+//! Enters: policy texts. Leaves: a policy, or every problem at once with carets. Nothing here starts a process or judges
+//! a command; examples are run by `decide`, which knows how.
+#![forbid(unsafe_code)]
+
+mod builtin;
+mod diagnostic;
+mod diff;
+mod fields;
+mod load;
+mod merge;
+mod model;
+mod pattern;
+mod reader;
+mod schema;
+
+pub use builtin::BUILT_IN;
+pub use diagnostic::{Diagnostic, Location, Severity, Source};
+pub use diff::diff;
+pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
+pub use model::{
+    Action, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Limits, Network, PathAccess, Place,
+    Policy, Rule,
+};
+pub use pattern::{PathPattern, Pattern};
+pub use schema::schema;

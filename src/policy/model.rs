@@ -1,0 +1,251 @@
+//! A policy as the rest of the program sees it: merged, checked, ready to be asked.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::diagnostic::{Diagnostic, Location, Source};
+use super::pattern::{PathPattern, Pattern};
+use crate::command::{Effects, Limits as CommandLimits};
+
+/// What happens to a command. The order is from loose to tight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It runs.
+    Allow,
+    /// A person decides; without one it is denied.
+    Ask,
+    /// It does not run.
+    Deny,
+}
+
+impl Action {
+    /// The word used in policies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Ask => "ask",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+/// A policy with everything it extends merged in.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// Names of the policies it extends, nearest first.
+    pub extends: Vec<String>,
+    /// The texts it was made from, the root of the chain first.
+    pub sources: Vec<Source>,
+    /// What happens to programs no rule speaks of.
+    pub default_action: Default,
+    /// What happens to git commands no rule speaks of.
+    pub git_default_action: Default,
+    /// Rules, those of the root of the chain first.
+    pub rules: Vec<Rule>,
+    /// Files.
+    pub filesystem: Filesystem,
+    /// Hosts.
+    pub network: Network,
+    /// Variables.
+    pub environment: Environment,
+    /// Bounds.
+    pub limits: Limits,
+    /// git.
+    pub git: Git,
+    /// Warnings and notes from loading: nothing that keeps it from being used.
+    pub remarks: Vec<Diagnostic>,
+}
+
+/// A default action and where it was set.
+#[derive(Debug, Clone)]
+pub struct Default {
+    /// The action.
+    pub action: Action,
+    /// The key that set it: an index into the policy's sources and the bytes there.
+    pub place: Option<Place>,
+}
+
+/// A span in one of a policy's sources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Index into [`Policy::sources`].
+    pub source: usize,
+    /// Bytes of the source.
+    pub span: Range<usize>,
+}
+
+/// One rule.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// Its name.
+    pub id: String,
+    /// What it says.
+    pub action: Action,
+    /// Why.
+    pub reason: String,
+    /// What to do instead.
+    pub instead: String,
+    /// When it applies.
+    pub when: Conditions,
+    /// Where it stands.
+    pub place: Place,
+    /// Whether it may lift a default: true in the root of a chain, and for overrides.
+    pub lifts_default: bool,
+    /// It replaces a rule, or lifts a default, of the policy extended.
+    pub is_override: bool,
+    /// Commands with the decisions they must get.
+    pub examples: Vec<Example>,
+}
+
+/// A command with its expected decision.
+#[derive(Debug, Clone)]
+pub struct Example {
+    /// What the policy must say.
+    pub action: Action,
+    /// The command.
+    pub command: ExampleCommand,
+    /// Where it stands in the rule's source.
+    pub span: Range<usize>,
+}
+
+/// The command of an example.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExampleCommand {
+    /// Shell text.
+    Shell(String),
+    /// Words.
+    Argv(Vec<String>),
+}
+
+/// When a rule applies: all conditions that are given must hold.
+#[derive(Debug, Clone, std::default::Default)]
+pub struct Conditions {
+    /// Program names or paths.
+    pub programs: Vec<Pattern>,
+    /// git verbs, with a subcommand after a blank where one is meant.
+    pub verbs: Vec<Pattern>,
+    /// Any of these options.
+    pub flags: Vec<String>,
+    /// None of these options.
+    pub unless_flags: Vec<String>,
+    /// Any argument.
+    pub args: Vec<Pattern>,
+    /// No argument.
+    pub unless_args: Vec<Pattern>,
+    /// Any known path.
+    pub paths: Vec<PathPattern>,
+    /// Not when every known path matches.
+    pub unless_paths: Vec<PathPattern>,
+    /// Which use of the paths counts.
+    pub access: PathAccess,
+    /// Any of these effects.
+    pub effects: Option<Effects>,
+    /// No effects but these.
+    pub only_effects: Option<Effects>,
+    /// Any variable set just for the command.
+    pub variables: Vec<Pattern>,
+    /// Any ref it would change.
+    pub refs: Vec<Pattern>,
+}
+
+/// Which use of a path a rule speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, std::default::Default)]
+pub enum PathAccess {
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Both.
+    #[default]
+    Any,
+}
+
+/// Files a run may use.
+#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+pub struct Filesystem {
+    /// May be read.
+    pub read: Vec<String>,
+    /// May be written.
+    pub write: Vec<String>,
+}
+
+/// Hosts a run may reach.
+#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+pub struct Network {
+    /// Host patterns.
+    pub allow: Vec<String>,
+    /// Own servers on loopback.
+    pub loopback: bool,
+}
+
+/// Variables a run gets.
+#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+pub struct Environment {
+    /// Handed on.
+    pub pass: Vec<String>,
+    /// Set.
+    pub set: Vec<(String, String)>,
+    /// Never recorded.
+    pub redact: Vec<String>,
+}
+
+/// Bounds of a run. `None` is unbounded.
+#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+pub struct Limits {
+    /// By key, in the order of the format.
+    pub values: Vec<(&'static str, i64)>,
+}
+
+impl Limits {
+    /// The value of a key, if one is set.
+    pub fn get(&self, key: &str) -> Option<i64> {
+        self.values.iter().find(|(known, _)| *known == key).map(|&(_, value)| value)
+    }
+}
+
+/// git in the task's repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Git {
+    /// What task branches begin with.
+    pub branch_prefix: String,
+    /// Trailers for commits.
+    pub trailers: Vec<String>,
+    /// Whether commits are signed.
+    pub sign: bool,
+}
+
+impl std::default::Default for Git {
+    fn default() -> Self {
+        Self { branch_prefix: "task/".to_string(), trailers: Vec::new(), sign: false }
+    }
+}
+
+impl Policy {
+    /// The bounds for analysing a command under this policy.
+    pub fn command_limits(&self) -> CommandLimits {
+        let defaults = CommandLimits::default();
+        let limit = |key: &str, default: usize| self.limits.get(key).and_then(|value| usize::try_from(value).ok()).unwrap_or(default);
+        CommandLimits {
+            bytes: limit("command_bytes", defaults.bytes),
+            depth: limit("command_depth", defaults.depth).min(defaults.depth),
+            intents: defaults.intents,
+        }
+    }
+
+    /// Where something stands, for people.
+    pub fn locate(&self, place: &Place) -> Location {
+        self.sources[place.source].locate(place.span.start)
+    }
+
+    /// The root-to-leaf index of the policy's own text.
+    pub fn own_source(&self) -> usize {
+        self.sources.len() - 1
+    }
+}
+

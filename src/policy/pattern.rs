@@ -1,0 +1,170 @@
+//! Patterns of policy rules, ready to match bytes.
+//!
+//! Most are plain names or a name with one star, matched without a regular expression. The rest go through `globset`,
+//! compiled when first used: loading a policy must not pay for rules that never come up.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use globset::{Glob, GlobBuilder, GlobMatcher};
+
+/// One pattern over a word: `*` stands for any text, `?` for one character, `[…]` and `{a,b}` as in shells.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    written: String,
+    form: Form,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    Literal,
+    Any,
+    Prefix(usize),
+    Suffix(usize),
+    Glob(Box<Lazy>),
+}
+
+#[derive(Debug, Clone)]
+struct Lazy {
+    glob: Glob,
+    matcher: OnceLock<GlobMatcher>,
+}
+
+impl Lazy {
+    fn new(text: &str, separators: bool) -> Result<Self, String> {
+        let built = GlobBuilder::new(text).literal_separator(separators).backslash_escape(true).build();
+        built.map(|glob| Self { glob, matcher: OnceLock::new() }).map_err(|error| error.kind().to_string())
+    }
+
+    fn matches(&self, bytes: &[u8]) -> bool {
+        self.matcher.get_or_init(|| self.glob.compile_matcher()).is_match(Path::new(OsStr::from_bytes(bytes)))
+    }
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.contains(['*', '?', '[', ']', '{', '}', '\\'])
+}
+
+impl Pattern {
+    /// Reads a pattern; the error says what is wrong with it.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let form = if is_plain(text) {
+            Form::Literal
+        } else if text == "*" {
+            Form::Any
+        } else if let Some(prefix) = text.strip_suffix('*').filter(|prefix| is_plain(prefix)) {
+            Form::Prefix(prefix.len())
+        } else if let Some(suffix) = text.strip_prefix('*').filter(|suffix| is_plain(suffix)) {
+            Form::Suffix(suffix.len())
+        } else {
+            Form::Glob(Box::new(Lazy::new(text, false)?))
+        };
+        Ok(Self { written: text.to_string(), form })
+    }
+
+    /// The pattern as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.written
+    }
+
+    /// Whether the whole word matches.
+    pub fn matches(&self, word: &[u8]) -> bool {
+        let text = self.written.as_bytes();
+        match &self.form {
+            Form::Literal => text == word,
+            Form::Any => true,
+            Form::Prefix(length) => word.starts_with(&text[..*length]),
+            Form::Suffix(length) => word.ends_with(&text[text.len() - length..]),
+            Form::Glob(lazy) => lazy.matches(word),
+        }
+    }
+}
+
+/// A pattern over a path: `**` crosses folders, `*` does not, a leading `~` is a home folder.
+#[derive(Debug, Clone)]
+pub struct PathPattern {
+    written: String,
+    /// The pattern begins with `~`: what follows is matched below any home folder.
+    below_home: bool,
+    form: PathForm,
+}
+
+#[derive(Debug, Clone)]
+enum PathForm {
+    Literal(String),
+    /// `X/**`: X and everything below it.
+    Below(String),
+    /// `**/NAME` and `**/NAME/**`: any component of that name, the last one or any.
+    Component { name: String, last: bool },
+    Glob(Box<Lazy>),
+}
+
+impl PathPattern {
+    /// Reads a pattern; the error says what is wrong with it.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let (below_home, rest) = match text.strip_prefix('~') {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => (true, rest),
+            _ => (false, text),
+        };
+        if !rest.is_empty() && !rest.starts_with('/') && !rest.starts_with("**/") {
+            return Err("a path pattern begins with `/`, `~` or `**/`".to_string());
+        }
+        let single = |name: &str| is_plain(name) && !name.contains('/');
+        let form = if is_plain(rest) {
+            PathForm::Literal(rest.to_string())
+        } else if let Some(folder) = rest.strip_suffix("/**").filter(|folder| is_plain(folder)) {
+            PathForm::Below(folder.to_string())
+        } else if let Some(name) = rest.strip_prefix("**/").filter(|name| single(name)) {
+            PathForm::Component { name: name.to_string(), last: true }
+        } else if let Some(name) =
+            rest.strip_prefix("**/").and_then(|rest| rest.strip_suffix("/**")).filter(|name| single(name))
+        {
+            PathForm::Component { name: name.to_string(), last: false }
+        } else {
+            PathForm::Glob(Box::new(Lazy::new(rest, true)?))
+        };
+        Ok(Self { written: text.to_string(), below_home, form })
+    }
+
+    /// The pattern as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.written
+    }
+
+    /// Whether a path matches; `below_home` is where its part below the home folder begins, if the caller knows.
+    pub fn matches(&self, path: &[u8], below_home: Option<usize>) -> bool {
+        if !self.below_home {
+            return self.form.matches(path);
+        }
+        let known = below_home.and_then(|at| path.get(at..));
+        known.or_else(|| below_usual_home(path)).is_some_and(|rest| self.form.matches(rest))
+    }
+}
+
+impl PathForm {
+    fn matches(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Literal(text) => path == text.as_bytes(),
+            Self::Below(folder) => {
+                path.strip_prefix(folder.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+            }
+            Self::Component { name, last } => {
+                let mut parts = path.split(|&byte| byte == b'/');
+                if *last { parts.next_back() == Some(name.as_bytes()) } else { parts.any(|part| part == name.as_bytes()) }
+            }
+            Self::Glob(lazy) => lazy.matches(path),
+        }
+    }
+}
+
+/// The part of a path below `/root` or `/home/NAME`: homes, whoever's they are.
+fn below_usual_home(path: &[u8]) -> Option<&[u8]> {
+    if let Some(rest) = path.strip_prefix(b"/root") {
+        return (rest.is_empty() || rest[0] == b'/').then_some(rest);
+    }
+    let rest = path.strip_prefix(b"/home/")?;
+    let end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+    (end > 0).then(|| &rest[end..])
+}

@@ -1,0 +1,495 @@
+//! TOML text → one policy file's content, with every problem found on the way.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::diagnostic::{Diagnostic, Severity, Source};
+use super::fields::{self, Field, Kind, nearest};
+use super::model::{Action, Conditions, Example, ExampleCommand, PathAccess};
+use super::pattern::{PathPattern, Pattern};
+use crate::command::{CLASSES, Effects, known_verbs};
+
+/// Larger files are no policies.
+pub(super) const LARGEST_FILE: usize = 1 << 20;
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) span: Range<usize>,
+}
+
+/// One policy file.
+#[derive(Debug, Default)]
+pub(super) struct File {
+    pub(super) name: Option<At<String>>,
+    pub(super) description: String,
+    pub(super) extends: Option<At<String>>,
+    pub(super) default_action: Option<At<Action>>,
+    pub(super) filesystem: Section,
+    pub(super) network: Section,
+    pub(super) environment: Section,
+    pub(super) limits: Section,
+    pub(super) git: Section,
+    pub(super) rules: Vec<FileRule>,
+    /// A rule had an error in what it matches or says: examples cannot be judged.
+    pub(super) has_broken_rules: bool,
+}
+
+/// A section's keys; the merge knows what each means.
+#[derive(Debug, Default)]
+pub(super) struct Section {
+    pub(super) span: Range<usize>,
+    pub(super) lists: Vec<(&'static str, At<Vec<At<String>>>)>,
+    pub(super) numbers: Vec<(&'static str, At<i64>)>,
+    pub(super) flags: Vec<(&'static str, At<bool>)>,
+    pub(super) texts: Vec<(&'static str, At<String>)>,
+    pub(super) map: Vec<(String, String)>,
+    pub(super) default_action: Option<At<Action>>,
+    pub(super) overrides: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct FileRule {
+    pub(super) id: At<String>,
+    pub(super) action: Action,
+    pub(super) reason: String,
+    pub(super) instead: String,
+    pub(super) when: Conditions,
+    pub(super) examples: Vec<Example>,
+    pub(super) overrides: bool,
+}
+
+/// Reads a text. What could be read comes back even when there are problems.
+pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
+    let mut reader = Reader { source, problems: Vec::new() };
+    let mut file = File::default();
+    if source.text.len() > LARGEST_FILE {
+        reader.error(0..0, format!("the file is larger than {LARGEST_FILE} bytes"), "", None);
+        return (file, reader.problems);
+    }
+    let (table, errors) = DeTable::parse_recoverable(&source.text);
+    for error in errors {
+        let span = error.span().unwrap_or(0..0);
+        reader.error(span, error.message().lines().next().unwrap_or("invalid TOML").to_string(), "here", None);
+    }
+    reader.policy(table.get_ref(), &mut file);
+    (file, reader.problems)
+}
+
+struct Reader<'s> {
+    source: &'s Source,
+    problems: Vec<Diagnostic>,
+}
+
+type Table<'t> = DeTable<'t>;
+
+impl Reader<'_> {
+    fn error(&mut self, span: Range<usize>, message: String, label: &str, help: Option<String>) {
+        self.problems.push(Diagnostic {
+            severity: Severity::Error,
+            message,
+            source: self.source.clone(),
+            span,
+            label: label.to_string(),
+            help,
+        });
+    }
+
+    fn policy(&mut self, table: &Table<'_>, file: &mut File) {
+        self.check_keys(table, fields::POLICY, "a policy");
+        match find(table, "version") {
+            Some(value) => {
+                self.number(value, 1, 1);
+            }
+            None => self.error(0..0, "`version` is missing".into(), "", Some("begin the file with `version = 1`".into())),
+        }
+        file.name = find(table, "name").and_then(|value| self.text(value));
+        match &file.name {
+            None if find(table, "name").is_none() => {
+                self.error(0..0, "`name` is missing".into(), "", Some("add `name = \"…\"`".into()));
+            }
+            Some(name) if !is_policy_name(&name.value) => {
+                let span = name.span.clone();
+                self.error(span, "a policy's name has lower-case letters, digits and dashes".into(), "not such a name", None);
+            }
+            _ => {}
+        }
+        file.description = find(table, "description").and_then(|value| self.text(value)).map(|text| text.value).unwrap_or_default();
+        file.extends = find(table, "extends").and_then(|value| self.text(value));
+        file.default_action = find(table, "default_action").and_then(|value| self.action(value));
+        file.filesystem = self.section(table, "filesystem", fields::FILESYSTEM);
+        file.network = self.section(table, "network", fields::NETWORK);
+        file.environment = self.section(table, "environment", fields::ENVIRONMENT);
+        file.limits = self.section(table, "limits", fields::LIMITS);
+        file.git = self.section(table, "git", fields::GIT);
+        let Some(rules) = find(table, "command") else { return };
+        let DeValue::Array(list) = rules.get_ref() else {
+            self.wrong_type(rules, "a list of rules; write `[[command]]`");
+            return;
+        };
+        for item in list {
+            match item.get_ref() {
+                DeValue::Table(rule) => match self.rule(rule, item.span()) {
+                    Some(rule) => file.rules.push(rule),
+                    None => file.has_broken_rules = true,
+                },
+                _ => self.wrong_type(item, "a rule; write `[[command]]`"),
+            }
+        }
+        self.unique_ids(&file.rules);
+    }
+
+    fn unique_ids(&mut self, rules: &[FileRule]) {
+        let mut seen = std::collections::HashMap::new();
+        for rule in rules {
+            if let Some(first) = seen.insert(&rule.id.value, &rule.id.span) {
+                let line = self.source.locate(first.start).line;
+                self.error(
+                    rule.id.span.clone(),
+                    format!("the id `{}` is used twice", rule.id.value),
+                    "second use",
+                    Some(format!("it names the rule in line {line} already; give this one a name of its own")),
+                );
+            }
+        }
+    }
+
+    fn section(&mut self, table: &Table<'_>, name: &'static str, fields: &'static [Field]) -> Section {
+        let mut section = Section::default();
+        let Some(value) = find(table, name) else { return section };
+        let DeValue::Table(inner) = value.get_ref() else {
+            self.wrong_type(value, "a table");
+            return section;
+        };
+        section.span = value.span();
+        self.check_keys(inner, fields, &format!("[{name}]"));
+        for field in fields {
+            let Some(value) = find(inner, field.name) else { continue };
+            match field.kind {
+                Kind::List => {
+                    if let Some(list) = self.list(value) {
+                        section.lists.push((field.name, At { value: list, span: value.span() }));
+                    }
+                }
+                Kind::Number(least, most) => {
+                    if let Some(number) = self.number(value, least, most) {
+                        section.numbers.push((field.name, number));
+                    }
+                }
+                Kind::Flag if field.name == "override" => section.overrides = self.flag(value).is_some_and(|flag| flag.value),
+                Kind::Flag => section.flags.extend(self.flag(value).map(|flag| (field.name, flag))),
+                Kind::Text => section.texts.extend(self.text(value).map(|text| (field.name, text))),
+                Kind::Action => section.default_action = self.action(value),
+                Kind::Map => section.map = self.map(value),
+                Kind::Texts | Kind::Choice(_) | Kind::Effects | Kind::Commands | Kind::Table(_) | Kind::Tables(_) => {}
+            }
+        }
+        section
+    }
+
+    fn rule(&mut self, table: &Table<'_>, span: Range<usize>) -> Option<FileRule> {
+        self.check_keys(table, fields::COMMAND, "[[command]]");
+        let before = self.problems.len();
+        let id = self.required(table, "id", &span);
+        let action = match find(table, "action") {
+            Some(value) => self.action(value),
+            None => {
+                self.missing("action", &span);
+                None
+            }
+        };
+        let reason = self.required(table, "reason", &span);
+        let when = self.conditions(table, &span);
+        let broken = self.problems.len() > before;
+        let examples = self.examples(table);
+        let instead = find(table, "instead").and_then(|value| self.text(value)).map(|text| text.value);
+        let overrides = find(table, "override").and_then(|value| self.flag(value)).is_some_and(|flag| flag.value);
+        if broken {
+            return None;
+        }
+        Some(FileRule {
+            id: id?,
+            action: action?.value,
+            reason: reason?.value,
+            instead: instead.unwrap_or_default(),
+            when,
+            examples,
+            overrides,
+        })
+    }
+
+    fn missing(&mut self, key: &str, span: &Range<usize>) {
+        let header = span.start..(span.start + "[[command]]".len()).min(span.end.max(span.start));
+        self.error(header, format!("a rule needs `{key}`"), "this rule has none", None);
+    }
+
+    fn required(&mut self, table: &Table<'_>, key: &'static str, span: &Range<usize>) -> Option<At<String>> {
+        let Some(value) = find(table, key) else {
+            self.missing(key, span);
+            return None;
+        };
+        let text = self.text(value)?;
+        if text.value.trim().is_empty() {
+            self.error(text.span.clone(), format!("`{key}` is empty"), "needs words", None);
+            return None;
+        }
+        Some(text)
+    }
+
+    fn conditions(&mut self, table: &Table<'_>, span: &Range<usize>) -> Conditions {
+        let mut when = Conditions {
+            programs: self.patterns(table, "program"),
+            verbs: self.verbs(table),
+            flags: self.flag_names(table, "flags"),
+            unless_flags: self.flag_names(table, "unless_flags"),
+            args: self.patterns(table, "args"),
+            unless_args: self.patterns(table, "unless_args"),
+            variables: self.patterns(table, "variables"),
+            refs: self.patterns(table, "refs"),
+            effects: self.effects(table, "effects"),
+            only_effects: self.effects(table, "only_effects"),
+            ..Conditions::default()
+        };
+        when.paths = self.path_patterns(table, "paths");
+        when.unless_paths = self.path_patterns(table, "unless_paths");
+        if let Some(value) = find(table, "access")
+            && let Some(text) = self.text(value)
+        {
+            when.access = match text.value.as_str() {
+                "read" => PathAccess::Read,
+                "write" => PathAccess::Write,
+                "any" => PathAccess::Any,
+                other => {
+                    self.unknown_word(text.span.clone(), "access", other, ["read", "write", "any"].into_iter());
+                    PathAccess::Any
+                }
+            };
+        }
+        let says_something = ["program", "verb", "flags", "args", "paths", "effects", "only_effects", "variables", "refs"];
+        if !says_something.iter().any(|key| find(table, key).is_some()) {
+            self.error(
+                span.start..span.start + "[[command]]".len(),
+                "a rule needs a condition".into(),
+                "would match every command",
+                Some("say `program`, `verb`, `args`, `paths` or `effects`; to match everything write `program = \"*\"`".into()),
+            );
+        }
+        when
+    }
+
+    fn patterns(&mut self, table: &Table<'_>, key: &'static str) -> Vec<Pattern> {
+        let texts = find(table, key).and_then(|value| self.texts(value)).unwrap_or_default();
+        let mut patterns = Vec::with_capacity(texts.len());
+        for text in texts {
+            match Pattern::new(&text.value) {
+                Ok(pattern) => patterns.push(pattern),
+                Err(problem) => self.error(text.span, format!("invalid pattern: {problem}"), "this pattern", None),
+            }
+        }
+        patterns
+    }
+
+    fn path_patterns(&mut self, table: &Table<'_>, key: &'static str) -> Vec<PathPattern> {
+        let mut patterns = Vec::new();
+        for text in find(table, key).and_then(|value| self.texts(value)).unwrap_or_default() {
+            match PathPattern::new(&text.value) {
+                Ok(pattern) => patterns.push(pattern),
+                Err(problem) => self.error(text.span, format!("invalid path pattern: {problem}"), "this pattern", None),
+            }
+        }
+        patterns
+    }
+
+    /// git verbs: a plain one must exist, or the rule would never match.
+    fn verbs(&mut self, table: &Table<'_>) -> Vec<Pattern> {
+        let patterns = self.patterns(table, "verb");
+        let texts = find(table, "verb").and_then(|value| self.texts(value)).unwrap_or_default();
+        for text in texts {
+            let verb = text.value.split(' ').next().unwrap_or_default();
+            let plain = !verb.contains(['*', '?', '[', '{']);
+            if plain && !known_verbs().any(|known| known == verb) {
+                self.unknown_word(text.span, "git verb", verb, known_verbs());
+            }
+        }
+        patterns
+    }
+
+    fn flag_names(&mut self, table: &Table<'_>, key: &'static str) -> Vec<String> {
+        let texts = find(table, key).and_then(|value| self.texts(value)).unwrap_or_default();
+        let mut flags = Vec::with_capacity(texts.len());
+        for text in texts {
+            if text.value.starts_with('-') && text.value.len() > 1 {
+                flags.push(text.value);
+            } else {
+                self.error(text.span, "an option begins with `-`".into(), "not an option", Some("arguments go to `args`".into()));
+            }
+        }
+        flags
+    }
+
+    fn effects(&mut self, table: &Table<'_>, key: &'static str) -> Option<Effects> {
+        let texts = self.texts(find(table, key)?)?;
+        let mut effects = Effects::NONE;
+        for text in texts {
+            match Effects::named(&text.value) {
+                Some(effect) => effects.add(effect),
+                None => self.unknown_word(text.span, "effect class", &text.value, CLASSES.iter().map(|(name, ..)| *name)),
+            }
+        }
+        Some(effects)
+    }
+
+    fn examples(&mut self, table: &Table<'_>) -> Vec<Example> {
+        let mut examples = Vec::new();
+        let Some(value) = find(table, "examples") else { return examples };
+        let DeValue::Table(inner) = value.get_ref() else {
+            self.wrong_type(value, "a table; write `examples.deny = […]`");
+            return examples;
+        };
+        self.check_keys(inner, fields::EXAMPLES, "examples");
+        for action in [Action::Allow, Action::Ask, Action::Deny] {
+            let Some(value) = find(inner, action.name()) else { continue };
+            let DeValue::Array(list) = value.get_ref() else {
+                self.wrong_type(value, "a list of commands");
+                continue;
+            };
+            for item in list {
+                let command = match item.get_ref() {
+                    DeValue::String(text) => Some(ExampleCommand::Shell(text.to_string())),
+                    DeValue::Array(_) => {
+                        self.list(item).map(|words| ExampleCommand::Argv(words.into_iter().map(|word| word.value).collect()))
+                    }
+                    _ => {
+                        self.wrong_type(item, "a command: shell text, or a list of words");
+                        None
+                    }
+                };
+                examples.extend(command.map(|command| Example { action, command, span: item.span() }));
+            }
+        }
+        examples
+    }
+
+    /// Keys that the format does not have, with the nearest one it has.
+    fn check_keys(&mut self, table: &Table<'_>, fields: &'static [Field], place: &str) {
+        for key in table.keys() {
+            let name: &str = key.get_ref();
+            if !fields.iter().any(|field| field.name == name) {
+                let known = || fields.iter().map(|field| field.name);
+                let help = match nearest(name, known()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("known keys: {}", known().collect::<Vec<_>>().join(", ")),
+                };
+                self.error(key.span(), format!("unknown key `{name}` in {place}"), "not a key of this format", Some(help));
+            }
+        }
+    }
+
+    fn unknown_word<'w>(&mut self, span: Range<usize>, what: &str, written: &str, known: impl Iterator<Item = &'w str> + Clone) {
+        let help = match nearest(written, known.clone()) {
+            Some(near) => Some(format!("did you mean `{near}`?")),
+            None if known.clone().count() < 40 => Some(format!("known: {}", known.collect::<Vec<_>>().join(", "))),
+            None => None,
+        };
+        self.error(span, format!("unknown {what} `{written}`"), &format!("no such {what}"), help);
+    }
+
+    fn wrong_type(&mut self, value: &Spanned<DeValue<'_>>, wanted: &str) {
+        let found = value.get_ref().type_str();
+        self.error(value.span(), format!("expected {wanted}"), &format!("this is a {found}"), None);
+    }
+
+    fn text(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<String>> {
+        match value.get_ref() {
+            DeValue::String(text) => Some(At { value: text.to_string(), span: value.span() }),
+            _ => {
+                self.wrong_type(value, "a string");
+                None
+            }
+        }
+    }
+
+    fn flag(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<bool>> {
+        match value.get_ref() {
+            DeValue::Boolean(flag) => Some(At { value: *flag, span: value.span() }),
+            _ => {
+                self.wrong_type(value, "true or false");
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, value: &Spanned<DeValue<'_>>, least: i64, most: i64) -> Option<At<i64>> {
+        let DeValue::Integer(number) = value.get_ref() else {
+            self.wrong_type(value, "a whole number");
+            return None;
+        };
+        match i64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) if (least..=most).contains(&number) => Some(At { value: number, span: value.span() }),
+            _ => {
+                let wanted = if least == most { format!("{least}") } else { format!("between {least} and {most}") };
+                self.error(value.span(), format!("the number must be {wanted}"), "out of range", None);
+                None
+            }
+        }
+    }
+
+    fn action(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<Action>> {
+        let text = self.text(value)?;
+        let action = match text.value.as_str() {
+            "allow" => Action::Allow,
+            "ask" => Action::Ask,
+            "deny" => Action::Deny,
+            other => {
+                self.unknown_word(text.span.clone(), "action", other, ["allow", "ask", "deny"].into_iter());
+                return None;
+            }
+        };
+        Some(At { value: action, span: text.span })
+    }
+
+    fn list(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
+        let DeValue::Array(items) = value.get_ref() else {
+            self.wrong_type(value, "a list of strings");
+            return None;
+        };
+        Some(items.iter().filter_map(|item| self.text(item)).collect())
+    }
+
+    fn texts(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
+        match value.get_ref() {
+            DeValue::Array(_) => self.list(value),
+            DeValue::String(_) => self.text(value).map(|text| vec![text]),
+            _ => {
+                self.wrong_type(value, "a string or a list of strings");
+                None
+            }
+        }
+    }
+
+    fn map(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<(String, String)> {
+        let DeValue::Table(table) = value.get_ref() else {
+            self.wrong_type(value, "a table of strings");
+            return Vec::new();
+        };
+        let mut map = Vec::new();
+        for (key, value) in table {
+            if let Some(text) = self.text(value) {
+                map.push((key.get_ref().to_string(), text.value));
+            }
+        }
+        map
+    }
+}
+
+fn find<'t, 'i>(table: &'t Table<'i>, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
+    table.get(key)
+}
+
+/// Lower-case letters, digits and dashes.
+pub(super) fn is_policy_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
