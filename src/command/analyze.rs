@@ -233,6 +233,13 @@ impl Analyzer<'_> {
         self.intents.len() - 1
     }
 
+    /// Marks an intent as judged again when it runs.
+    pub(crate) fn defer(&mut self, index: usize, why: Deferred) {
+        if let Some(intent) = self.intents.get_mut(index) {
+            intent.deferred.get_or_insert(why);
+        }
+    }
+
     /// Shell text found somewhere: parsed, and every command in it analysed.
     pub(crate) fn shell_text(&mut self, text: &[u8], start: &Start) {
         self.shell_text_in(text, start, &mut self.new_scope(start));
@@ -250,6 +257,13 @@ impl Analyzer<'_> {
                 analyzer.refuse(Refusal::Shell { error, text });
             }
         });
+    }
+
+    /// Text of a language that only resembles ours: judged as far as it can be read.
+    pub(crate) fn shell_text_if_readable(&mut self, text: &[u8], start: &Start) {
+        if shell::parse(text, self.depth, self.context.limits.depth).is_ok() {
+            self.shell_text(text, start);
+        }
     }
 
     fn new_scope(&self, start: &Start) -> Scope {
@@ -276,7 +290,7 @@ impl Analyzer<'_> {
             return;
         };
         let name = program_name(called, start.resolved.as_deref());
-        if name == b"git" || name.starts_with(b"git-") {
+        if git::is_git(&name) {
             git::analyze(self, args, start);
         } else if let Some(kind) = wrapper::find(&name) {
             wrapper::analyze(self, kind, args, &start);
@@ -312,7 +326,7 @@ impl Analyzer<'_> {
 
 /// Programs that act by the name they are called with.
 fn acts_by_name(file: &[u8]) -> bool {
-    matches!(file, b"git" | b"busybox" | b"toybox" | b"coreutils") || wrapper::is_multi_call(file)
+    file == b"coreutils" || wrapper::is_multi_call(file)
 }
 
 /// The name a program is judged by: the resolved file's where it is known (a link called `ls` to git is git), except
@@ -321,8 +335,8 @@ fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     let called = base_name(called);
     match resolved.map(base_name) {
         Some(file) if !file.is_empty() && file != called => {
-            let dashed_git = file == b"git" && called.starts_with(b"git-");
-            if acts_by_name(file) && (file != b"git" || dashed_git) { called.to_vec() } else { file.to_vec() }
+            let by_name = if file == b"git" { git::is_git(called) } else { acts_by_name(file) };
+            if by_name { called.to_vec() } else { file.to_vec() }
         }
         _ => called.to_vec(),
     }

@@ -18,6 +18,8 @@ struct Hole {
     /// The whole word as it was written, for messages.
     written: Box<[u8]>,
     splits: bool,
+    /// The hole is a placeholder (`{}`) that stands in `written` as an ordinary word.
+    placeholder: bool,
 }
 
 impl Arg {
@@ -28,7 +30,20 @@ impl Arg {
 
     /// An argument of which only `prefix` is known; `written` is its source text.
     pub fn partial(prefix: impl Into<Vec<u8>>, written: &[u8], splits: bool) -> Self {
-        Self { bytes: prefix.into(), hole: Some(Hole { written: written.into(), splits }) }
+        Self { bytes: prefix.into(), hole: Some(Hole { written: written.into(), splits, placeholder: false }) }
+    }
+
+    /// An argument with a placeholder that a wrapper (`xargs -I{}`, `find -exec`) replaces when it runs.
+    pub(crate) fn template(prefix: impl Into<Vec<u8>>, written: &[u8]) -> Self {
+        Self { bytes: prefix.into(), hole: Some(Hole { written: written.into(), splits: false, placeholder: true }) }
+    }
+
+    /// The argument as text for a shell: known, or with the placeholder standing for whatever comes there.
+    pub(crate) fn as_text(&self) -> Option<&[u8]> {
+        match &self.hole {
+            None => Some(&self.bytes),
+            Some(hole) => hole.placeholder.then_some(&hole.written),
+        }
     }
 
     /// The argument's bytes, if all of them are known.

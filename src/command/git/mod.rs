@@ -27,6 +27,11 @@ mod options_list {
     }
 }
 
+/// Whether a program's name is git's, or that of one of its dashed programs (`git-reset`).
+pub(crate) fn is_git(name: &[u8]) -> bool {
+    name == b"git" || name.strip_prefix(b"git-").is_some_and(verbs::is_known)
+}
+
 /// Analyses `git …` or `git-verb …`.
 pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start) {
     let mut settings = Settings::from_environment(&start.env, &analyzer.context.environment);

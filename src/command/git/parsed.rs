@@ -110,6 +110,7 @@ impl Parsed {
         let name = &word[2..end];
         let joined = (end < word.len()).then(|| arg.skip(end + 1));
         let mut exact = None;
+        let mut implied = None;
         let mut candidates: Vec<(Name, ValueKind)> = Vec::new();
         each(spec, &mut |known| {
             let long = known.long.as_bytes();
@@ -124,17 +125,18 @@ impl Parsed {
             // `--no-x`, also abbreviated; and the positive form of an option named `no-x`.
             if let Some(rest) = name.strip_prefix(b"no-") {
                 if long == rest {
-                    exact.get_or_insert((Name::No(known.long), ValueKind::None));
+                    implied.get_or_insert((Name::No(known.long), ValueKind::None));
                 } else if !rest.is_empty() && long.starts_with(rest) {
                     candidates.push((Name::No(known.long), ValueKind::None));
                 }
             } else if let Some(positive) = known.long.strip_prefix("no-")
                 && positive.as_bytes() == name
             {
-                exact.get_or_insert((Name::No(known.long), ValueKind::None));
+                implied.get_or_insert((Name::No(known.long), ValueKind::None));
             }
         });
-        let found = match exact {
+        // An option of that very name wins over the implied negation of another.
+        let found = match exact.or(implied) {
             Some(exact) => vec![exact],
             None if candidates.is_empty() || !arg.is_exact() && joined.is_none() => {
                 self.options.push((Name::Unknown(word[..end].to_vec()), joined));

@@ -91,6 +91,9 @@ fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (P
                 return (parsed, own);
             }
         }
+        if verb == "submodule" && outer.operands.is_empty() {
+            meaning.subcommand = Some(b"status".to_vec());
+        }
         return (outer, args);
     }
     (Parsed::new(verb, args), args)

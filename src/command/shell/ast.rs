@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Simple(Simple),
     Compound(Box<Compound>),
     /// A function definition: its body is judged as if it were called.
-    Function(Box<Command>),
+    Function { name: Vec<u8>, body: Box<Command> },
 }
 
 #[derive(Debug, Default, Clone)]

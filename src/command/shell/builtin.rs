@@ -5,6 +5,7 @@ use super::super::arg::Arg;
 use super::super::effect::Effects;
 use super::super::intent::{Deferred, Intent, Origin};
 use super::super::place::Folder;
+use super::super::wrapper::is_stdin;
 use super::lex::{is_name_byte, is_name_start};
 use super::scope::{Scope, Value};
 
@@ -23,7 +24,14 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
             return true;
         }
         b"trap" => trap(analyzer, scope, &args[1..], start),
-        b"source" | b"." => source(analyzer, scope),
+        b"source" | b"." => {
+            if let (Some(file), Stdin::Text(text)) = (args.get(1), &start.stdin)
+                && is_stdin(file)
+            {
+                analyzer.shell_text_in(text, start, scope);
+            }
+            source(scope);
+        }
         b"builtin" if args.len() > 1 => return run(analyzer, scope, &args[1..], start),
         b"command" if args.len() > 1 => {
             let skip = args.iter().skip(1).take_while(|arg| arg.known() == Some(b"-p")).count() + 1;
@@ -142,7 +150,7 @@ fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &St
 }
 
 /// A sourced file may change anything this shell knows.
-fn source(_analyzer: &mut Analyzer<'_>, scope: &mut Scope) {
+fn source(scope: &mut Scope) {
     let names: Vec<Vec<u8>> = scope.variables().map(|(name, _)| name.to_vec()).collect();
     for name in names {
         scope.set_variable(&name, Value::Unknown);

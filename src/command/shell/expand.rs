@@ -35,6 +35,12 @@ impl Expander<'_> {
             out.push(Arg::exact(bytes.clone()));
             return;
         }
+        if let [Piece::Parameter { name, plain: true, .. }] = word.pieces.as_slice()
+            && matches!(name.as_slice(), b"@" | b"*")
+            && self.positional(out)
+        {
+            return;
+        }
         let atoms = self.atoms(word);
         let mut words = Vec::new();
         if !braces(&atoms, &mut words) {
@@ -44,6 +50,22 @@ impl Expander<'_> {
         for atoms in words {
             self.split(&atoms, word, out);
         }
+    }
+
+    /// `"$@"` of a text whose parameters are known. False when they are not.
+    fn positional(&self, out: &mut Vec<Arg>) -> bool {
+        let before = out.len();
+        for index in 1..10u8 {
+            match self.scope.variable(&[b'0' + index]) {
+                Some(Value::Known(value)) => out.push(Arg::exact(value.clone())),
+                Some(Value::Unknown) => {
+                    out.truncate(before);
+                    return false;
+                }
+                None => break,
+            }
+        }
+        out.len() > before
     }
 
     /// A word used where no splitting or globbing happens: assignments, here-strings, `case`, redirections.
@@ -79,8 +101,8 @@ impl Expander<'_> {
                         atoms.extend(value.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
                     }
                     (true, Some(Value::Known(value))) if self.splits_at_blanks() => atoms.push(Atom::Split(value.clone())),
-                    (true, None) if name == b"HOME" && self.home.is_some() => {
-                        let home = self.home.unwrap_or_default();
+                    (true, None) if name == b"HOME" => {
+                        let home = self.home.unwrap_or(b"~");
                         atoms.extend(home.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
                     }
                     _ => atoms.push(Atom::Hole { splits: !quoted || name == b"@" }),

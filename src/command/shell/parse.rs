@@ -472,6 +472,7 @@ impl<'a> Parser<'a> {
         if self.pos == start {
             return Err(self.error(ShellErrorKind::Expected("a function name")));
         }
+        let name = self.src[start..self.pos].to_vec();
         self.skip_blanks();
         if self.peek() == Some(b'(') {
             let open = self.pos;
@@ -484,13 +485,13 @@ impl<'a> Parser<'a> {
                 self.pos = open;
             }
         }
-        self.function_body()
+        self.function_body(name)
     }
 
-    fn function_body(&mut self) -> Result<Command> {
+    fn function_body(&mut self, name: Vec<u8>) -> Result<Command> {
         self.skip_newlines()?;
         let body = self.command()?;
-        Ok(Command::Function(Box::new(body)))
+        Ok(Command::Function { name, body: Box::new(body) })
     }
 
     fn simple(&mut self) -> Result<Command> {
@@ -515,7 +516,8 @@ impl<'a> Parser<'a> {
                         return Err(self.unexpected());
                     }
                     self.pos += 1;
-                    return self.function_body();
+                    let name = self.src[simple.words[0].span.clone()].to_vec();
+                    return self.function_body(name);
                 }
                 Some(b'<' | b'>') => simple.words.push(self.word(Place::Command)?),
                 Some(_) if simple.words.is_empty() => match self.assignment()? {

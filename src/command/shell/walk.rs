@@ -1,9 +1,13 @@
 //! The tree of a shell text → its simple commands, each handed to the analysis with the state it would meet.
 
+use std::collections::HashMap;
+
 use super::super::analyze::{Analyzer, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::files;
 use super::super::intent::{Access, Intent, Origin, PathUse};
+use super::super::place::base_name;
+use super::super::wrapper::is_shell;
 use super::ast::{
     AndOr, Command, Compound, CompoundKind, Piece, Redirection, RedirectionKind, Script, Simple, Word,
 };
@@ -11,20 +15,29 @@ use super::builtin;
 use super::expand::Expander;
 use super::scope::{Scope, Value};
 
+/// Functions called from each other deeper than this are not followed further.
+const MOST_ACTIVE: usize = 16;
+
 /// Goes through a parsed text. `start` tells where it stands, `scope` what its shell knows.
 pub(crate) fn walk(analyzer: &mut Analyzer<'_>, text: &[u8], script: &Script, start: &Start, scope: &mut Scope) {
-    Walker { analyzer, text, start, scope }.script(script, &start.stdin);
+    let mut walker = Walker { analyzer, text, start, scope, functions: HashMap::new(), active: Vec::new() };
+    walker.script(script, &start.stdin);
 }
+
+/// Bodies of functions by name, and the functions being walked.
+type Functions<'w> = HashMap<&'w [u8], &'w Command>;
 
 struct Walker<'w, 'a> {
     analyzer: &'w mut Analyzer<'a>,
     text: &'w [u8],
     start: &'w Start,
     scope: &'w mut Scope,
+    functions: Functions<'w>,
+    active: Vec<&'w [u8]>,
 }
 
-impl Walker<'_, '_> {
-    fn script(&mut self, script: &Script, stdin: &Stdin) {
+impl<'w> Walker<'w, '_> {
+    fn script(&mut self, script: &'w Script, stdin: &Stdin) {
         for list in &script.lists {
             if self.analyzer.is_refused() {
                 return;
@@ -33,7 +46,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    fn and_or(&mut self, list: &AndOr, stdin: &Stdin) {
+    fn and_or(&mut self, list: &'w AndOr, stdin: &Stdin) {
         let mark = self.scope.mark();
         for (index, pipeline) in list.pipelines.iter().enumerate() {
             let before = self.scope.mark();
@@ -48,7 +61,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    fn pipeline(&mut self, commands: &[Command], stdin: &Stdin) {
+    fn pipeline(&mut self, commands: &'w [Command], stdin: &Stdin) {
         if let [only] = commands {
             self.command(only, stdin);
             return;
@@ -73,21 +86,31 @@ impl Walker<'_, '_> {
         builtin::output(&args, &input)
     }
 
-    fn command(&mut self, command: &Command, stdin: &Stdin) {
+    fn command(&mut self, command: &'w Command, stdin: &Stdin) {
         match command {
             Command::Simple(simple) => self.simple(simple, stdin),
             Command::Compound(compound) => self.compound(compound, stdin),
-            Command::Function(body) => {
+            Command::Function { name, body } => {
                 // Judged as if it were called, without believing that it was.
                 let mark = self.scope.mark();
-                self.command(body, stdin);
-                self.scope.blur_since(mark);
+                self.call(name, body, stdin);
                 self.scope.undo_to(mark);
+                self.functions.insert(name, body);
             }
         }
     }
 
-    fn compound(&mut self, compound: &Compound, stdin: &Stdin) {
+    /// Walks a function's body, unless it is being walked already.
+    fn call(&mut self, name: &'w [u8], body: &'w Command, stdin: &Stdin) {
+        if self.active.contains(&name) || self.active.len() >= MOST_ACTIVE || self.analyzer.is_refused() {
+            return;
+        }
+        self.active.push(name);
+        self.command(body, stdin);
+        self.active.pop();
+    }
+
+    fn compound(&mut self, compound: &'w Compound, stdin: &Stdin) {
         self.redirections(&compound.redirections);
         let stdin = self.stdin_of(&compound.redirections, stdin);
         for word in &compound.words {
@@ -140,7 +163,7 @@ impl Walker<'_, '_> {
         Expander { scope: self.scope, text: self.text, home: self.analyzer.context.home.as_deref() }
     }
 
-    fn simple(&mut self, simple: &Simple, stdin: &Stdin) {
+    fn simple(&mut self, simple: &'w Simple, stdin: &Stdin) {
         for assignment in &simple.assignments {
             for word in &assignment.words {
                 self.substitutions(word);
@@ -169,11 +192,37 @@ impl Walker<'_, '_> {
             return;
         }
         let start = self.start_of(simple, stdin);
+        self.substituted_scripts(simple, &args, &start);
         if builtin::run(self.analyzer, self.scope, &args, &start) {
             return;
         }
         self.expand_alias(&args, &start);
+        if let Some(name) = args[0].known()
+            && let Some((&name, &body)) = self.functions.get_key_value(name)
+        {
+            // It may be the function or, elsewhere, a program of that name: both are judged.
+            let input = start.stdin.clone();
+            self.call(name, body, &input);
+        }
         self.analyzer.command(args, start);
+    }
+
+    /// `source <(echo …)`, `bash <(echo …)`: a script whose text is plain to see.
+    fn substituted_scripts(&mut self, simple: &'w Simple, args: &[Arg], start: &Start) {
+        let Some(name) = args[0].known() else { return };
+        let reads_script = matches!(name, b"source" | b".") || is_shell(base_name(name));
+        if !reads_script {
+            return;
+        }
+        for word in &simple.words[1..] {
+            let [Piece::Process(script)] = word.pieces.as_slice() else { continue };
+            let [AndOr { pipelines, .. }] = script.lists.as_slice() else { continue };
+            let [pipeline] = pipelines.as_slice() else { continue };
+            let [command] = pipeline.as_slice() else { continue };
+            if let Stdin::Text(text) = self.output_of(command, &Stdin::Unknown) {
+                self.analyzer.shell_text_in(&text, start, self.scope);
+            }
+        }
     }
 
     /// The circumstances of a simple command: its assignments, standard input and redirected files.
@@ -228,7 +277,7 @@ impl Walker<'_, '_> {
     }
 
     /// The commands inside a word's substitutions, each in a subshell.
-    fn substitutions(&mut self, word: &Word) {
+    fn substitutions(&mut self, word: &'w Word) {
         for piece in &word.pieces {
             match piece {
                 Piece::Literal { .. } => {}
@@ -247,7 +296,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    fn redirections(&mut self, redirections: &[Redirection]) {
+    fn redirections(&mut self, redirections: &'w [Redirection]) {
         for redirection in redirections {
             self.substitutions(&redirection.target);
             if let Some(body) = redirection.body.get() {

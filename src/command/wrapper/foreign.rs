@@ -3,7 +3,7 @@
 use super::super::analyze::{Analyzer, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::effect::Effects;
-use super::super::intent::{Deferred, Intent};
+use super::super::intent::{Deferred, Intent, Origin};
 
 /// How an interpreter is given code on its command line.
 struct Language {
@@ -43,6 +43,11 @@ fn known(name: &[u8]) -> Option<Language> {
     })
 }
 
+/// Shells with a grammar of their own. Their simple commands read like ours, so what can be read is judged.
+fn is_foreign_shell(name: &[u8]) -> bool {
+    matches!(name, b"fish" | b"csh" | b"tcsh" | b"nu" | b"xonsh" | b"elvish" | b"ion")
+}
+
 pub(super) fn is_interpreter(name: &[u8]) -> bool {
     known(name).is_some()
 }
@@ -56,6 +61,16 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
     });
     if let Some(language) = language {
         match code(&args[1..], &language) {
+            Code::Inline if is_foreign_shell(&name) => {
+                inline(&mut intent);
+                let text = args.iter().skip(1).skip_while(|arg| arg.prefix().starts_with(b"-")).find_map(Arg::known);
+                let text = text.map(<[u8]>::to_vec);
+                let parent = analyzer.finish(intent, args, start);
+                if let Some(text) = text {
+                    analyzer.shell_text_if_readable(&text, &start.inside(parent, Origin::Wrapped));
+                }
+                return;
+            }
             Code::Inline => inline(&mut intent),
             Code::Operand if language.operand_is_code => {
                 inline(&mut intent);

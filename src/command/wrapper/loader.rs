@@ -17,6 +17,11 @@ const VALUED: Valued = Valued {
 };
 
 pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    let inner = leading(&args[1..], &VALUED, &mut |_| {}) + 1;
-    super::wrap(analyzer, args, inner, Effects::RUN_LOADER, start);
+    let mut name = None;
+    let inner = 1 + leading(&args[1..], &VALUED, &mut |met| {
+        if met.long == b"argv0" {
+            name = met.value.clone();
+        }
+    });
+    super::wrap_as(analyzer, args, inner, name, Effects::RUN_LOADER, start);
 }

@@ -16,6 +16,8 @@ use super::intent::{Intent, Origin};
 
 type Special = fn(&mut Analyzer<'_>, Vec<Arg>, &Start);
 
+pub(crate) use shells::{is_shell, is_stdin};
+
 /// What kind of wrapper a program is.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
@@ -42,6 +44,8 @@ fn special(name: &[u8]) -> Option<Special> {
         b"find" | b"gfind" => special::find,
         b"fd" | b"fdfind" => special::fd,
         b"command" => special::command,
+        b"exec" => special::exec,
+        b"npm" => special::npm,
         b"sudo" | b"sudo-rs" => special::sudo,
         b"su" | b"runuser" => special::su,
         b"script" => special::script,
@@ -56,7 +60,7 @@ fn special(name: &[u8]) -> Option<Special> {
         b"busybox" | b"toybox" => special::multi_call,
         b"eval" => special::eval,
         b"tar" | b"rsync" | b"split" | b"sort" | b"man" | b"nodemon" => special::option_command,
-        _ if shells::is_shell(name) => shells::analyze,
+        _ if is_shell(name) => shells::analyze,
         _ if foreign::is_interpreter(name) => foreign::analyze,
         _ if loader::is_loader(name) => loader::analyze,
         _ => return None,
@@ -104,13 +108,30 @@ fn wrap(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, inner: usize, effects: Effe
     }
 }
 
+/// As [`wrap`], with the program called by another name (`exec -a`, the loader's `--argv0`).
+fn wrap_as(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, inner: usize, name: Option<Arg>, effects: Effects, start: &Start) {
+    let command = args.get(inner..).unwrap_or_default().to_vec();
+    let parent = analyzer.finish(Intent { effects, ..Intent::default() }, args, start);
+    run_as(analyzer, command, name, start.inside(parent, Origin::Wrapped));
+}
+
+/// Analyses a command whose file is its first word and whose own idea of its name may be another.
+fn run_as(analyzer: &mut Analyzer<'_>, mut command: Vec<Arg>, name: Option<Arg>, mut start: Start) {
+    let Some(first) = command.first_mut() else { return };
+    if let (Some(file), Some(name)) = (first.known(), name) {
+        start.resolved = Some(file.to_vec());
+        *first = name;
+    }
+    analyzer.command(command, start);
+}
+
 /// Adds the wrapper's intent and analyses shell text it carries.
 fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: Effects, start: &Start) {
     let intent = Intent { effects: effects.with(Effects::RUN_SHELL), ..Intent::default() };
     let parent = analyzer.finish(intent, args, start);
-    match text.known() {
+    match text.as_text() {
         Some(bytes) => analyzer.shell_text(bytes, &start.inside(parent, Origin::Wrapped)),
-        None => analyzer.intents[parent].deferred = Some(super::intent::Deferred::Text),
+        None => analyzer.defer(parent, super::intent::Deferred::Text),
     }
 }
 

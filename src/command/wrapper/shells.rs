@@ -6,7 +6,7 @@ use super::super::effect::Effects;
 use super::super::intent::{Deferred, Intent, Origin};
 
 /// Shells that read this grammar. Others (`fish`, `csh`) are foreign languages.
-pub(super) fn is_shell(name: &[u8]) -> bool {
+pub(crate) fn is_shell(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"-").unwrap_or(name);
     let stem = name.iter().position(|byte| byte.is_ascii_digit()).map_or(name, |at| &name[..at]);
     let stem = stem.strip_suffix(b"-static").or_else(|| stem.strip_suffix(b"-")).unwrap_or(stem);
@@ -28,7 +28,7 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
     let mut intent = Intent { effects: Effects::RUN_SHELL, ..Intent::default() };
     match source {
         Source::Text(text, parameters) => {
-            let Some(bytes) = text.known() else {
+            let Some(bytes) = text.as_text() else {
                 intent.deferred = Some(Deferred::Text);
                 analyzer.finish(intent, args, start);
                 return;
@@ -62,6 +62,11 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
             analyzer.finish(intent, args, start);
         }
     }
+}
+
+/// A file that is standard input.
+pub(crate) fn is_stdin(file: &Arg) -> bool {
+    matches!(file.known(), Some(b"/dev/stdin" | b"/dev/fd/0" | b"/proc/self/fd/0"))
 }
 
 fn source(args: &[Arg]) -> Source {
@@ -99,7 +104,7 @@ fn source(args: &[Arg]) -> Source {
     match args.get(at) {
         Some(text) if has_text => Source::Text(text.clone(), args[at + 1..].to_vec()),
         _ if has_text => Source::Nothing,
-        Some(_) if !from_stdin => Source::Script,
+        Some(file) if !from_stdin && !is_stdin(file) => Source::Script,
         _ => Source::Stdin,
     }
 }

@@ -6,13 +6,14 @@ use super::super::effect::Effects;
 use super::super::files;
 use super::super::intent::{Deferred, Intent, Origin};
 use super::options::{Valued, is_assignment, leading};
-use super::{joined, wrap, wrap_text};
+use super::{joined, run_as, wrap, wrap_as, wrap_text};
 
 /// `env [-i] [-u NAME] [-C DIR] [-S TEXT] [NAME=VALUE…] command…`
 pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued { short: b"uCSa", long: &["unset", "chdir", "split-string", "argv0"] };
     let mut inside = start.clone();
     let mut split = None;
+    let mut name = None;
     let mut at = 1;
     // A lone `-` means `-i` and may be followed by further options.
     loop {
@@ -29,6 +30,7 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
                 inside.folder = path.map_or_else(Default::default, |path| start.folder.enter(path));
             }
             (b'S', _) | (0, b"split-string") => split = met.value.clone(),
+            (b'a', _) | (0, b"argv0") => name = met.value.clone(),
             _ => {}
         });
         if args.get(at).is_some_and(|arg| arg.known() == Some(b"-")) {
@@ -66,9 +68,7 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
     let command = words.split_off(assignments);
     let parent = analyzer.finish(Intent { deferred, ..Intent::default() }, args, start);
-    if !command.is_empty() {
-        analyzer.command(command, inside.inside(parent, Origin::Wrapped));
-    }
+    run_as(analyzer, command, name, inside.inside(parent, Origin::Wrapped));
 }
 
 /// `command [-p] cmd`; with `-v` or `-V` it only tells.
@@ -79,6 +79,13 @@ pub(super) fn command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
     });
     let inner = if asks { args.len() } else { inner + 1 };
     wrap(analyzer, args, inner, Effects::NONE, start);
+}
+
+/// `exec [-a NAME] command…`: the program may be called by another name.
+pub(super) fn exec(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
+    let mut name = None;
+    let inner = 1 + leading(&args[1..], &Valued { short: b"a", long: &[] }, &mut |met| name = met.value.clone().or(name.take()));
+    wrap_as(analyzer, args, inner, name, Effects::NONE, start);
 }
 
 /// The `eval` of an argv (only a shell has it; harmless, but its text is judged all the same).
@@ -145,7 +152,7 @@ fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
     let Some(text) = arg.known().filter(|_| !mark.is_empty()) else { return arg.clone() };
     let Some(at) = text.windows(mark.len()).position(|window| window == mark) else { return arg.clone() };
     match value {
-        None => Arg::partial(&text[..at], text, false),
+        None => Arg::template(&text[..at], text),
         Some(value) => Arg::exact([&text[..at], value, &text[at + mark.len()..]].concat()),
     }
 }
@@ -324,7 +331,7 @@ pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Star
             _ => Vec::new(),
         };
         if values.is_empty() && from_input.is_empty() {
-            analyzer.intents[parent].deferred = Some(Deferred::Text);
+            analyzer.defer(parent, Deferred::Text);
         }
         for value in values.iter().chain(&from_input).filter_map(Arg::known).filter(|text| !text.is_empty()).take(256) {
             analyzer.shell_text(value, &inside);
@@ -332,7 +339,7 @@ pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Star
         return;
     }
     let Some(text) = joined(&template).known().map(<[u8]>::to_vec) else {
-        analyzer.intents[parent].deferred = Some(Deferred::Text);
+        analyzer.defer(parent, Deferred::Text);
         return;
     };
     if let [only] = values.as_slice()
@@ -409,6 +416,18 @@ pub(super) fn hyperfine(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Sta
     for text in texts.iter().filter_map(Arg::known) {
         analyzer.shell_text(text, &start.inside(parent, Origin::Wrapped));
     }
+}
+
+/// `npm exec …` is npx.
+pub(super) fn npm(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
+    let verb = 1 + leading(&args[1..], &Valued { short: b"", long: &["prefix", "workspace"] }, &mut |_| {});
+    if !matches!(args.get(verb).and_then(Arg::known), Some(b"exec" | b"x")) {
+        analyzer.finish(Intent::default(), args, start);
+        return;
+    }
+    let rest = args[verb..].to_vec();
+    let parent = analyzer.finish(Intent::default(), args, start);
+    npx(analyzer, rest, &start.inside(parent, Origin::Wrapped));
 }
 
 /// `npx [-p package] [-c TEXT] [command…]`

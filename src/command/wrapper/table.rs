@@ -49,18 +49,17 @@ static PLAIN: &[Plain] = &[
     Plain { short: b"g", ..simple("cgexec") },
     Plain { short: b"n", long: &["adjust"], no_command: b"p", ..simple("choom") },
     Plain { short: b"bceglmnopuU", operands: 0, ..simple("chpst") },
-    Plain { short: b"TPD", no_command: b"pm", operands: 1, ..simple("chrt") },
     Plain {
         long: &["groups", "userspec", "skip-chdir"],
         operands: 1,
         effects: Effects::RUN_ELSEWHERE,
         ..simple("chroot")
     },
+    Plain { short: b"TPD", no_command: b"pm", operands: 1, ..simple("chrt") },
     Plain { short: b"", ..simple("dbus-run-session") },
     Plain { short: b"uCa", effects: Effects::RUN_ELSEWHERE, ..simple("doas") },
     simple("dumb-init"),
     simple("eatmydata"),
-    Plain { short: b"a", ..simple("exec") },
     Plain { short: b"lsibu", ..simple("fakeroot") },
     Plain { short: b"f", operands: 1, ..simple("faketime") },
     Plain { effects: Effects::RUN_ELSEWHERE, operands: 1, ..simple("gosu") },
@@ -119,7 +118,6 @@ static RUSTUP: &[Subcommand] = &[sub("run", Plain { operands: 1, ..BASE })];
 static CONDA: &[Subcommand] = &[sub("run", Plain { short: b"np", long: &["name", "prefix", "cwd"], ..BASE })];
 static DIRENV: &[Subcommand] = &[sub("exec", Plain { operands: 1, ..BASE })];
 static MISE: &[Subcommand] = &[sub("exec", BASE), sub("x", BASE)];
-static NPM: &[Subcommand] = &[sub("exec", Plain { short: b"p", long: &["package", "workspace"], ..BASE }), sub("x", BASE)];
 static PNPM: &[Subcommand] = &[sub("exec", BASE), sub("dlx", BASE)];
 static PERF: &[Subcommand] = &[
     sub("stat", Plain { short: b"eopCrIx", long: &["event", "output", "repeat"], no_command: b"p", ..BASE }),
@@ -139,7 +137,6 @@ pub(super) fn find(name: &[u8]) -> Option<Kind> {
         b"conda" | b"mamba" | b"micromamba" => CONDA,
         b"direnv" => DIRENV,
         b"mise" | b"rtx" => MISE,
-        b"npm" => NPM,
         b"pnpm" | b"yarn" | b"bun" => PNPM,
         b"perf" => PERF,
         _ => return None,

@@ -1,0 +1,20 @@
+//! Any bytes as shell text: no panic, no hang, and a verdict.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use guard::command::{Context, Folder, Request};
+use guard::decide::judge;
+use guard::policy::{Folders, Policy, load};
+use libfuzzer_sys::fuzz_target;
+
+static POLICY: LazyLock<Policy> = LazyLock::new(|| load("strict", &Folders::default()).expect("the built-in policy loads"));
+
+fuzz_target!(|text: &[u8]| {
+    let context = Context { folder: Folder::Known(b"/work".to_vec()), ..Context::default() };
+    let (verdict, analysis) = judge(&POLICY, &Request::Shell(text.to_vec()), &context);
+    let _ = verdict.refusal_line();
+    for intent in &analysis.intents {
+        assert!(intent.parent.is_none_or(|parent| parent < analysis.intents.len()));
+    }
+});
