@@ -90,7 +90,8 @@ fn request(text: &str) -> Result<Request, String> {
     if !text.starts_with("{\"") {
         return Ok(Request::Shell(text.as_bytes().to_vec()));
     }
-    let json: JsonCase = serde_json::from_str(text).map_err(|error| format!("not a JSON command: {error}"))?;
+    let json: JsonCase =
+        serde_json::from_str(text).map_err(|error| format!("not a JSON command: {error}"))?;
     match (json.shell, json.argv) {
         (Some(shell), None) => Ok(Request::Shell(shell.into_bytes())),
         (None, Some(argv)) => Ok(Request::Argv(argv.into_iter().map(String::into_bytes).collect())),

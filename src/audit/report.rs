@@ -55,7 +55,12 @@ pub fn junit(audit: &Audit) -> Result<String, quick_junit::SerializeError> {
                 && policy == index
             {
                 status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-                status.set_message(format!("expected {}, got {} by rule {}", label.name(), answer.action.name(), answer.rule));
+                status.set_message(format!(
+                    "expected {}, got {} by rule {}",
+                    label.name(),
+                    answer.action.name(),
+                    answer.rule
+                ));
             }
             let mut case = TestCase::new(format!("{}: {}", row.line, printable(&row.text)), status);
             case.set_classname(format!("{}.{}", audit.policies[index], answer.rule));
@@ -84,9 +89,10 @@ pub fn sarif(audit: &Audit) -> Value {
             }
             rules.entry(&answer.rule).or_insert(&answer.reason);
             let (level, message) = match contradicted {
-                Some((_, label, _)) => {
-                    ("error", format!("expected {}, got {}: {}", label.name(), answer.action.name(), row.text))
-                }
+                Some((_, label, _)) => (
+                    "error",
+                    format!("expected {}, got {}: {}", label.name(), answer.action.name(), row.text),
+                ),
                 None => ("note", format!("{}: {}", answer.action.name(), row.text)),
             };
             results.push(json!({

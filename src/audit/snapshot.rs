@@ -46,7 +46,9 @@ impl fmt::Display for Change {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Policies { was, is } => write!(out, "~ policies\n    - {was}\n    + {is}"),
-            Self::Answer { corpus, text, was, is } => write!(out, "~ {corpus}: {text}\n    - {was}\n    + {is}"),
+            Self::Answer { corpus, text, was, is } => {
+                write!(out, "~ {corpus}: {text}\n    - {was}\n    + {is}")
+            }
             Self::Added { corpus, text, is } => write!(out, "+ {corpus}: {text}\n    + {is}"),
             Self::Removed { corpus, text } => write!(out, "- {corpus}: {text}"),
         }

@@ -75,7 +75,9 @@ pub(crate) enum Policy {
         json: bool,
     },
     /// Print a policy as it is written, or as it works with everything it extends
-    #[command(after_help = "Examples:\n  guard policy show strict > my.toml\n  guard policy show auditor --effective")]
+    #[command(
+        after_help = "Examples:\n  guard policy show strict > my.toml\n  guard policy show auditor --effective"
+    )]
     Show {
         /// A name or a path
         policy: String,
@@ -87,7 +89,9 @@ pub(crate) enum Policy {
         json: bool,
     },
     /// Check policies: syntax, names, merging, examples; every problem with its place
-    #[command(after_help = "Examples:\n  guard policy lint team.toml\n  guard policy lint --json strict standard\n\nExit codes: 0 nothing wrong, 1 errors found, 2 bad usage.")]
+    #[command(
+        after_help = "Examples:\n  guard policy lint team.toml\n  guard policy lint --json strict standard\n\nExit codes: 0 nothing wrong, 1 errors found, 2 bad usage."
+    )]
     Lint {
         /// Names or paths
         #[arg(required = true)]

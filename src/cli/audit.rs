@@ -13,14 +13,19 @@ use crate::decide::load;
 use crate::policy::Folders;
 
 pub(super) fn run(args: &Args, folders: &Folders, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let policies = args.policy.iter().map(|name| load(name, folders, false)).collect::<Result<Vec<_>, _>>()?;
+    let policies =
+        args.policy.iter().map(|name| load(name, folders, false)).collect::<Result<Vec<_>, _>>()?;
     let mut corpora = Vec::new();
     for path in &args.corpora {
         let text = std::fs::read_to_string(path).map_err(|error| {
-            Failure::usage(format!("cannot read {}: {error}", path.display()), "give files with one command a line")
+            Failure::usage(
+                format!("cannot read {}: {error}", path.display()),
+                "give files with one command a line",
+            )
         })?;
-        let corpus = Corpus::parse(&path.display().to_string(), &text)
-            .map_err(|error| Failure::usage(error.to_string(), "a line is `LABEL<TAB>COMMAND`, or just the command"))?;
+        let corpus = Corpus::parse(&path.display().to_string(), &text).map_err(|error| {
+            Failure::usage(error.to_string(), "a line is `LABEL<TAB>COMMAND`, or just the command")
+        })?;
         corpora.push(corpus);
     }
     let audit = audit::run(&policies, &corpora);
@@ -46,8 +51,9 @@ fn print(format: Format, audit: &Audit, out: &mut dyn Write) -> Result<(), Failu
         Format::Json => print_json(&rows_json(audit), out)?,
         Format::Sarif => print_json(&audit::sarif(audit), out)?,
         Format::Junit => {
-            let xml = audit::junit(audit)
-                .map_err(|error| Failure::usage(format!("the report cannot be written: {error}"), "use another --format"))?;
+            let xml = audit::junit(audit).map_err(|error| {
+                Failure::usage(format!("the report cannot be written: {error}"), "use another --format")
+            })?;
             out.write_all(xml.as_bytes())?;
         }
     }
@@ -55,10 +61,18 @@ fn print(format: Format, audit: &Audit, out: &mut dyn Write) -> Result<(), Failu
 }
 
 /// Compares with, or writes, the committed table. True when something changed.
-fn snapshot(args: &Args, path: &std::path::Path, audit: &Audit, out: &mut dyn Write) -> Result<bool, Failure> {
+fn snapshot(
+    args: &Args,
+    path: &std::path::Path,
+    audit: &Audit,
+    out: &mut dyn Write,
+) -> Result<bool, Failure> {
     let today = audit::text(audit);
     let failed = |error: std::io::Error, what: &str| {
-        Failure::usage(format!("cannot {what} the snapshot {}: {error}", path.display()), "make one with --snapshot FILE --update")
+        Failure::usage(
+            format!("cannot {what} the snapshot {}: {error}", path.display()),
+            "make one with --snapshot FILE --update",
+        )
     };
     if args.update {
         std::fs::write(path, &today).map_err(|error| failed(error, "write"))?;
@@ -113,7 +127,9 @@ fn rows_json(audit: &Audit) -> Value {
                 .policies
                 .iter()
                 .zip(&row.verdicts)
-                .map(|(policy, answer)| (policy.clone(), json!({ "decision": answer.action, "rule": answer.rule })))
+                .map(|(policy, answer)| {
+                    (policy.clone(), json!({ "decision": answer.action, "rule": answer.rule }))
+                })
                 .collect();
             json!({
                 "corpus": row.corpus, "line": row.line, "command": row.text,

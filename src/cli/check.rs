@@ -22,7 +22,7 @@ pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policy = decide::load(&args.policy, &Folders::from_environment(), false)?;
     let context = context(&args, &policy)?;
     if args.stdin {
-        return stream(&policy, context, out);
+        return stream(&policy, &context, out);
     }
     let request = match args.shell {
         Some(text) => Request::Shell(text.into_vec()),
@@ -40,9 +40,14 @@ pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
 }
 
 fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
-    let current = || std::env::current_dir().map_err(|error| {
-        Failure::usage(format!("the current folder cannot be found: {error}"), "give the folder with --cwd DIR")
-    });
+    let current = || {
+        std::env::current_dir().map_err(|error| {
+            Failure::usage(
+                format!("the current folder cannot be found: {error}"),
+                "give the folder with --cwd DIR",
+            )
+        })
+    };
     let folder = match &args.cwd {
         Some(path) if path.is_absolute() => path.clone(),
         Some(path) => current()?.join(path),
@@ -75,7 +80,9 @@ fn clean(path: &Path) -> Vec<u8> {
     clean.into_os_string().into_vec()
 }
 
-fn pairs(words: &[OsString], option: &str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn pairs(words: &[OsString], option: &str) -> Result<Pairs, Failure> {
     let split = |word: &OsString| {
         let bytes = word.as_bytes();
         let equals = bytes.iter().position(|&byte| byte == b'=').filter(|&at| at > 0)?;
@@ -85,7 +92,10 @@ fn pairs(words: &[OsString], option: &str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fa
         .iter()
         .map(|word| {
             split(word).ok_or_else(|| {
-                Failure::usage(format!("{option} takes NAME=VALUE, not `{}`", word.to_string_lossy()), "write it as NAME=VALUE")
+                Failure::usage(
+                    format!("{option} takes NAME=VALUE, not `{}`", word.to_string_lossy()),
+                    "write it as NAME=VALUE",
+                )
             })
         })
         .collect()
@@ -133,7 +143,7 @@ struct Question {
 
 /// Answers a command a line, in JSON lines. Output is flushed whenever no further line is waiting, so that a caller can
 /// talk to it.
-fn stream(policy: &Policy, context: Context, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn stream(policy: &Policy, context: &Context, out: &mut dyn Write) -> Result<Exit, Failure> {
     let stdin = io::stdin();
     let mut input = io::BufReader::with_capacity(64 * 1024, stdin.lock());
     let mut worst = Action::Allow;
@@ -142,19 +152,25 @@ fn stream(policy: &Policy, context: Context, out: &mut dyn Write) -> Result<Exit
     loop {
         line.clear();
         let read = (&mut input).take(LONGEST_LINE as u64 + 1).read_until(b'\n', &mut line);
-        if read.map_err(|error| Failure::usage(format!("cannot read standard input: {error}"), "check what is piped in"))? == 0 {
+        if read.map_err(|error| {
+            Failure::usage(format!("cannot read standard input: {error}"), "check what is piped in")
+        })? == 0
+        {
             break;
         }
         number += 1;
         if line.last() == Some(&b'\n') {
             line.pop();
         } else if line.len() > LONGEST_LINE {
-            return Err(Failure::usage(format!("line {number} is longer than {LONGEST_LINE} bytes"), "split the input into lines"));
+            return Err(Failure::usage(
+                format!("line {number} is longer than {LONGEST_LINE} bytes"),
+                "split the input into lines",
+            ));
         }
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        worst = worst.max(answer(policy, &context, &line, number, out)?);
+        worst = worst.max(answer(policy, context, &line, number, out)?);
         if input.buffer().is_empty() {
             out.flush()?;
         }
@@ -162,14 +178,23 @@ fn stream(policy: &Policy, context: Context, out: &mut dyn Write) -> Result<Exit
     Ok(worst.into())
 }
 
-fn answer(policy: &Policy, context: &Context, line: &[u8], number: usize, out: &mut dyn Write) -> Result<Action, Failure> {
+fn answer(
+    policy: &Policy,
+    context: &Context,
+    line: &[u8],
+    number: usize,
+    out: &mut dyn Write,
+) -> Result<Action, Failure> {
     if !line.starts_with(b"{\"") {
         let (verdict, _) = judge(policy, &Request::Shell(line.to_vec()), context);
         write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, None), out)?;
         return Ok(verdict.action());
     }
     let bad = |problem: String| {
-        Failure::usage(format!("line {number}: {problem}"), "a question is shell text, {\"argv\": […]} or {\"shell\": \"…\"}")
+        Failure::usage(
+            format!("line {number}: {problem}"),
+            "a question is shell text, {\"argv\": […]} or {\"shell\": \"…\"}",
+        )
     };
     let question: Question = serde_json::from_slice(line).map_err(|error| bad(error.to_string()))?;
     let request = match (question.argv, question.shell) {
@@ -184,7 +209,7 @@ fn answer(policy: &Policy, context: &Context, line: &[u8], number: usize, out: &
         }
         context.folder = Folder::Known(clean(Path::new(OsStr::new(&cwd))));
     }
-    let bytes = |map: std::collections::BTreeMap<String, String>| -> Vec<(Vec<u8>, Vec<u8>)> {
+    let bytes = |map: std::collections::BTreeMap<String, String>| -> Pairs {
         map.into_iter().map(|(name, value)| (name.into_bytes(), value.into_bytes())).collect()
     };
     context.environment.extend(question.env.map(bytes).unwrap_or_default());

@@ -99,7 +99,11 @@ impl<'a> VerdictJson<'a> {
         let (decision, deferred) = match &verdict.decision {
             Decision::Allow(conditions) => (
                 DecisionJson::Allow,
-                conditions.deferred.iter().map(|(part, why)| DeferredJson { part, why: why.explain() }).collect(),
+                conditions
+                    .deferred
+                    .iter()
+                    .map(|(part, why)| DeferredJson { part, why: why.explain() })
+                    .collect(),
             ),
             Decision::Ask => (DecisionJson::Ask, Vec::new()),
             Decision::Deny => (DecisionJson::Deny, Vec::new()),

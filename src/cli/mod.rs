@@ -82,11 +82,14 @@ impl Failure {
             Self::Usage { message, hint } => format!("guard: {message}\n  hint: {hint}"),
             Self::Policy(error) => match &**error {
                 PolicyError::Invalid(problems) => {
-                    let shown: Vec<String> = problems.iter().map(|problem| problem.render(stderr_colour())).collect();
+                    let shown: Vec<String> =
+                        problems.iter().map(|problem| problem.render(stderr_colour())).collect();
                     format!("{}\nguard: {error}", shown.join("\n\n"))
                 }
                 PolicyError::NotFound { .. } => {
-                    format!("guard: {error}\n  hint: `guard policy list` shows the names; a path must contain a slash or end in .toml")
+                    format!(
+                        "guard: {error}\n  hint: `guard policy list` shows the names; a path must contain a slash or end in .toml"
+                    )
                 }
                 other => format!("guard: {other}"),
             },

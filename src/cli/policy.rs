@@ -66,7 +66,13 @@ fn list(folders: &Folders, json: bool, out: &mut dyn Write) -> Result<Exit, Fail
     Ok(Exit::Success)
 }
 
-fn show(reference: &str, effective: bool, json: bool, folders: &Folders, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn show(
+    reference: &str,
+    effective: bool,
+    json: bool,
+    folders: &Folders,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
     if !effective && !json {
         let source = find(reference, folders, None)?;
         out.write_all(source.text.as_bytes())?;
@@ -91,7 +97,8 @@ fn show(reference: &str, effective: bool, json: bool, folders: &Folders, out: &m
     ] {
         writeln!(out, "{name}: {}", if items.is_empty() { "none".to_string() } else { items.join(" ") })?;
     }
-    let limits: Vec<String> = policy.limits.values.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    let limits: Vec<String> =
+        policy.limits.values.iter().map(|(key, value)| format!("{key} {value}")).collect();
     writeln!(out, "limits: {}", limits.join(", "))?;
     writeln!(out)?;
     for rule in &policy.rules {

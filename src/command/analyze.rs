@@ -96,20 +96,16 @@ pub enum Refusal {
 
 /// Analyses a command. Total: any input gives an answer, in time linear in its size.
 pub fn analyze(request: &Request, context: &Context) -> Analysis {
-    let mut analyzer = Analyzer {
-        context,
-        intents: Vec::new(),
-        refusal: None,
-        fuel: context.limits.bytes,
-        depth: 0,
-    };
+    let mut analyzer =
+        Analyzer { context, intents: Vec::new(), refusal: None, fuel: context.limits.bytes, depth: 0 };
     match request {
         Request::Argv(argv) => analyzer.argv(argv),
         Request::Shell(text) => {
             if text.iter().all(u8::is_ascii_whitespace) {
                 analyzer.refuse(Refusal::Empty);
             } else {
-                let start = Start { origin: Origin::Shell, folder: context.folder.clone(), ..Start::default() };
+                let start =
+                    Start { origin: Origin::Shell, folder: context.folder.clone(), ..Start::default() };
                 analyzer.shell_text(text, &start);
             }
         }
@@ -218,8 +214,11 @@ impl Analyzer<'_> {
             return;
         }
         let args = argv.iter().map(|arg| Arg::exact(arg.clone())).collect();
-        let start =
-            Start { folder: self.context.folder.clone(), resolved: self.context.resolved.clone(), ..Start::default() };
+        let start = Start {
+            folder: self.context.folder.clone(),
+            resolved: self.context.resolved.clone(),
+            ..Start::default()
+        };
         self.command(args, start);
     }
 
@@ -285,7 +284,11 @@ impl Analyzer<'_> {
     fn dispatch(&mut self, args: Vec<Arg>, start: Start) {
         let Some(first) = args.first() else { return };
         let Some(called) = first.known() else {
-            let intent = Intent { effects: Effects::RUN_DYNAMIC, deferred: Some(Deferred::Program), ..Intent::default() };
+            let intent = Intent {
+                effects: Effects::RUN_DYNAMIC,
+                deferred: Some(Deferred::Program),
+                ..Intent::default()
+            };
             self.finish(intent, args, &start);
             return;
         };
@@ -305,7 +308,10 @@ impl Analyzer<'_> {
     pub(crate) fn finish(&mut self, mut intent: Intent, mut args: Vec<Arg>, start: &Start) -> usize {
         if !args.is_empty() {
             let called = args.remove(0);
-            let name = called.known().map(|called| program_name(called, start.resolved.as_deref())).unwrap_or_default();
+            let name = called
+                .known()
+                .map(|called| program_name(called, start.resolved.as_deref()))
+                .unwrap_or_default();
             let path = start.resolved.clone().or_else(|| {
                 let called = called.known().filter(|called| called.contains(&b'/'))?;
                 start.folder.resolve(called)

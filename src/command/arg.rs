@@ -30,12 +30,18 @@ impl Arg {
 
     /// An argument of which only `prefix` is known; `written` is its source text.
     pub fn partial(prefix: impl Into<Vec<u8>>, written: &[u8], splits: bool) -> Self {
-        Self { bytes: prefix.into(), hole: Some(Hole { written: written.into(), splits, placeholder: false }) }
+        Self {
+            bytes: prefix.into(),
+            hole: Some(Hole { written: written.into(), splits, placeholder: false }),
+        }
     }
 
     /// An argument with a placeholder that a wrapper (`xargs -I{}`, `find -exec`) replaces when it runs.
     pub(crate) fn template(prefix: impl Into<Vec<u8>>, written: &[u8]) -> Self {
-        Self { bytes: prefix.into(), hole: Some(Hole { written: written.into(), splits: false, placeholder: true }) }
+        Self {
+            bytes: prefix.into(),
+            hole: Some(Hole { written: written.into(), splits: false, placeholder: true }),
+        }
     }
 
     /// The argument as text for a shell: known, or with the placeholder standing for whatever comes there.
@@ -98,7 +104,12 @@ pub fn display_line<'a>(args: impl IntoIterator<Item = &'a Arg>) -> String {
         if !line.is_empty() {
             line.push(' ');
         }
-        line.push_str(&arg.display());
+        if arg.prefix().len() > MOST {
+            // Cut before it is quoted: a megabyte of message is not copied to show a line of it.
+            line.push_str(&Arg::exact(&arg.prefix()[..MOST + 1]).display());
+        } else {
+            line.push_str(&arg.display());
+        }
         if line.len() > MOST {
             let end = (0..=MOST).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0);
             line.truncate(end);

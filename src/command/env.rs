@@ -49,7 +49,11 @@ impl Env {
     }
 
     /// Every variable whose name `wanted` accepts, with its effective value.
-    pub(crate) fn select(&self, base: &[(Vec<u8>, Vec<u8>)], wanted: impl Fn(&[u8]) -> bool) -> Vec<(Vec<u8>, Arg)> {
+    pub(crate) fn select(
+        &self,
+        base: &[(Vec<u8>, Vec<u8>)],
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> Vec<(Vec<u8>, Arg)> {
         let mut found: Vec<(Vec<u8>, Arg)> = Vec::new();
         if !self.cleared {
             for (name, value) in base.iter().filter(|(name, _)| wanted(name)) {

@@ -28,13 +28,16 @@ enum Operands {
 
 fn operands(name: &[u8]) -> Option<Operands> {
     Some(match name {
-        b"cat" | b"head" | b"tail" | b"less" | b"more" | b"nl" | b"tac" | b"wc" | b"uniq" | b"cut" | b"paste" | b"base64"
-        | b"base32" | b"xxd" | b"od" | b"hexdump" | b"strings" | b"md5sum" | b"sha1sum" | b"sha256sum" | b"sha512sum"
-        | b"cksum" | b"diff" | b"cmp" | b"comm" | b"file" | b"bat" | b"batcat" => Operands::Read,
-        b"rm" | b"rmdir" | b"unlink" | b"touch" | b"mkdir" | b"mkfifo" | b"tee" | b"truncate" | b"shred" | b"nano" | b"vi"
-        | b"vim" | b"nvim" | b"emacs" | b"ed" | b"ex" => Operands::Write,
+        b"cat" | b"head" | b"tail" | b"less" | b"more" | b"nl" | b"tac" | b"wc" | b"uniq" | b"cut"
+        | b"paste" | b"base64" | b"base32" | b"xxd" | b"od" | b"hexdump" | b"strings" | b"md5sum"
+        | b"sha1sum" | b"sha256sum" | b"sha512sum" | b"cksum" | b"diff" | b"cmp" | b"comm" | b"file"
+        | b"bat" | b"batcat" => Operands::Read,
+        b"rm" | b"rmdir" | b"unlink" | b"touch" | b"mkdir" | b"mkfifo" | b"tee" | b"truncate" | b"shred"
+        | b"nano" | b"vi" | b"vim" | b"nvim" | b"emacs" | b"ed" | b"ex" => Operands::Write,
         b"chmod" | b"chown" | b"chgrp" | b"chattr" => Operands::WriteAfterFirst,
-        b"grep" | b"egrep" | b"fgrep" | b"rg" | b"awk" | b"gawk" | b"mawk" | b"jq" | b"yq" => Operands::ReadAfterPattern,
+        b"grep" | b"egrep" | b"fgrep" | b"rg" | b"awk" | b"gawk" | b"mawk" | b"jq" | b"yq" => {
+            Operands::ReadAfterPattern
+        }
         b"cp" | b"install" | b"rsync" => Operands::Copy,
         b"mv" | b"rename" => Operands::Move,
         b"ln" | b"link" => Operands::Link,
@@ -88,7 +91,9 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Folder, context: &Con
 }
 
 fn gives_pattern(arg: &[u8]) -> bool {
-    arg.starts_with(b"--regexp") || arg.starts_with(b"--file") || (arg.len() == 2 && matches!(arg, b"-e" | b"-f"))
+    arg.starts_with(b"--regexp")
+        || arg.starts_with(b"--file")
+        || (arg.len() == 2 && matches!(arg, b"-e" | b"-f"))
 }
 
 /// The words that are no options.
@@ -144,7 +149,10 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
             }
             option if option.len() > 1 && option[0] == b'-' => {
                 let letters = &option[1..];
-                let end = letters.iter().position(|letter| matches!(letter, b'i' | b'e' | b'f')).unwrap_or(letters.len());
+                let end = letters
+                    .iter()
+                    .position(|letter| matches!(letter, b'i' | b'e' | b'f'))
+                    .unwrap_or(letters.len());
                 match letters.get(end) {
                     Some(b'i') => in_place = true,
                     Some(_) => {
@@ -165,7 +173,13 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
 
 /// Adds the path an argument names, absolute where possible. Of a partly known one the folder it begins with counts:
 /// `.git/$X` is something in `.git`.
-pub(crate) fn use_path(arg: &Arg, access: Access, folder: &Folder, context: &Context, out: &mut Vec<PathUse>) {
+pub(crate) fn use_path(
+    arg: &Arg,
+    access: Access,
+    folder: &Folder,
+    context: &Context,
+    out: &mut Vec<PathUse>,
+) {
     let mut path = arg.prefix().to_vec();
     if !arg.is_exact() {
         let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else { return };

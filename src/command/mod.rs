@@ -19,7 +19,7 @@ mod wrapper;
 pub use analyze::{Analysis, Context, Limits, Refusal, Request, analyze};
 pub use arg::{Arg, display_line};
 pub use effect::{CLASSES, Effects};
-pub use git::known_verbs;
+pub use git::{is_known_verb, known_verbs};
 pub use intent::{Access, Deferred, GitIntent, Intent, Origin, PathUse, Program};
 pub use place::Folder;
 pub use shell::{ShellError, ShellErrorKind, accepts as accepts_shell_text};

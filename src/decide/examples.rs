@@ -3,7 +3,8 @@
 use super::{decide, judge};
 use crate::command::{Context, Folder, Request};
 use crate::policy::{
-    Action, Diagnostic, Example, ExampleCommand, Folders, Policy, PolicyError, Rule, Severity, load_source, load_with_problems,
+    Action, Diagnostic, Example, ExampleCommand, Folders, Policy, PolicyError, Rule, Severity, load_source,
+    load_with_problems,
 };
 use crate::policy::{Source, find};
 
@@ -50,7 +51,10 @@ pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     for rule in policy.rules.iter().filter(|rule| rule.place.source == own) {
         for example in &rule.examples {
             if let Some(message) = check(policy, rule, example, &context) {
-                failures.push(ExampleFailure { rule: rule.id.clone(), diagnostic: diagnostic(policy, rule, example, message) });
+                failures.push(ExampleFailure {
+                    rule: rule.id.clone(),
+                    diagnostic: diagnostic(policy, rule, example, &message),
+                });
             }
         }
     }
@@ -65,20 +69,30 @@ fn example_context() -> Context {
 fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> Option<String> {
     let request = match &example.command {
         ExampleCommand::Shell(text) => Request::Shell(text.clone().into_bytes()),
-        ExampleCommand::Argv(words) => Request::Argv(words.iter().map(|word| word.clone().into_bytes()).collect()),
+        ExampleCommand::Argv(words) => {
+            Request::Argv(words.iter().map(|word| word.clone().into_bytes()).collect())
+        }
     };
     let (verdict, analysis) = judge(policy, &request, context);
     let got = verdict.action();
     if got != example.action {
         let by = &verdict.cause.rule;
-        return Some(format!("the example must be {}, but rule `{by}` makes it {}", past(example.action), past(got)));
+        return Some(format!(
+            "the example must be {}, but rule `{by}` makes it {}",
+            past(example.action),
+            past(got)
+        ));
     }
     // An example of the rule's own action must be decided by this rule, or it shows nothing about it.
     if example.action == rule.action && example.action != Action::Allow && verdict.cause.rule != rule.id {
         let alone = Policy { rules: vec![rule.clone()], ..policy.clone() };
         let reached = decide(&alone, &analysis).cause.rule == rule.id;
         if !reached {
-            return Some(format!("the example is {} by rule `{}`, not by this one", past(got), verdict.cause.rule));
+            return Some(format!(
+                "the example is {} by rule `{}`, not by this one",
+                past(got),
+                verdict.cause.rule
+            ));
         }
     }
     None
@@ -92,7 +106,7 @@ fn past(action: Action) -> &'static str {
     }
 }
 
-fn diagnostic(policy: &Policy, rule: &Rule, example: &Example, message: String) -> Diagnostic {
+fn diagnostic(policy: &Policy, rule: &Rule, example: &Example, message: &str) -> Diagnostic {
     Diagnostic {
         severity: Severity::Error,
         message: format!("rule `{}`: {message}", rule.id),

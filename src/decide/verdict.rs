@@ -70,8 +70,12 @@ impl Verdict {
     pub fn refusal_line(&self) -> String {
         let part = self.part.as_deref().unwrap_or("the command");
         let cause = &self.cause;
-        let instead = if cause.instead.is_empty() { String::new() } else { format!(" Instead: {}", cause.instead) };
-        format!("guard: Permission denied: {part} (rule {}): {}{instead} Do not retry.", cause.rule, cause.reason)
+        let instead =
+            if cause.instead.is_empty() { String::new() } else { format!(" Instead: {}", cause.instead) };
+        format!(
+            "guard: Permission denied: {part} (rule {}): {}{instead} Do not retry.",
+            cause.rule, cause.reason
+        )
     }
 }
 
@@ -131,16 +135,29 @@ fn default_cause(default: &Default, git: bool, policy: &Policy, analysis: &Analy
     let source = default.place.as_ref().map(|place| policy.locate(place));
     let rule = if git { "git.default" } else { "default" }.to_string();
     if default.action == Action::Allow {
-        return Cause { rule, reason: "No rule speaks against it.".to_string(), instead: String::new(), source };
+        return Cause {
+            rule,
+            reason: "No rule speaks against it.".to_string(),
+            instead: String::new(),
+            source,
+        };
     }
     let intent = &analysis.intents[index];
     let (reason, instead) = match &intent.git {
         Some(git) => (
-            format!("git {} is not among the git commands the policy {} allows.", String::from_utf8_lossy(&git.verb), policy.name),
+            format!(
+                "git {} is not among the git commands the policy {} allows.",
+                String::from_utf8_lossy(&git.verb),
+                policy.name
+            ),
             "Work on the current branch with git status, diff, log, add, commit and restore.".to_string(),
         ),
         None => (
-            format!("{} is not among the programs the policy {} allows.", intent.program.called.display(), policy.name),
+            format!(
+                "{} is not among the programs the policy {} allows.",
+                intent.program.called.display(),
+                policy.name
+            ),
             format!("`guard policy show {} --effective` lists what it allows.", policy.name),
         ),
     };

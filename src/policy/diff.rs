@@ -11,7 +11,11 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
         }
     };
     changed("default_action", a.default_action.action.name().into(), b.default_action.action.name().into());
-    changed("git.default_action", a.git_default_action.action.name().into(), b.git_default_action.action.name().into());
+    changed(
+        "git.default_action",
+        a.git_default_action.action.name().into(),
+        b.git_default_action.action.name().into(),
+    );
     changed("git.branch_prefix", a.git.branch_prefix.clone(), b.git.branch_prefix.clone());
     changed("git.sign", a.git.sign.to_string(), b.git.sign.to_string());
     changed("network.loopback", a.network.loopback.to_string(), b.network.loopback.to_string());
@@ -24,8 +28,10 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
         ("git.trailers", &a.git.trailers, &b.git.trailers),
     ];
     for (what, left, right) in lists {
-        lines.extend(left.iter().filter(|item| !right.contains(item)).map(|item| format!("- {what}: {item}")));
-        lines.extend(right.iter().filter(|item| !left.contains(item)).map(|item| format!("+ {what}: {item}")));
+        lines
+            .extend(left.iter().filter(|item| !right.contains(item)).map(|item| format!("- {what}: {item}")));
+        lines
+            .extend(right.iter().filter(|item| !left.contains(item)).map(|item| format!("+ {what}: {item}")));
     }
     for (key, value) in &a.limits.values {
         match b.limits.get(key) {

@@ -42,8 +42,11 @@ const fn field(name: &'static str, kind: Kind, doc: &'static str) -> Field {
     Field { name, kind, doc }
 }
 
-const OVERRIDE_SECTION: Field =
-    field("override", Kind::Flag, "Let this section grant more than the policy it extends. Shown by `guard policy lint`.");
+const OVERRIDE_SECTION: Field = field(
+    "override",
+    Kind::Flag,
+    "Let this section grant more than the policy it extends. Shown by `guard policy lint`.",
+);
 
 pub(super) static POLICY: &[Field] = &[
     field("version", Kind::Number(1, 1), "The version of this format: 1."),
@@ -60,11 +63,19 @@ pub(super) static POLICY: &[Field] = &[
     field("environment", Kind::Table(ENVIRONMENT), "Which variables they get."),
     field("limits", Kind::Table(LIMITS), "How long and how much."),
     field("git", Kind::Table(GIT), "git in the task's repository."),
-    field("command", Kind::Tables(COMMAND), "Rules, in order. A matching `deny` beats `ask` beats `allow`; of equals the first is named."),
+    field(
+        "command",
+        Kind::Tables(COMMAND),
+        "Rules, in order. A matching `deny` beats `ask` beats `allow`; of equals the first is named.",
+    ),
 ];
 
 pub(super) static FILESYSTEM: &[Field] = &[
-    field("read", Kind::List, "Folders and files that may be read. `{worktree}`, `{home}` (the run's own), `{tmp}`, `{system}`, `{toolchains}` and absolute paths."),
+    field(
+        "read",
+        Kind::List,
+        "Folders and files that may be read. `{worktree}`, `{home}` (the run's own), `{tmp}`, `{system}`, `{toolchains}` and absolute paths.",
+    ),
     field("write", Kind::List, "Folders and files that may be written."),
     OVERRIDE_SECTION,
 ];
@@ -90,13 +101,21 @@ pub(super) static LIMITS: &[Field] = &[
     field("memory_mib", Kind::Number(16, 16_777_216), "Memory of the whole run."),
     field("file_mib", Kind::Number(1, 16_777_216), "Size of one written file."),
     field("output_mib", Kind::Number(1, 1_048_576), "Output of a run that is kept."),
-    field("command_bytes", Kind::Number(1024, 67_108_864), "Largest command that is analysed; a larger one is denied."),
+    field(
+        "command_bytes",
+        Kind::Number(1024, 67_108_864),
+        "Largest command that is analysed; a larger one is denied.",
+    ),
     field("command_depth", Kind::Number(4, 64), "Deepest nesting of a command; a deeper one is denied."),
     OVERRIDE_SECTION,
 ];
 
 pub(super) static GIT: &[Field] = &[
-    field("default_action", Kind::Action, "What happens to git commands that no rule speaks of. `deny` unless given."),
+    field(
+        "default_action",
+        Kind::Action,
+        "What happens to git commands that no rule speaks of. `deny` unless given.",
+    ),
     field("branch_prefix", Kind::Text, "What the branches of tasks begin with."),
     field("trailers", Kind::List, "Trailers added to the agent's commits."),
     field("sign", Kind::Flag, "Whether the agent's commits are signed."),
@@ -108,21 +127,53 @@ pub(super) static COMMAND: &[Field] = &[
     field("action", Kind::Action, "What happens to a command the rule matches."),
     field("reason", Kind::Text, "Why, in words the agent and people read."),
     field("instead", Kind::Text, "What to do instead."),
-    field("program", Kind::Texts, "Names of programs (`*` for any text), or paths when they contain a slash."),
-    field("verb", Kind::Texts, "git verbs, after aliases: `checkout`, `stash pop`, `remote *`. Implies `program = \"git\"`."),
-    field("flags", Kind::Texts, "Any of these options is given. git's are full names (`--amend` also matches `--amen`)."),
+    field(
+        "program",
+        Kind::Texts,
+        "Names of programs (`*` for any text), or paths when they contain a slash.",
+    ),
+    field(
+        "verb",
+        Kind::Texts,
+        "git verbs, after aliases: `checkout`, `stash pop`, `remote *`. Implies `program = \"git\"`.",
+    ),
+    field(
+        "flags",
+        Kind::Texts,
+        "Any of these options is given. git's are full names (`--amend` also matches `--amen`).",
+    ),
     field("unless_flags", Kind::Texts, "None of these options is given."),
     field("args", Kind::Texts, "Any argument matches one of these patterns."),
     field("unless_args", Kind::Texts, "No argument matches any of these patterns."),
-    field("paths", Kind::Texts, "A file the command is known to use matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`."),
-    field("unless_paths", Kind::Texts, "Not when every file it is known to use in that way matches one of these."),
-    field("access", Kind::Choice(&["read", "write", "any"]), "Which use of `paths` counts: `any` unless given."),
+    field(
+        "paths",
+        Kind::Texts,
+        "A file the command is known to use matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`.",
+    ),
+    field(
+        "unless_paths",
+        Kind::Texts,
+        "Not when every file it is known to use in that way matches one of these.",
+    ),
+    field(
+        "access",
+        Kind::Choice(&["read", "write", "any"]),
+        "Which use of `paths` counts: `any` unless given.",
+    ),
     field("effects", Kind::Effects, "The command has any of these effects."),
     field("only_effects", Kind::Effects, "The command has no effects but these."),
     field("variables", Kind::Texts, "Any of these variables is set just for the command."),
     field("refs", Kind::Texts, "It would create, move or delete a ref that matches."),
-    field("override", Kind::Flag, "Replace the rule of this id in the policy extended, or lift its default action. Shown by `guard policy lint`."),
-    field("examples", Kind::Table(EXAMPLES), "Commands with the decision they must get; checked whenever the policy loads."),
+    field(
+        "override",
+        Kind::Flag,
+        "Replace the rule of this id in the policy extended, or lift its default action. Shown by `guard policy lint`.",
+    ),
+    field(
+        "examples",
+        Kind::Table(EXAMPLES),
+        "Commands with the decision they must get; checked whenever the policy loads.",
+    ),
 ];
 
 pub(super) static EXAMPLES: &[Field] = &[

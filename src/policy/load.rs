@@ -23,7 +23,9 @@ impl Folders {
     /// The places of this user, from the environment.
     pub fn from_environment() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let base = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute()).or_else(|| set("HOME").map(|home| home.join(".config")));
+        let base = set("XDG_CONFIG_HOME")
+            .filter(|path| path.is_absolute())
+            .or_else(|| set("HOME").map(|home| home.join(".config")));
         Self { user: base.map(|base| base.join("guard/policies")) }
     }
 
@@ -89,7 +91,10 @@ pub fn load_source(source: Source, folders: &Folders) -> Result<Policy, PolicyEr
 }
 
 /// Loads as much of a policy as its problems allow: the policy is there unless rules could not be read.
-pub fn load_with_problems(source: Source, folders: &Folders) -> Result<(Option<Policy>, Vec<Diagnostic>), PolicyError> {
+pub fn load_with_problems(
+    source: Source,
+    folders: &Folders,
+) -> Result<(Option<Policy>, Vec<Diagnostic>), PolicyError> {
     let mut problems = Vec::new();
     let mut chain: Vec<(Source, File)> = Vec::new();
     let mut next = Some(source);
@@ -119,7 +124,12 @@ pub fn load_with_problems(source: Source, folders: &Folders) -> Result<(Option<P
 }
 
 /// The policy that `extends` names.
-fn extended(name: &str, from: &Source, chain: &[(Source, File)], folders: &Folders) -> Result<Source, String> {
+fn extended(
+    name: &str,
+    from: &Source,
+    chain: &[(Source, File)],
+    folders: &Folders,
+) -> Result<Source, String> {
     let found = find(name, folders, Some(from)).map_err(|error| error.to_string())?;
     if found == *from || chain.iter().any(|(seen, _)| *seen == found) {
         return Err(format!("`{name}` extends itself"));
@@ -166,6 +176,7 @@ fn read_file(path: &Path) -> Result<Source, PolicyError> {
         return Err(unreadable(format!("it is larger than {LARGEST_FILE} bytes")));
     }
     let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|error| unreadable(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| unreadable(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))?;
     Ok(Source { name: path.display().to_string(), text: text.into(), built_in: false })
 }

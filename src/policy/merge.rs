@@ -42,7 +42,14 @@ struct Merger {
 }
 
 impl Merger {
-    fn problem(&mut self, severity: Severity, span: std::ops::Range<usize>, message: String, label: &str, help: Option<&str>) {
+    fn problem(
+        &mut self,
+        severity: Severity,
+        span: std::ops::Range<usize>,
+        message: String,
+        label: &str,
+        help: Option<&str>,
+    ) {
         self.problems.push(Diagnostic {
             severity,
             message,
@@ -73,7 +80,8 @@ impl Merger {
         let current = if git { &mut self.policy.git_default_action } else { &mut self.policy.default_action };
         let loosens = level > 0 && set.value < current.action;
         if !loosens || overrides {
-            *current = Default { action: set.value, place: Some(Place { source: level, span: set.span.clone() }) };
+            *current =
+                Default { action: set.value, place: Some(Place { source: level, span: set.span.clone() }) };
         }
         if loosens {
             self.loosened(set.span, "the default action", overrides);
@@ -95,13 +103,20 @@ impl Merger {
         }
     }
 
-    fn sections(&mut self, filesystem: &Section, network: &Section, environment: &Section, limits: &Section, git: &Section) {
-        let mut policy = std::mem::replace(&mut self.policy.filesystem, std::default::Default::default());
+    fn sections(
+        &mut self,
+        filesystem: &Section,
+        network: &Section,
+        environment: &Section,
+        limits: &Section,
+        git: &Section,
+    ) {
+        let mut policy = std::mem::take(&mut self.policy.filesystem);
         self.grants(filesystem, "read", &mut policy.read);
         self.grants(filesystem, "write", &mut policy.write);
         self.policy.filesystem = policy;
 
-        let mut policy = std::mem::replace(&mut self.policy.network, std::default::Default::default());
+        let mut policy = std::mem::take(&mut self.policy.network);
         self.grants(network, "allow", &mut policy.allow);
         for (_, flag) in &network.flags {
             if self.level > 0 && flag.value && !policy.loopback {
@@ -111,7 +126,7 @@ impl Merger {
         }
         self.policy.network = policy;
 
-        let mut policy = std::mem::replace(&mut self.policy.environment, std::default::Default::default());
+        let mut policy = std::mem::take(&mut self.policy.environment);
         self.grants(environment, "pass", &mut policy.pass);
         for (_, list) in environment.lists.iter().filter(|(key, _)| *key == "redact") {
             // What is hidden stays hidden.
@@ -143,8 +158,18 @@ impl Merger {
 
         for (key, text) in &git.texts {
             if *key == "branch_prefix" {
-                if text.value.is_empty() || !text.value.ends_with('/') || text.value.starts_with('/') || text.value.contains("..") {
-                    self.problem(Severity::Error, text.span.clone(), "a branch prefix ends in `/`".into(), "such as `task/`", None);
+                if text.value.is_empty()
+                    || !text.value.ends_with('/')
+                    || text.value.starts_with('/')
+                    || text.value.contains("..")
+                {
+                    self.problem(
+                        Severity::Error,
+                        text.span.clone(),
+                        "a branch prefix ends in `/`".into(),
+                        "such as `task/`",
+                        None,
+                    );
                 }
                 self.policy.git.branch_prefix = text.value.clone();
             }
@@ -163,7 +188,11 @@ impl Merger {
             if self.level > 0 {
                 for item in &list.value {
                     if !current.iter().any(|known| covers(known, &item.value)) {
-                        self.loosened(item.span.clone(), &format!("`{}` in `{key}`", item.value), section.overrides);
+                        self.loosened(
+                            item.span.clone(),
+                            &format!("`{}` in `{key}`", item.value),
+                            section.overrides,
+                        );
                     }
                 }
             }
@@ -178,7 +207,11 @@ impl Merger {
             match (existing, rule.overrides) {
                 (Some(index), true) => {
                     let was = self.policy.rules[index].action.name();
-                    let message = format!("`{}` replaces the rule of the policy extended ({was} → {})", rule.id.value, rule.action.name());
+                    let message = format!(
+                        "`{}` replaces the rule of the policy extended ({was} → {})",
+                        rule.id.value,
+                        rule.action.name()
+                    );
                     self.problem(Severity::Note, rule.id.span.clone(), message, "override in force", None);
                     self.policy.rules[index] = self.built(rule);
                 }
@@ -191,8 +224,15 @@ impl Merger {
                 ),
                 (None, overrides) => {
                     if self.level > 0 && overrides {
-                        let message = format!("`{}` can lift a default action of the policy extended", rule.id.value);
-                        self.problem(Severity::Note, rule.id.span.clone(), message, "override in force", None);
+                        let message =
+                            format!("`{}` can lift a default action of the policy extended", rule.id.value);
+                        self.problem(
+                            Severity::Note,
+                            rule.id.span.clone(),
+                            message,
+                            "override in force",
+                            None,
+                        );
                     } else if self.level > 0 && rule.action == Action::Allow {
                         self.problem(
                             Severity::Warning,
@@ -203,10 +243,23 @@ impl Merger {
                         );
                     } else if self.level == 0 && overrides {
                         let ids: Vec<String> = self.policy.rules.iter().map(|rule| rule.id.clone()).collect();
-                        let near = nearest(&rule.id.value, ids.iter().map(String::as_str)).unwrap_or_default().to_string();
-                        let help = if near.is_empty() { None } else { Some(format!("the nearest rule is `{near}`")) };
-                        let message = "`override` has nothing to override: this policy extends none".to_string();
-                        self.problem(Severity::Warning, rule.id.span.clone(), message, "not needed", help.as_deref());
+                        let near = nearest(&rule.id.value, ids.iter().map(String::as_str))
+                            .unwrap_or_default()
+                            .to_string();
+                        let help = if near.is_empty() {
+                            None
+                        } else {
+                            Some(format!("the nearest rule is `{near}`"))
+                        };
+                        let message =
+                            "`override` has nothing to override: this policy extends none".to_string();
+                        self.problem(
+                            Severity::Warning,
+                            rule.id.span.clone(),
+                            message,
+                            "not needed",
+                            help.as_deref(),
+                        );
                     }
                     let rule = self.built(rule);
                     self.policy.rules.push(rule);
@@ -241,5 +294,7 @@ fn covers(wide: &str, narrow: &str) -> bool {
     if let Some(prefix) = wide.strip_suffix('*') {
         return narrow.starts_with(prefix);
     }
-    narrow.strip_prefix(wide).is_some_and(|rest| rest.starts_with('/')) && !narrow.contains("/../") && !narrow.ends_with("/..")
+    narrow.strip_prefix(wide).is_some_and(|rest| rest.starts_with('/'))
+        && !narrow.contains("/../")
+        && !narrow.ends_with("/..")
 }

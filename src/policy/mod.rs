@@ -20,8 +20,8 @@ pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::diff;
 pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
-    Action, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Limits, Network, PathAccess, Place,
-    Policy, Rule,
+    Action, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Limits, Network,
+    PathAccess, Place, Policy, Rule,
 };
 pub use pattern::{PathPattern, Pattern};
 pub use schema::schema;

@@ -230,7 +230,9 @@ impl Policy {
     /// The bounds for analysing a command under this policy.
     pub fn command_limits(&self) -> CommandLimits {
         let defaults = CommandLimits::default();
-        let limit = |key: &str, default: usize| self.limits.get(key).and_then(|value| usize::try_from(value).ok()).unwrap_or(default);
+        let limit = |key: &str, default: usize| {
+            self.limits.get(key).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)
+        };
         CommandLimits {
             bytes: limit("command_bytes", defaults.bytes),
             depth: limit("command_depth", defaults.depth).min(defaults.depth),
@@ -248,4 +250,3 @@ impl Policy {
         self.sources.len() - 1
     }
 }
-

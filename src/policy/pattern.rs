@@ -96,8 +96,13 @@ enum PathForm {
     Literal(String),
     /// `X/**`: X and everything below it.
     Below(String),
+    /// `/X*`: the rest of one component.
+    Stem(String),
     /// `**/NAME` and `**/NAME/**`: any component of that name, the last one or any.
-    Component { name: String, last: bool },
+    Component {
+        name: String,
+        last: bool,
+    },
     Glob(Box<Lazy>),
 }
 
@@ -116,6 +121,8 @@ impl PathPattern {
             PathForm::Literal(rest.to_string())
         } else if let Some(folder) = rest.strip_suffix("/**").filter(|folder| is_plain(folder)) {
             PathForm::Below(folder.to_string())
+        } else if let Some(stem) = rest.strip_suffix('*').filter(|stem| is_plain(stem)) {
+            PathForm::Stem(stem.to_string())
         } else if let Some(name) = rest.strip_prefix("**/").filter(|name| single(name)) {
             PathForm::Component { name: name.to_string(), last: true }
         } else if let Some(name) =
@@ -150,9 +157,14 @@ impl PathForm {
             Self::Below(folder) => {
                 path.strip_prefix(folder.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
             }
+            Self::Stem(stem) => path.strip_prefix(stem.as_bytes()).is_some_and(|rest| !rest.contains(&b'/')),
             Self::Component { name, last } => {
                 let mut parts = path.split(|&byte| byte == b'/');
-                if *last { parts.next_back() == Some(name.as_bytes()) } else { parts.any(|part| part == name.as_bytes()) }
+                if *last {
+                    parts.next_back() == Some(name.as_bytes())
+                } else {
+                    parts.any(|part| part == name.as_bytes())
+                }
             }
             Self::Glob(lazy) => lazy.matches(path),
         }

@@ -9,7 +9,7 @@ use super::diagnostic::{Diagnostic, Severity, Source};
 use super::fields::{self, Field, Kind, nearest};
 use super::model::{Action, Conditions, Example, ExampleCommand, PathAccess};
 use super::pattern::{PathPattern, Pattern};
-use crate::command::{CLASSES, Effects, known_verbs};
+use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
 
 /// Larger files are no policies.
 pub(super) const LARGEST_FILE: usize = 1 << 20;
@@ -73,7 +73,12 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
     let (table, errors) = DeTable::parse_recoverable(&source.text);
     for error in errors {
         let span = error.span().unwrap_or(0..0);
-        reader.error(span, error.message().lines().next().unwrap_or("invalid TOML").to_string(), "here", None);
+        reader.error(
+            span,
+            error.message().lines().next().unwrap_or("invalid TOML").to_string(),
+            "here",
+            None,
+        );
     }
     reader.policy(table.get_ref(), &mut file);
     (file, reader.problems)
@@ -104,7 +109,12 @@ impl Reader<'_> {
             Some(value) => {
                 self.number(value, 1, 1);
             }
-            None => self.error(0..0, "`version` is missing".into(), "", Some("begin the file with `version = 1`".into())),
+            None => self.error(
+                0..0,
+                "`version` is missing".into(),
+                "",
+                Some("begin the file with `version = 1`".into()),
+            ),
         }
         file.name = find(table, "name").and_then(|value| self.text(value));
         match &file.name {
@@ -113,11 +123,19 @@ impl Reader<'_> {
             }
             Some(name) if !is_policy_name(&name.value) => {
                 let span = name.span.clone();
-                self.error(span, "a policy's name has lower-case letters, digits and dashes".into(), "not such a name", None);
+                self.error(
+                    span,
+                    "a policy's name has lower-case letters, digits and dashes".into(),
+                    "not such a name",
+                    None,
+                );
             }
             _ => {}
         }
-        file.description = find(table, "description").and_then(|value| self.text(value)).map(|text| text.value).unwrap_or_default();
+        file.description = find(table, "description")
+            .and_then(|value| self.text(value))
+            .map(|text| text.value)
+            .unwrap_or_default();
         file.extends = find(table, "extends").and_then(|value| self.text(value));
         file.default_action = find(table, "default_action").and_then(|value| self.action(value));
         file.filesystem = self.section(table, "filesystem", fields::FILESYSTEM);
@@ -151,7 +169,9 @@ impl Reader<'_> {
                     rule.id.span.clone(),
                     format!("the id `{}` is used twice", rule.id.value),
                     "second use",
-                    Some(format!("it names the rule in line {line} already; give this one a name of its own")),
+                    Some(format!(
+                        "it names the rule in line {line} already; give this one a name of its own"
+                    )),
                 );
             }
         }
@@ -179,12 +199,19 @@ impl Reader<'_> {
                         section.numbers.push((field.name, number));
                     }
                 }
-                Kind::Flag if field.name == "override" => section.overrides = self.flag(value).is_some_and(|flag| flag.value),
+                Kind::Flag if field.name == "override" => {
+                    section.overrides = self.flag(value).is_some_and(|flag| flag.value)
+                }
                 Kind::Flag => section.flags.extend(self.flag(value).map(|flag| (field.name, flag))),
                 Kind::Text => section.texts.extend(self.text(value).map(|text| (field.name, text))),
                 Kind::Action => section.default_action = self.action(value),
                 Kind::Map => section.map = self.map(value),
-                Kind::Texts | Kind::Choice(_) | Kind::Effects | Kind::Commands | Kind::Table(_) | Kind::Tables(_) => {}
+                Kind::Texts
+                | Kind::Choice(_)
+                | Kind::Effects
+                | Kind::Commands
+                | Kind::Table(_)
+                | Kind::Tables(_) => {}
             }
         }
         section
@@ -206,7 +233,8 @@ impl Reader<'_> {
         let broken = self.problems.len() > before;
         let examples = self.examples(table);
         let instead = find(table, "instead").and_then(|value| self.text(value)).map(|text| text.value);
-        let overrides = find(table, "override").and_then(|value| self.flag(value)).is_some_and(|flag| flag.value);
+        let overrides =
+            find(table, "override").and_then(|value| self.flag(value)).is_some_and(|flag| flag.value);
         if broken {
             return None;
         }
@@ -263,12 +291,18 @@ impl Reader<'_> {
                 "write" => PathAccess::Write,
                 "any" => PathAccess::Any,
                 other => {
-                    self.unknown_word(text.span.clone(), "access", other, ["read", "write", "any"].into_iter());
+                    self.unknown_word(
+                        text.span.clone(),
+                        "access",
+                        other,
+                        ["read", "write", "any"].into_iter(),
+                    );
                     PathAccess::Any
                 }
             };
         }
-        let says_something = ["program", "verb", "flags", "args", "paths", "effects", "only_effects", "variables", "refs"];
+        let says_something =
+            ["program", "verb", "flags", "args", "paths", "effects", "only_effects", "variables", "refs"];
         if !says_something.iter().any(|key| find(table, key).is_some()) {
             self.error(
                 span.start..span.start + "[[command]]".len(),
@@ -286,7 +320,9 @@ impl Reader<'_> {
         for text in texts {
             match Pattern::new(&text.value) {
                 Ok(pattern) => patterns.push(pattern),
-                Err(problem) => self.error(text.span, format!("invalid pattern: {problem}"), "this pattern", None),
+                Err(problem) => {
+                    self.error(text.span, format!("invalid pattern: {problem}"), "this pattern", None)
+                }
             }
         }
         patterns
@@ -297,7 +333,9 @@ impl Reader<'_> {
         for text in find(table, key).and_then(|value| self.texts(value)).unwrap_or_default() {
             match PathPattern::new(&text.value) {
                 Ok(pattern) => patterns.push(pattern),
-                Err(problem) => self.error(text.span, format!("invalid path pattern: {problem}"), "this pattern", None),
+                Err(problem) => {
+                    self.error(text.span, format!("invalid path pattern: {problem}"), "this pattern", None)
+                }
             }
         }
         patterns
@@ -310,7 +348,7 @@ impl Reader<'_> {
         for text in texts {
             let verb = text.value.split(' ').next().unwrap_or_default();
             let plain = !verb.contains(['*', '?', '[', '{']);
-            if plain && !known_verbs().any(|known| known == verb) {
+            if plain && !is_known_verb(verb) {
                 self.unknown_word(text.span, "git verb", verb, known_verbs());
             }
         }
@@ -324,7 +362,12 @@ impl Reader<'_> {
             if text.value.starts_with('-') && text.value.len() > 1 {
                 flags.push(text.value);
             } else {
-                self.error(text.span, "an option begins with `-`".into(), "not an option", Some("arguments go to `args`".into()));
+                self.error(
+                    text.span,
+                    "an option begins with `-`".into(),
+                    "not an option",
+                    Some("arguments go to `args`".into()),
+                );
             }
         }
         flags
@@ -336,7 +379,12 @@ impl Reader<'_> {
         for text in texts {
             match Effects::named(&text.value) {
                 Some(effect) => effects.add(effect),
-                None => self.unknown_word(text.span, "effect class", &text.value, CLASSES.iter().map(|(name, ..)| *name)),
+                None => self.unknown_word(
+                    text.span,
+                    "effect class",
+                    &text.value,
+                    CLASSES.iter().map(|(name, ..)| *name),
+                ),
             }
         }
         Some(effects)
@@ -359,9 +407,9 @@ impl Reader<'_> {
             for item in list {
                 let command = match item.get_ref() {
                     DeValue::String(text) => Some(ExampleCommand::Shell(text.to_string())),
-                    DeValue::Array(_) => {
-                        self.list(item).map(|words| ExampleCommand::Argv(words.into_iter().map(|word| word.value).collect()))
-                    }
+                    DeValue::Array(_) => self.list(item).map(|words| {
+                        ExampleCommand::Argv(words.into_iter().map(|word| word.value).collect())
+                    }),
                     _ => {
                         self.wrong_type(item, "a command: shell text, or a list of words");
                         None
@@ -383,15 +431,28 @@ impl Reader<'_> {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("known keys: {}", known().collect::<Vec<_>>().join(", ")),
                 };
-                self.error(key.span(), format!("unknown key `{name}` in {place}"), "not a key of this format", Some(help));
+                self.error(
+                    key.span(),
+                    format!("unknown key `{name}` in {place}"),
+                    "not a key of this format",
+                    Some(help),
+                );
             }
         }
     }
 
-    fn unknown_word<'w>(&mut self, span: Range<usize>, what: &str, written: &str, known: impl Iterator<Item = &'w str> + Clone) {
+    fn unknown_word<'w>(
+        &mut self,
+        span: Range<usize>,
+        what: &str,
+        written: &str,
+        known: impl Iterator<Item = &'w str> + Clone,
+    ) {
         let help = match nearest(written, known.clone()) {
             Some(near) => Some(format!("did you mean `{near}`?")),
-            None if known.clone().count() < 40 => Some(format!("known: {}", known.collect::<Vec<_>>().join(", "))),
+            None if known.clone().count() < 40 => {
+                Some(format!("known: {}", known.collect::<Vec<_>>().join(", ")))
+            }
             None => None,
         };
         self.error(span, format!("unknown {what} `{written}`"), &format!("no such {what}"), help);
@@ -430,7 +491,8 @@ impl Reader<'_> {
         match i64::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) if (least..=most).contains(&number) => Some(At { value: number, span: value.span() }),
             _ => {
-                let wanted = if least == most { format!("{least}") } else { format!("between {least} and {most}") };
+                let wanted =
+                    if least == most { format!("{least}") } else { format!("between {least} and {most}") };
                 self.error(value.span(), format!("the number must be {wanted}"), "out of range", None);
                 None
             }
@@ -491,5 +553,7 @@ fn find<'t, 'i>(table: &'t Table<'i>, key: &str) -> Option<&'t Spanned<DeValue<'
 
 /// Lower-case letters, digits and dashes.
 pub(super) fn is_policy_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    !name.is_empty()
+        && name.len() <= 64
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }

@@ -16,7 +16,8 @@ pub fn schema() -> Value {
 }
 
 fn object(fields: &'static [Field], required: &[&str]) -> Value {
-    let properties: Map<String, Value> = fields.iter().map(|field| (field.name.to_string(), property(field))).collect();
+    let properties: Map<String, Value> =
+        fields.iter().map(|field| (field.name.to_string(), property(field))).collect();
     let mut object = json!({ "type": "object", "additionalProperties": false, "properties": properties });
     if !required.is_empty() {
         object["required"] = json!(required);
@@ -35,15 +36,19 @@ fn property(field: &Field) -> Value {
         Kind::Action => json!({ "enum": ["allow", "ask", "deny"] }),
         Kind::Choice(words) => json!({ "enum": words }),
         Kind::Effects => {
-            let names: Vec<Value> =
-                CLASSES.iter().map(|(name, doc, _)| json!({ "const": name, "description": doc.trim() })).collect();
+            let names: Vec<Value> = CLASSES
+                .iter()
+                .map(|(name, doc, _)| json!({ "const": name, "description": doc.trim() }))
+                .collect();
             let one = json!({ "oneOf": names });
             json!({ "oneOf": [one, { "type": "array", "items": one }] })
         }
         Kind::Commands => json!({ "type": "array", "items": { "oneOf": [{ "type": "string" }, strings] } }),
         Kind::Map => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
         Kind::Table(fields) => object(fields, &[]),
-        Kind::Tables(fields) => json!({ "type": "array", "items": object(fields, &["id", "action", "reason"]) }),
+        Kind::Tables(fields) => {
+            json!({ "type": "array", "items": object(fields, &["id", "action", "reason"]) })
+        }
     };
     value["description"] = json!(field.doc);
     value

@@ -38,8 +38,18 @@ fn is_relevant(name: &[u8]) -> bool {
 fn names_program(name: &[u8]) -> bool {
     matches!(
         name,
-        b"GIT_EDITOR" | b"GIT_SEQUENCE_EDITOR" | b"GIT_PAGER" | b"GIT_EXTERNAL_DIFF" | b"GIT_SSH" | b"GIT_SSH_COMMAND"
-            | b"GIT_ASKPASS" | b"GIT_PROXY_COMMAND" | b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS"
+        b"GIT_EDITOR"
+            | b"GIT_SEQUENCE_EDITOR"
+            | b"GIT_PAGER"
+            | b"GIT_EXTERNAL_DIFF"
+            | b"GIT_SSH"
+            | b"GIT_SSH_COMMAND"
+            | b"GIT_ASKPASS"
+            | b"GIT_PROXY_COMMAND"
+            | b"EDITOR"
+            | b"VISUAL"
+            | b"PAGER"
+            | b"SSH_ASKPASS"
     )
 }
 
@@ -63,10 +73,12 @@ impl Settings {
         for (name, value) in &variables {
             settings.variable(name, value);
         }
-        let value_of = |wanted: &[u8]| variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
+        let value_of =
+            |wanted: &[u8]| variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
         if let Some(count) = value_of(b"GIT_CONFIG_COUNT") {
             // git itself refuses more than it can hold; a few hundred are more than anybody writes.
-            let count = count.known().and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<usize>().ok());
+            let count =
+                count.known().and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<usize>().ok());
             for index in 0..count.unwrap_or(0).min(512) {
                 let key = value_of(format!("GIT_CONFIG_KEY_{index}").as_bytes());
                 let value = value_of(format!("GIT_CONFIG_VALUE_{index}").as_bytes()).cloned();
@@ -98,7 +110,8 @@ impl Settings {
             self.effects.add(Effects::GIT_FOREIGN_CONFIG);
         }
         for (key, variable) in global.config_env {
-            let value = env.get(base, &variable).unwrap_or_else(|| Arg::partial(Vec::new(), &variable, false));
+            let value =
+                env.get(base, &variable).unwrap_or_else(|| Arg::partial(Vec::new(), &variable, false));
             self.configure(key, value);
         }
         for (key, value) in global.config {
@@ -108,8 +121,16 @@ impl Settings {
 
     fn variable(&mut self, name: &[u8], value: &Arg) {
         match name {
-            b"GIT_DIR" | b"GIT_WORK_TREE" | b"GIT_COMMON_DIR" | b"GIT_INDEX_FILE" | b"GIT_OBJECT_DIRECTORY" | b"GIT_NAMESPACE"
-            | b"GIT_ALTERNATE_OBJECT_DIRECTORIES" | b"GIT_SHALLOW_FILE" | b"GIT_GRAFT_FILE" | b"GIT_REPLACE_REF_BASE" => {
+            b"GIT_DIR"
+            | b"GIT_WORK_TREE"
+            | b"GIT_COMMON_DIR"
+            | b"GIT_INDEX_FILE"
+            | b"GIT_OBJECT_DIRECTORY"
+            | b"GIT_NAMESPACE"
+            | b"GIT_ALTERNATE_OBJECT_DIRECTORIES"
+            | b"GIT_SHALLOW_FILE"
+            | b"GIT_GRAFT_FILE"
+            | b"GIT_REPLACE_REF_BASE" => {
                 self.redirected = true;
             }
             b"GIT_CONFIG" | b"GIT_CONFIG_GLOBAL" | b"GIT_CONFIG_SYSTEM" | b"GIT_TEMPLATE_DIR"
@@ -119,10 +140,10 @@ impl Settings {
             }
             b"GIT_EXEC_PATH" => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
             _ if names_program(name) => self.programs.push(value.clone()),
-            _ if name.starts_with(b"GIT_TRACE") || name == b"GIT_REDIRECT_STDOUT" || name == b"GIT_REDIRECT_STDERR" => {
-                if value.prefix().starts_with(b"/") {
-                    self.writes.push((value.clone(), Access::Write));
-                }
+            _ if value.prefix().starts_with(b"/")
+                && (name.starts_with(b"GIT_TRACE") || name.starts_with(b"GIT_REDIRECT_")) =>
+            {
+                self.writes.push((value.clone(), Access::Write));
             }
             _ => {}
         }
@@ -171,7 +192,10 @@ fn use_of(key: &[u8]) -> Use {
         (b"core", b"fsmonitor") => Use::ProgramUnlessBoolean,
         (b"core", b"hookspath") => Use::Hooks,
         (b"core", b"worktree") => Use::Redirect,
-        (b"core", b"pager" | b"editor" | b"sshcommand" | b"askpass" | b"gitproxy" | b"alternaterefscommand") => Use::Program,
+        (
+            b"core",
+            b"pager" | b"editor" | b"sshcommand" | b"askpass" | b"gitproxy" | b"alternaterefscommand",
+        ) => Use::Program,
         (b"sequence", b"editor") | (b"diff", b"external" | b"command" | b"textconv") => Use::Program,
         (b"pager", _) => Use::ProgramUnlessBoolean,
         (b"difftool" | b"mergetool" | b"browser" | b"man" | b"guitool", b"cmd" | b"path") => Use::Program,

@@ -36,8 +36,18 @@ impl Global {
                 Some(equals) if word.starts_with(b"--") => (&word[..equals], Some(arg.skip(equals + 1))),
                 _ => (word, None),
             };
-            let takes_value =
-                matches!(name, b"-C" | b"-c" | b"--git-dir" | b"--work-tree" | b"--namespace" | b"--config-env" | b"--super-prefix" | b"--attr-source" | b"--shallow-file");
+            let takes_value = matches!(
+                name,
+                b"-C"
+                    | b"-c"
+                    | b"--git-dir"
+                    | b"--work-tree"
+                    | b"--namespace"
+                    | b"--config-env"
+                    | b"--super-prefix"
+                    | b"--attr-source"
+                    | b"--shallow-file"
+            );
             let value = match joined {
                 Some(value) => Some(value),
                 None if takes_value => {
@@ -48,8 +58,10 @@ impl Global {
             };
             global.take(name, value);
             // These print something and end; the verb is git's own help.
-            if matches!(name, b"--version" | b"-v" | b"--help" | b"-h" | b"--html-path" | b"--man-path" | b"--info-path")
-                || (name == b"--exec-path" && !global.foreign_exec_path)
+            if matches!(
+                name,
+                b"--version" | b"-v" | b"--help" | b"-h" | b"--html-path" | b"--man-path" | b"--info-path"
+            ) || (name == b"--exec-path" && !global.foreign_exec_path)
                 || name == b"--list-cmds"
             {
                 at = if matches!(name, b"--help" | b"-h") { usize::MAX } else { args.len() };
@@ -70,14 +82,22 @@ impl Global {
                 };
             }
             (b"-c", Some(setting)) => match setting.prefix().iter().position(|&byte| byte == b'=') {
-                Some(equals) => self.config.push((setting.prefix()[..equals].to_vec(), setting.skip(equals + 1))),
-                None if setting.is_exact() => self.config.push((setting.prefix().to_vec(), Arg::from("true"))),
+                Some(equals) => {
+                    self.config.push((setting.prefix()[..equals].to_vec(), setting.skip(equals + 1)))
+                }
+                None if setting.is_exact() => {
+                    self.config.push((setting.prefix().to_vec(), Arg::from("true")))
+                }
                 None => self.unknown_config = true,
             },
-            (b"--config-env", Some(setting)) => match setting.known().map(|text| (text, text.iter().rposition(|&byte| byte == b'='))) {
-                Some((text, Some(equals))) => self.config_env.push((text[..equals].to_vec(), text[equals + 1..].to_vec())),
-                _ => self.unknown_config = true,
-            },
+            (b"--config-env", Some(setting)) => {
+                match setting.known().map(|text| (text, text.iter().rposition(|&byte| byte == b'='))) {
+                    Some((text, Some(equals))) => {
+                        self.config_env.push((text[..equals].to_vec(), text[equals + 1..].to_vec()))
+                    }
+                    _ => self.unknown_config = true,
+                }
+            }
             (b"--git-dir" | b"--work-tree" | b"--namespace", _) | (b"--bare", None) => self.redirected = true,
             (b"--exec-path", Some(_)) => self.foreign_exec_path = true,
             _ => {}

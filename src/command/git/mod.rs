@@ -18,13 +18,14 @@ use super::place::base_name;
 use config::{Setting, Settings};
 use global::Global;
 
-pub use options_list::known_verbs;
+/// Every verb of git that is known here, for the nearest-name suggestions of policies.
+pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
+    options::VERBS.iter().map(|entry| entry.verb).filter(|verb| !verb.contains(' '))
+}
 
-mod options_list {
-    /// Every verb of git that is known here, for the nearest-name suggestions of policies.
-    pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
-        super::options::VERBS.iter().map(|entry| entry.verb).filter(|verb| !verb.contains(' '))
-    }
+/// Whether git has the verb.
+pub fn is_known_verb(verb: &str) -> bool {
+    parsed::in_table(verb)
 }
 
 /// Whether a program's name is git's, or that of one of its dashed programs (`git-reset`).
@@ -122,7 +123,8 @@ impl Git<'_, '_> {
     /// The value of `alias.NAME`, where configuration gives one. The last setting counts.
     fn alias(&self, name: &[u8]) -> Option<Arg> {
         let is_alias = |key: &[u8]| {
-            let rest = key.get(..6).filter(|section| section.eq_ignore_ascii_case(b"alias.")).map(|_| &key[6..]);
+            let rest =
+                key.get(..6).filter(|section| section.eq_ignore_ascii_case(b"alias.")).map(|_| &key[6..]);
             rest.is_some_and(|rest| {
                 let rest = rest.strip_suffix(b".command").unwrap_or(rest);
                 rest.eq_ignore_ascii_case(name)
@@ -262,7 +264,9 @@ impl Git<'_, '_> {
     fn is_elsewhere(&self) -> bool {
         let context = self.analyzer.context;
         match (&context.worktree, &context.folder) {
-            (Some(root), _) | (None, super::place::Folder::Known(root)) => self.settings.folder.is_outside(root),
+            (Some(root), _) | (None, super::place::Folder::Known(root)) => {
+                self.settings.folder.is_outside(root)
+            }
             _ => false,
         }
     }

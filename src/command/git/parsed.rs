@@ -1,5 +1,7 @@
 //! A verb's arguments taken apart as git's own option parser would: clusters, joined values, abbreviations.
 
+use std::sync::OnceLock;
+
 use super::super::arg::Arg;
 use super::options::{DIFF, REV, VERBS};
 
@@ -96,15 +98,18 @@ impl Parsed {
 
     /// Values of the option, in order.
     pub(super) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arg> {
-        self.options.iter().filter(move |(known, _)| match known {
-            Name::Long(long) => *long == name,
-            Name::Letter(letter) => name.as_bytes() == [*letter],
-            _ => false,
-        }).filter_map(|(_, value)| value.as_ref())
+        self.options
+            .iter()
+            .filter(move |(known, _)| match known {
+                Name::Long(long) => *long == name,
+                Name::Letter(letter) => name.as_bytes() == [*letter],
+                _ => false,
+            })
+            .filter_map(|(_, value)| value.as_ref())
     }
 
     /// A long option; returns how many further words it took.
-    fn long(&mut self, spec: &'static str, arg: &Arg, next: Option<&Arg>) -> usize {
+    fn long(&mut self, spec: &'static [Known], arg: &Arg, next: Option<&Arg>) -> usize {
         let word = arg.prefix();
         let end = word.iter().position(|&byte| byte == b'=').unwrap_or(word.len());
         let name = &word[2..end];
@@ -112,10 +117,10 @@ impl Parsed {
         let mut exact = None;
         let mut implied = None;
         let mut candidates: Vec<(Name, ValueKind)> = Vec::new();
-        each(spec, &mut |known| {
+        for known in spec {
             let long = known.long.as_bytes();
             if long.is_empty() {
-                return;
+                continue;
             }
             if long == name {
                 exact.get_or_insert((known.name(), known.value));
@@ -134,7 +139,7 @@ impl Parsed {
             {
                 implied.get_or_insert((Name::No(known.long), ValueKind::None));
             }
-        });
+        }
         // An option of that very name wins over the implied negation of another.
         let found = match exact.or(implied) {
             Some(exact) => vec![exact],
@@ -163,16 +168,10 @@ impl Parsed {
     }
 
     /// `-abc`: letters up to one that takes a value.
-    fn cluster(&mut self, spec: &'static str, arg: &Arg, next: Option<&Arg>) -> usize {
+    fn cluster(&mut self, spec: &'static [Known], arg: &Arg, next: Option<&Arg>) -> usize {
         let word = arg.prefix();
         for (index, &letter) in word.iter().enumerate().skip(1) {
-            let mut found = None;
-            each(spec, &mut |known| {
-                if known.short == letter {
-                    found.get_or_insert(*known);
-                }
-            });
-            let Some(known) = found else {
+            let Some(known) = spec.iter().find(|known| known.short == letter) else {
                 if !letter.is_ascii_digit() {
                     self.options.push((Name::Unknown(vec![b'-', letter]), None));
                 }
@@ -200,26 +199,34 @@ impl Parsed {
     }
 }
 
-/// The table's entry for a verb; nothing for verbs it does not know.
-fn options_of(verb: &str) -> &'static str {
-    VERBS.binary_search_by(|entry| entry.verb.cmp(verb)).map_or("", |index| VERBS[index].options)
+/// The options of a verb, taken apart once; none for verbs the table does not know.
+fn options_of(verb: &str) -> &'static [Known] {
+    static TAKEN_APART: [OnceLock<Box<[Known]>>; VERBS.len()] = [const { OnceLock::new() }; VERBS.len()];
+    match VERBS.binary_search_by(|entry| entry.verb.cmp(verb)) {
+        Ok(index) => TAKEN_APART[index].get_or_init(|| {
+            let mut options = Vec::with_capacity(64);
+            read_list(VERBS[index].options, &mut options);
+            options.into_boxed_slice()
+        }),
+        Err(_) => &[],
+    }
 }
 
 pub(super) fn in_table(verb: &str) -> bool {
     VERBS.binary_search_by(|entry| entry.verb.cmp(verb)).is_ok()
 }
 
-/// Every option of a list in the table's notation, shared lists included.
-fn each(spec: &'static str, found: &mut dyn FnMut(&Known)) {
-    for item in spec.split(' ') {
+/// Reads a list in the table's notation, shared lists included.
+fn read_list(list: &'static str, options: &mut Vec<Known>) {
+    for item in list.split(' ') {
         match item {
             "" | "#" => continue,
             "@rev" => {
-                each(REV, found);
+                read_list(REV, options);
                 continue;
             }
             "@diff" => {
-                each(DIFF, found);
+                read_list(DIFF, options);
                 continue;
             }
             _ => {}
@@ -234,6 +241,6 @@ fn each(spec: &'static str, found: &mut dyn FnMut(&Known)) {
             None if item.len() == 1 => (item.as_bytes()[0], ""),
             None => (0, item),
         };
-        found(&Known { short, long, value });
+        options.push(Known { short, long, value });
     }
 }

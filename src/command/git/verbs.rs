@@ -28,8 +28,23 @@ pub(super) fn is_known(verb: &[u8]) -> bool {
 
 /// Verbs whose first operand may name a subcommand.
 const WITH_SUBCOMMANDS: [&str; 17] = [
-    "bisect", "bundle", "commit-graph", "config", "hook", "maintenance", "multi-pack-index", "notes", "reflog", "refs",
-    "remote", "rerere", "sparse-checkout", "stash", "submodule", "worktree", "credential",
+    "bisect",
+    "bundle",
+    "commit-graph",
+    "config",
+    "hook",
+    "maintenance",
+    "multi-pack-index",
+    "notes",
+    "reflog",
+    "refs",
+    "remote",
+    "rerere",
+    "sparse-checkout",
+    "stash",
+    "submodule",
+    "worktree",
+    "credential",
 ];
 
 const READS: Effects = Effects::GIT_READS;
@@ -102,14 +117,16 @@ fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (P
 fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
     let operands = parsed.operands.len();
     match verb {
-        "status" | "diff" | "log" | "show" | "blame" | "annotate" | "grep" | "ls-files" | "ls-tree" | "rev-parse" | "rev-list"
-        | "cat-file" | "describe" | "shortlog" | "name-rev" | "merge-base" | "for-each-ref" | "show-branch" | "diff-tree"
-        | "diff-index" | "diff-files" | "whatchanged" | "range-diff" | "cherry" | "check-ignore" | "check-attr" | "check-mailmap"
-        | "check-ref-format" | "var" | "version" | "help" | "count-objects" | "verify-commit" | "verify-tag" | "verify-pack"
-        | "get-tar-commit-id" | "stripspace" | "column" | "patch-id" | "fmt-merge-msg" | "show-index" | "fast-export" | "archive"
-        | "interpret-trailers" | "format-patch" | "show-ref" | "bugreport" | "diagnose" | "notes" | "remote" | "worktree"
-        | "submodule" | "reflog" | "bundle" | "mailinfo" | "mailsplit" | "merge-file" | "unpack-file" | "sh-i18n" | "sh-setup"
-        | "refs" | "sparse-checkout" => READS,
+        "status" | "diff" | "log" | "show" | "blame" | "annotate" | "grep" | "ls-files" | "ls-tree"
+        | "rev-parse" | "rev-list" | "cat-file" | "describe" | "shortlog" | "name-rev" | "merge-base"
+        | "for-each-ref" | "show-branch" | "diff-tree" | "diff-index" | "diff-files" | "whatchanged"
+        | "range-diff" | "cherry" | "check-ignore" | "check-attr" | "check-mailmap" | "check-ref-format"
+        | "var" | "version" | "help" | "count-objects" | "verify-commit" | "verify-tag" | "verify-pack"
+        | "get-tar-commit-id" | "stripspace" | "column" | "patch-id" | "fmt-merge-msg" | "show-index"
+        | "fast-export" | "archive" | "interpret-trailers" | "format-patch" | "show-ref" | "bugreport"
+        | "diagnose" | "notes" | "remote" | "worktree" | "submodule" | "reflog" | "bundle" | "mailinfo"
+        | "mailsplit" | "merge-file" | "unpack-file" | "sh-i18n" | "sh-setup" | "refs"
+        | "sparse-checkout" => READS,
         "fsck" | "fsck-objects" if parsed.has("lost-found") => READS.with(OBJECTS),
         "fsck" | "fsck-objects" => READS,
         "hash-object" if parsed.has("w") => OBJECTS,
@@ -150,22 +167,30 @@ fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
         "tag" => tag(parsed),
         "symbolic-ref" if parsed.has("delete") || operands > 1 => REFS.with(SWITCHES),
         "symbolic-ref" => READS,
-        "replace" if parsed.has("list") || (operands == 0 && !parsed.has_any(&["delete", "edit", "graft", "convert-graft-file"])) => READS,
+        "replace"
+            if parsed.has("list")
+                || (operands == 0 && !parsed.has_any(&["delete", "edit", "graft", "convert-graft-file"])) =>
+        {
+            READS
+        }
         "replace" => REFS,
         "stash" => STASH.with(WORKTREE).with(INDEX),
         "config" => config(parsed),
         "init" | "init-db" => REPOSITORY,
         "clone" => REPOSITORY.with(REMOTE),
         "push" | "fetch" | "send-pack" | "fetch-pack" => REMOTE.with(REFS).with(OBJECTS),
-        "gc" | "prune" | "repack" | "prune-packed" | "pack-refs" | "pack-objects" | "unpack-objects" | "index-pack" | "mktag"
-        | "mktree" | "write-tree" | "commit-tree" | "commit-graph" | "multi-pack-index" | "maintenance" | "pack-redundant"
-        | "update-server-info" | "backfill" => OBJECTS,
+        "gc" | "prune" | "repack" | "prune-packed" | "pack-refs" | "pack-objects" | "unpack-objects"
+        | "index-pack" | "mktag" | "mktree" | "write-tree" | "commit-tree" | "commit-graph"
+        | "multi-pack-index" | "maintenance" | "pack-redundant" | "update-server-info" | "backfill" => {
+            OBJECTS
+        }
         "fast-import" => REFS.with(OBJECTS).with(COMMITS),
         "bisect" => SWITCHES.with(REFS).with(WORKTREE),
-        "difftool" | "mergetool" | "gui" | "citool" | "instaweb" | "web--browse" | "hook" | "fsmonitor--daemon" | "for-each-repo" => RUNS,
-        "ls-remote" | "request-pull" | "send-email" | "imap-send" | "svn" | "p4" | "daemon" | "upload-pack" | "upload-archive"
-        | "receive-pack" | "shell" | "http-backend" | "http-fetch" | "http-push" | "archimport" | "cvsimport" | "cvsexportcommit"
-        | "cvsserver" => REMOTE,
+        "difftool" | "mergetool" | "gui" | "citool" | "instaweb" | "web--browse" | "hook"
+        | "fsmonitor--daemon" | "for-each-repo" => RUNS,
+        "ls-remote" | "request-pull" | "send-email" | "imap-send" | "svn" | "p4" | "daemon"
+        | "upload-pack" | "upload-archive" | "receive-pack" | "shell" | "http-backend" | "http-fetch"
+        | "http-push" | "archimport" | "cvsimport" | "cvsexportcommit" | "cvsserver" => REMOTE,
         _ if verb.starts_with("credential") || verb.starts_with("remote-") => REMOTE,
         _ if verb.starts_with("merge-") => COMMITS.with(WORKTREE).with(INDEX),
         // Known to git, not to this table: nothing can be promised about it.
@@ -215,11 +240,32 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
 
 /// `git branch` lists when nothing is named, or when an option that only lists is there.
 fn branch(parsed: &Parsed) -> Effects {
-    let changes = ["delete", "D", "move", "M", "copy", "C", "edit-description", "set-upstream-to", "set-upstream", "unset-upstream"];
+    let changes = [
+        "delete",
+        "D",
+        "move",
+        "M",
+        "copy",
+        "C",
+        "edit-description",
+        "set-upstream-to",
+        "set-upstream",
+        "unset-upstream",
+    ];
     if parsed.has_any(&changes) {
         return REFS;
     }
-    let lists = ["list", "contains", "no-contains", "with", "without", "merged", "no-merged", "points-at", "show-current"];
+    let lists = [
+        "list",
+        "contains",
+        "no-contains",
+        "with",
+        "without",
+        "merged",
+        "no-merged",
+        "points-at",
+        "show-current",
+    ];
     if parsed.operands.is_empty() || parsed.has_any(&lists) { READS } else { REFS }
 }
 
@@ -227,7 +273,18 @@ fn tag(parsed: &Parsed) -> Effects {
     if parsed.has("delete") {
         return REFS;
     }
-    let lists = ["list", "verify", "contains", "no-contains", "with", "without", "merged", "no-merged", "points-at", "n"];
+    let lists = [
+        "list",
+        "verify",
+        "contains",
+        "no-contains",
+        "with",
+        "without",
+        "merged",
+        "no-merged",
+        "points-at",
+        "n",
+    ];
     if parsed.operands.is_empty() || parsed.has_any(&lists) { READS } else { REFS }
 }
 
@@ -253,7 +310,8 @@ fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
         "update-ref" | "symbolic-ref" | "push" | "fetch" => b"",
         _ => return,
     };
-    let created = ["b", "B", "create", "force-create", "orphan"].into_iter().flat_map(|name| parsed.values(name));
+    let created =
+        ["b", "B", "create", "force-create", "orphan"].into_iter().flat_map(|name| parsed.values(name));
     let operands = parsed.operands.iter().take(64);
     for name in created.chain(operands).filter_map(Arg::known) {
         if name.starts_with(b"refs/") || prefix.is_empty() {
@@ -274,7 +332,14 @@ fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning
         "push" | "send-pack" => &["receive-pack", "exec"],
         "archive" => &["exec"],
         "filter-branch" => &[
-            "setup", "env-filter", "tree-filter", "index-filter", "parent-filter", "msg-filter", "commit-filter", "tag-name-filter",
+            "setup",
+            "env-filter",
+            "tree-filter",
+            "index-filter",
+            "parent-filter",
+            "msg-filter",
+            "commit-filter",
+            "tag-name-filter",
         ],
         "send-email" => &["sendmail-cmd", "to-cmd", "cc-cmd", "header-cmd"],
         "instaweb" => &["httpd", "browser"],
@@ -332,8 +397,8 @@ fn quoted(words: &[Arg]) -> Arg {
 /// Files that options make git read or write.
 fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     let writes: &[&str] = match verb {
-        "archive" | "log" | "show" | "diff" | "diff-tree" | "diff-index" | "diff-files" | "whatchanged" | "range-diff" | "stash"
-        | "reflog" => &["output"],
+        "archive" | "log" | "show" | "diff" | "diff-tree" | "diff-index" | "diff-files" | "whatchanged"
+        | "range-diff" | "stash" | "reflog" => &["output"],
         "format-patch" => &["output-directory", "output"],
         "bugreport" | "diagnose" => &["output-directory"],
         "fast-export" => &["export-marks"],
@@ -357,13 +422,17 @@ fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
         meaning.paths.extend(parsed.values(option).map(|path| (path.clone(), Access::Read)));
     }
     let write_operands = match (verb, meaning.subcommand.as_deref()) {
-        ("bundle", Some(b"create")) | ("mailinfo", _) => usize::from(verb == "bundle").max(2 * usize::from(verb == "mailinfo")),
+        ("bundle", Some(b"create")) | ("mailinfo", _) => {
+            usize::from(verb == "bundle").max(2 * usize::from(verb == "mailinfo"))
+        }
         ("merge-file", _) if !parsed.has("stdout") => 1,
         ("interpret-trailers", _) if parsed.has("in-place") => usize::MAX,
         ("clone", _) => 0,
         _ => 0,
     };
-    meaning.paths.extend(parsed.operands.iter().take(write_operands).map(|path| (path.clone(), Access::Write)));
+    meaning
+        .paths
+        .extend(parsed.operands.iter().take(write_operands).map(|path| (path.clone(), Access::Write)));
     if verb == "diff" && parsed.has("no-index") {
         meaning.paths.extend(parsed.operands.iter().map(|path| (path.clone(), Access::Read)));
     }

@@ -26,7 +26,10 @@ pub(crate) enum Command {
     Simple(Simple),
     Compound(Box<Compound>),
     /// A function definition: its body is judged as if it were called.
-    Function { name: Vec<u8>, body: Box<Command> },
+    Function {
+        name: Vec<u8>,
+        body: Box<Command>,
+    },
 }
 
 #[derive(Debug, Default, Clone)]
@@ -99,11 +102,22 @@ pub(crate) struct Word {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Piece {
-    Literal { bytes: Vec<u8>, quoted: bool },
+    Literal {
+        bytes: Vec<u8>,
+        quoted: bool,
+    },
     /// `$name`, `${name}`, `${name…}`: `plain` when the value is used as it is. `nested` are the words inside an operator.
-    Parameter { name: Vec<u8>, plain: bool, quoted: bool, nested: Vec<Word> },
+    Parameter {
+        name: Vec<u8>,
+        plain: bool,
+        quoted: bool,
+        nested: Vec<Word>,
+    },
     /// `$( … )` and backquotes.
-    Command { script: Script, quoted: bool },
+    Command {
+        script: Script,
+        quoted: bool,
+    },
     /// `<( … )` and `>( … )`.
     Process(Script),
     /// `$(( … ))` and `$[ … ]`: a number; the word carries the substitutions in it.

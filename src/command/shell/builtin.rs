@@ -35,7 +35,9 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
         b"builtin" if args.len() > 1 => return run(analyzer, scope, &args[1..], start),
         b"command" if args.len() > 1 => {
             let skip = args.iter().skip(1).take_while(|arg| arg.known() == Some(b"-p")).count() + 1;
-            return skip < args.len() && keeps_state(&args[skip]) && run(analyzer, scope, &args[skip..], start);
+            return skip < args.len()
+                && keeps_state(&args[skip])
+                && run(analyzer, scope, &args[skip..], start);
         }
         _ => return false,
     }
@@ -52,19 +54,33 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
 fn keeps_state(arg: &Arg) -> bool {
     matches!(
         arg.known(),
-        Some(b"cd" | b"pushd" | b"popd" | b"eval" | b"export" | b"declare" | b"typeset" | b"local" | b"readonly" | b"trap")
+        Some(
+            b"cd"
+                | b"pushd"
+                | b"popd"
+                | b"eval"
+                | b"export"
+                | b"declare"
+                | b"typeset"
+                | b"local"
+                | b"readonly"
+                | b"trap"
+        )
     )
 }
 
 fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
-    let target = args.iter().find(|arg| !matches!(arg.known(), Some(b"-L" | b"-P" | b"-e" | b"-@" | b"-n" | b"--")));
+    let target =
+        args.iter().find(|arg| !matches!(arg.known(), Some(b"-L" | b"-P" | b"-e" | b"-@" | b"-n" | b"--")));
     let folder = match target {
         None => analyzer.context.home.clone().map_or(Folder::Unknown, Folder::Known),
         Some(arg) => match arg.known() {
             Some(b"-") | Some(b"") | None => Folder::Unknown,
             Some(path) if path[0] == b'~' || path[0] == b'+' => Folder::Unknown,
             // With CDPATH a relative name can lead anywhere.
-            Some(path) if path[0] != b'/' && path[0] != b'.' && scope.variable(b"CDPATH").is_some() => Folder::Unknown,
+            Some(path) if path[0] != b'/' && path[0] != b'.' && scope.variable(b"CDPATH").is_some() => {
+                Folder::Unknown
+            }
             Some(path) => scope.folder().enter(path),
         },
     };
@@ -81,7 +97,8 @@ fn declare(scope: &mut Scope, args: &[Arg]) {
         let name = &prefix[..length];
         match prefix.get(length) {
             Some(b'=') => {
-                let value = arg.known().map_or(Value::Unknown, |text| Value::Known(text[length + 1..].to_vec()));
+                let value =
+                    arg.known().map_or(Value::Unknown, |text| Value::Known(text[length + 1..].to_vec()));
                 scope.set_variable(name, value);
             }
             Some(_) => scope.set_variable(name, Value::Unknown),

@@ -18,9 +18,14 @@ pub(super) struct Expander<'a> {
 /// One element of a word on its way to an argument.
 #[derive(Debug, Clone)]
 enum Atom {
-    Byte { byte: u8, quoted: bool },
+    Byte {
+        byte: u8,
+        quoted: bool,
+    },
     /// Something only known when the command runs.
-    Hole { splits: bool },
+    Hole {
+        splits: bool,
+    },
     /// An unquoted value to be split at blanks.
     Split(Vec<u8>),
 }
@@ -100,7 +105,9 @@ impl Expander<'_> {
                     (true, Some(Value::Known(value))) if *quoted => {
                         atoms.extend(value.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
                     }
-                    (true, Some(Value::Known(value))) if self.splits_at_blanks() => atoms.push(Atom::Split(value.clone())),
+                    (true, Some(Value::Known(value))) if self.splits_at_blanks() => {
+                        atoms.push(Atom::Split(value.clone()))
+                    }
                     (true, None) if name == b"HOME" => {
                         let home = self.home.unwrap_or(b"~");
                         atoms.extend(home.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
@@ -265,7 +272,9 @@ fn sequence(inner: &[Atom]) -> Option<Vec<Vec<Atom>>> {
     let mut text = String::new();
     for atom in inner {
         match atom {
-            Atom::Byte { byte, quoted: false } if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-') => {
+            Atom::Byte { byte, quoted: false }
+                if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-') =>
+            {
                 text.push(*byte as char);
             }
             _ => return None,
@@ -276,7 +285,8 @@ fn sequence(inner: &[Atom]) -> Option<Vec<Vec<Atom>>> {
     if fields.next().is_some() {
         return None;
     }
-    let step = step.map_or(Some(1), |step| step.parse::<i64>().ok().map(|step| step.unsigned_abs().max(1)))?;
+    let step =
+        step.map_or(Some(1), |step| step.parse::<i64>().ok().map(|step| step.unsigned_abs().max(1)))?;
     let item = |text: String| text.bytes().map(|byte| Atom::Byte { byte, quoted: true }).collect::<Vec<_>>();
     let range = |from: i64, to: i64, show: &dyn Fn(i64) -> String| {
         let count = (from.abs_diff(to) / step).min(MOST_ALTERNATIVES as u64 + 1);
@@ -285,11 +295,15 @@ fn sequence(inner: &[Atom]) -> Option<Vec<Vec<Atom>>> {
     };
     match (first.as_bytes(), last.as_bytes()) {
         ([from], [to]) if from.is_ascii_alphabetic() && to.is_ascii_alphabetic() => {
-            Some(range(i64::from(*from), i64::from(*to), &|value| char::from(value.clamp(0, 127) as u8).to_string()))
+            Some(range(i64::from(*from), i64::from(*to), &|value| {
+                char::from(value.clamp(0, 127) as u8).to_string()
+            }))
         }
         _ => {
             let (from, to) = (first.parse::<i32>().ok()?, last.parse::<i32>().ok()?);
-            let padded = [first, last].iter().any(|text| text.trim_start_matches('-').starts_with('0') && text.len() > 1);
+            let padded = [first, last]
+                .iter()
+                .any(|text| text.trim_start_matches('-').starts_with('0') && text.len() > 1);
             let width = if padded { first.len().max(last.len()) } else { 0 };
             Some(range(i64::from(from), i64::from(to), &|value| format!("{value:0width$}")))
         }

@@ -222,7 +222,8 @@ impl Parser<'_> {
             b'$' => self.dollar(pieces, true),
             _ => {
                 let rest = &self.src[self.pos..];
-                let special = |byte: u8| matches!(byte, 0 | b'\\' | b'`' | b'$') || (in_quotes && byte == b'"');
+                let special =
+                    |byte: u8| matches!(byte, 0 | b'\\' | b'`' | b'$') || (in_quotes && byte == b'"');
                 let run = 1 + rest[1..].iter().position(|&byte| special(byte)).unwrap_or(rest.len() - 1);
                 pieces.literal(&rest[..run], true);
                 self.pos += run;
@@ -339,7 +340,8 @@ impl Parser<'_> {
         while self.peek().is_some_and(is_name_byte) {
             self.pos += 1;
         }
-        if self.pos == start && self.peek().is_some_and(|byte| matches!(byte, b'@' | b'*' | b'#' | b'?' | b'-' | b'$' | b'!'))
+        if self.pos == start
+            && self.peek().is_some_and(|byte| matches!(byte, b'@' | b'*' | b'#' | b'?' | b'-' | b'$' | b'!'))
         {
             self.pos += 1;
         }

@@ -8,7 +8,8 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use super::ast::{
-    AndOr, Assignment, Command, Compound, CompoundKind, Piece, Redirection, RedirectionKind, Script, Simple, Word,
+    AndOr, Assignment, Command, Compound, CompoundKind, Piece, Redirection, RedirectionKind, Script, Simple,
+    Word,
 };
 use super::error::{ShellError, ShellErrorKind};
 use super::lex::{Pieces, Place, is_meta, is_name_byte, is_name_start};
@@ -360,11 +361,18 @@ impl<'a> Parser<'a> {
         }
         self.skip_newlines()?;
         // `for i in x; { …; }` is an old spelling that bash still takes.
-        let closing: (&'static [u8], &'static [u8]) = if self.keyword_here(b"{") { (b"{", b"}") } else { (b"do", b"done") };
+        let closing: (&'static [u8], &'static [u8]) =
+            if self.keyword_here(b"{") { (b"{", b"}") } else { (b"do", b"done") };
         self.close(closing.0)?;
         let body = self.script()?;
         self.close(closing.1)?;
-        Ok(Compound { kind: CompoundKind::Conditional, words, variable, bodies: vec![body], redirections: Vec::new() })
+        Ok(Compound {
+            kind: CompoundKind::Conditional,
+            words,
+            variable,
+            bodies: vec![body],
+            redirections: Vec::new(),
+        })
     }
 
     fn words_until_separator(&mut self, words: &mut Vec<Word>) -> Result<()> {
@@ -421,7 +429,13 @@ impl<'a> Parser<'a> {
                 return Err(self.unexpected());
             }
         }
-        Ok(Compound { kind: CompoundKind::Conditional, words, variable: None, bodies: parts, redirections: Vec::new() })
+        Ok(Compound {
+            kind: CompoundKind::Conditional,
+            words,
+            variable: None,
+            bodies: parts,
+            redirections: Vec::new(),
+        })
     }
 
     /// `[[ … ]]`: only its words matter, operators and parentheses are skipped.
@@ -453,7 +467,9 @@ impl<'a> Parser<'a> {
         self.skip_blanks();
         let named = self.pos > start
             && (self.peek() == Some(b'(')
-                || [b"{".as_slice(), b"while", b"until", b"for", b"if", b"case", b"[["].iter().any(|word| self.keyword_here(word)));
+                || [b"{".as_slice(), b"while", b"until", b"for", b"if", b"case", b"[["]
+                    .iter()
+                    .any(|word| self.keyword_here(word)));
         if !named {
             self.pos = start;
         }
@@ -509,7 +525,9 @@ impl<'a> Parser<'a> {
                     break;
                 }
                 Some(b'(') => {
-                    let defines = simple.words.len() == 1 && simple.assignments.is_empty() && simple.redirections.is_empty();
+                    let defines = simple.words.len() == 1
+                        && simple.assignments.is_empty()
+                        && simple.redirections.is_empty();
                     self.pos += 1;
                     self.skip_blanks();
                     if !defines || self.peek() != Some(b')') {
@@ -619,7 +637,9 @@ impl<'a> Parser<'a> {
                         parser.pos += 1;
                         return Ok(words);
                     }
-                    Some(b'<' | b'>') if parser.peek_at(1) == Some(b'(') => words.push(parser.word(Place::Command)?),
+                    Some(b'<' | b'>') if parser.peek_at(1) == Some(b'(') => {
+                        words.push(parser.word(Place::Command)?)
+                    }
                     Some(byte) if is_meta(byte) => return Err(parser.unexpected()),
                     Some(_) => words.push(parser.word(Place::Command)?),
                 }
@@ -662,7 +682,8 @@ impl<'a> Parser<'a> {
             (b"<", RedirectionKind::Read),
             (b"", RedirectionKind::Read),
         ];
-        let Some(&(operator, kind)) = operators.iter().find(|(operator, _)| rest.starts_with(operator)) else {
+        let Some(&(operator, kind)) = operators.iter().find(|(operator, _)| rest.starts_with(operator))
+        else {
             return Ok(None);
         };
         if operator.is_empty() || (operator.len() == 1 && rest.get(1) == Some(&b'(')) {
@@ -680,7 +701,10 @@ impl<'a> Parser<'a> {
             self.pending.push(PendingBody {
                 delimiter: self.delimiter(&target),
                 strip_tabs: operator == b"<<-",
-                expand: !target.pieces.iter().any(|piece| matches!(piece, Piece::Literal { quoted: true, .. })),
+                expand: !target
+                    .pieces
+                    .iter()
+                    .any(|piece| matches!(piece, Piece::Literal { quoted: true, .. })),
                 body: Rc::clone(&body),
             });
         }
@@ -733,10 +757,15 @@ impl<'a> Parser<'a> {
 }
 
 fn expression(words: Vec<Word>) -> Compound {
-    Compound { kind: CompoundKind::Expression, words, variable: None, bodies: Vec::new(), redirections: Vec::new() }
+    Compound {
+        kind: CompoundKind::Expression,
+        words,
+        variable: None,
+        bodies: Vec::new(),
+        redirections: Vec::new(),
+    }
 }
 
 fn bodies(kind: CompoundKind, bodies: Vec<Script>) -> Compound {
     Compound { kind, words: Vec::new(), variable: None, bodies, redirections: Vec::new() }
 }
-

@@ -46,7 +46,15 @@ fn is_inherited(name: &[u8]) -> bool {
         || name.starts_with(b"LD_")
         || matches!(
             name,
-            b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS" | b"BASH_ENV" | b"ENV" | b"PATH" | b"HOME" | b"SHELL"
+            b"EDITOR"
+                | b"VISUAL"
+                | b"PAGER"
+                | b"SSH_ASKPASS"
+                | b"BASH_ENV"
+                | b"ENV"
+                | b"PATH"
+                | b"HOME"
+                | b"SHELL"
         )
 }
 
@@ -82,7 +90,10 @@ impl Scope {
         if self.variables.len() >= MOST_NAMES && !self.variables.contains_key(name) {
             return;
         }
-        if is_inherited(name) && self.inherited.len() < MOST_INHERITED && !self.inherited.iter().any(|known| known == name) {
+        if is_inherited(name)
+            && self.inherited.len() < MOST_INHERITED
+            && !self.inherited.iter().any(|known| known == name)
+        {
             self.inherited.push(name.to_vec());
         }
         let old = self.variables.insert(name.to_vec(), value);

@@ -19,7 +19,13 @@ use super::scope::{Scope, Value};
 const MOST_ACTIVE: usize = 16;
 
 /// Goes through a parsed text. `start` tells where it stands, `scope` what its shell knows.
-pub(crate) fn walk(analyzer: &mut Analyzer<'_>, text: &[u8], script: &Script, start: &Start, scope: &mut Scope) {
+pub(crate) fn walk(
+    analyzer: &mut Analyzer<'_>,
+    text: &[u8],
+    script: &Script,
+    start: &Start,
+    scope: &mut Scope,
+) {
     let mut walker = Walker { analyzer, text, start, scope, functions: HashMap::new(), active: Vec::new() };
     walker.script(script, &start.stdin);
 }
@@ -328,7 +334,9 @@ impl<'w> Walker<'w, '_> {
         for redirection in redirections {
             let access = match redirection.kind {
                 RedirectionKind::Read => Access::Read,
-                RedirectionKind::Write | RedirectionKind::ReadWrite | RedirectionKind::Duplicate => Access::Write,
+                RedirectionKind::Write | RedirectionKind::ReadWrite | RedirectionKind::Duplicate => {
+                    Access::Write
+                }
                 RedirectionKind::HereString | RedirectionKind::HereDocument => continue,
             };
             let target = self.expander().single(&redirection.target);
@@ -347,7 +355,8 @@ impl<'w> Walker<'w, '_> {
         if paths.is_empty() {
             return;
         }
-        let mut intent = Intent { paths, parent: self.start.parent, origin: Origin::Shell, ..Intent::default() };
+        let mut intent =
+            Intent { paths, parent: self.start.parent, origin: Origin::Shell, ..Intent::default() };
         intent.program.called = Arg::exact(b":".as_slice());
         intent.program.name = b":".to_vec();
         files::note_paths(&mut intent);

@@ -33,11 +33,15 @@ fn known(name: &[u8]) -> Option<Language> {
         b"deno" => language(b"", &["eval"], b""),
         b"php" => language(b"rBRE", &[], b"cdfFz"),
         b"lua" | b"luajit" | b"texlua" => language(b"e", &[], b"l"),
-        b"Rscript" | b"R" | b"julia" | b"ghc" | b"scala" | b"elixir" | b"crystal" | b"guile" => language(b"eE", &["--eval"], b""),
+        b"Rscript" | b"R" | b"julia" | b"ghc" | b"scala" | b"elixir" | b"crystal" | b"guile" => {
+            language(b"eE", &["--eval"], b"")
+        }
         b"fish" | b"csh" | b"tcsh" | b"nu" | b"xonsh" | b"elvish" | b"pwsh" | b"ion" => {
             language(b"c", &["--command", "-Command", "-c"], b"")
         }
-        b"awk" | b"gawk" | b"mawk" | b"nawk" => Language { operand_is_code: true, ..language(b"e", &["--source"], b"vfF") },
+        b"awk" | b"gawk" | b"mawk" | b"nawk" => {
+            Language { operand_is_code: true, ..language(b"e", &["--source"], b"vfF") }
+        }
         b"tclsh" | b"expect" | b"wish" | b"osascript" | b"sqlite" => language(b"ce", &[], b""),
         _ => return None,
     })
@@ -63,7 +67,8 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
         match code(&args[1..], &language) {
             Code::Inline if is_foreign_shell(&name) => {
                 inline(&mut intent);
-                let text = args.iter().skip(1).skip_while(|arg| arg.prefix().starts_with(b"-")).find_map(Arg::known);
+                let text =
+                    args.iter().skip(1).skip_while(|arg| arg.prefix().starts_with(b"-")).find_map(Arg::known);
                 let text = text.map(<[u8]>::to_vec);
                 let parent = analyzer.finish(intent, args, start);
                 if let Some(text) = text {

@@ -13,7 +13,15 @@ pub(super) fn is_loader(name: &[u8]) -> bool {
 
 const VALUED: Valued = Valued {
     short: b"",
-    long: &["library-path", "inhibit-rpath", "preload", "audit", "argv0", "glibc-hwcaps-prepend", "glibc-hwcaps-mask"],
+    long: &[
+        "library-path",
+        "inhibit-rpath",
+        "preload",
+        "audit",
+        "argv0",
+        "glibc-hwcaps-prepend",
+        "glibc-hwcaps-mask",
+    ],
 };
 
 pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {

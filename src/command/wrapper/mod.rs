@@ -81,7 +81,9 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, kind: Kind, args: Vec<Arg>, s
             wrap(analyzer, args, inner, plain.effects, start);
         }
         Kind::Subcommand(table) => {
-            let first = args.iter().position(|arg| !arg.prefix().starts_with(b"-") && arg.prefix() != args[0].prefix());
+            let first = args
+                .iter()
+                .position(|arg| !arg.prefix().starts_with(b"-") && arg.prefix() != args[0].prefix());
             let entry = first.and_then(|at| {
                 let name = args[at].known()?;
                 table.iter().find(|entry| entry.name.as_bytes() == name).map(|entry| (at, entry))
@@ -109,7 +111,14 @@ fn wrap(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, inner: usize, effects: Effe
 }
 
 /// As [`wrap`], with the program called by another name (`exec -a`, the loader's `--argv0`).
-fn wrap_as(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, inner: usize, name: Option<Arg>, effects: Effects, start: &Start) {
+fn wrap_as(
+    analyzer: &mut Analyzer<'_>,
+    args: Vec<Arg>,
+    inner: usize,
+    name: Option<Arg>,
+    effects: Effects,
+    start: &Start,
+) {
     let command = args.get(inner..).unwrap_or_default().to_vec();
     let parent = analyzer.finish(Intent { effects, ..Intent::default() }, args, start);
     run_as(analyzer, command, name, start.inside(parent, Origin::Wrapped));

@@ -37,7 +37,8 @@ pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(
                 None => (long, None),
             };
             let takes = valued.long.iter().any(|known| known.as_bytes() == name);
-            let value = joined.or_else(|| takes.then(|| args.get(at).cloned()).flatten().inspect(|_| at += 1));
+            let value =
+                joined.or_else(|| takes.then(|| args.get(at).cloned()).flatten().inspect(|_| at += 1));
             met(&Met { short: 0, long: name, value });
             continue;
         }

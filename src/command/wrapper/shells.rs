@@ -10,7 +10,21 @@ pub(crate) fn is_shell(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"-").unwrap_or(name);
     let stem = name.iter().position(|byte| byte.is_ascii_digit()).map_or(name, |at| &name[..at]);
     let stem = stem.strip_suffix(b"-static").or_else(|| stem.strip_suffix(b"-")).unwrap_or(stem);
-    matches!(stem, b"sh" | b"bash" | b"dash" | b"zsh" | b"ksh" | b"mksh" | b"ash" | b"rbash" | b"lksh" | b"posh" | b"yash" | b"oksh")
+    matches!(
+        stem,
+        b"sh"
+            | b"bash"
+            | b"dash"
+            | b"zsh"
+            | b"ksh"
+            | b"mksh"
+            | b"ash"
+            | b"rbash"
+            | b"lksh"
+            | b"posh"
+            | b"yash"
+            | b"oksh"
+    )
 }
 
 /// Where a shell takes its commands from.

@@ -84,7 +84,9 @@ pub(super) fn command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
 /// `exec [-a NAME] command…`: the program may be called by another name.
 pub(super) fn exec(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut name = None;
-    let inner = 1 + leading(&args[1..], &Valued { short: b"a", long: &[] }, &mut |met| name = met.value.clone().or(name.take()));
+    let inner = 1 + leading(&args[1..], &Valued { short: b"a", long: &[] }, &mut |met| {
+        name = met.value.clone().or(name.take())
+    });
     wrap_as(analyzer, args, inner, name, Effects::NONE, start);
 }
 
@@ -161,7 +163,8 @@ fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
 pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut commands: Vec<(Vec<Arg>, bool)> = Vec::new();
     let mut intent = Intent::default();
-    let roots = args[1..].iter().take_while(|arg| !matches!(arg.prefix().first(), Some(b'-' | b'(' | b'!'))).count();
+    let roots =
+        args[1..].iter().take_while(|arg| !matches!(arg.prefix().first(), Some(b'-' | b'(' | b'!'))).count();
     let mut at = 1;
     while let Some(arg) = args.get(at) {
         at += 1;
@@ -173,7 +176,9 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
                     .enumerate()
                     .position(|(index, word)| {
                         word.known() == Some(b";")
-                            || (word.known() == Some(b"+") && index > 0 && rest[index - 1].known() == Some(b"{}"))
+                            || (word.known() == Some(b"+")
+                                && index > 0
+                                && rest[index - 1].known() == Some(b"{}"))
                     })
                     .unwrap_or(rest.len());
                 let command = rest[..length].iter().map(|word| fill(word, b"{}", None)).collect();
@@ -182,13 +187,25 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
             }
             b"-delete" => {
                 for root in &args[1..=roots] {
-                    files::use_path(root, super::super::intent::Access::Write, &start.folder, analyzer.context, &mut intent.paths);
+                    files::use_path(
+                        root,
+                        super::super::intent::Access::Write,
+                        &start.folder,
+                        analyzer.context,
+                        &mut intent.paths,
+                    );
                 }
                 intent.effects.add(Effects::FS_WRITES);
             }
             b"-fprint" | b"-fprint0" | b"-fprintf" | b"-fls" => {
                 if let Some(file) = args.get(at) {
-                    files::use_path(file, super::super::intent::Access::Write, &start.folder, analyzer.context, &mut intent.paths);
+                    files::use_path(
+                        file,
+                        super::super::intent::Access::Write,
+                        &start.folder,
+                        analyzer.context,
+                        &mut intent.paths,
+                    );
                 }
             }
             _ => {}
@@ -222,7 +239,20 @@ pub(super) fn fd(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
 pub(super) fn sudo(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"aCDghpRrTtUu",
-        long: &["auth-type", "close-from", "chdir", "group", "host", "prompt", "chroot", "role", "type", "command-timeout", "other-user", "user"],
+        long: &[
+            "auth-type",
+            "close-from",
+            "chdir",
+            "group",
+            "host",
+            "prompt",
+            "chroot",
+            "role",
+            "type",
+            "command-timeout",
+            "other-user",
+            "user",
+        ],
     };
     let mut shell = false;
     let mut inner = 1 + leading(&args[1..], &VALUED, &mut |met| {
@@ -277,7 +307,16 @@ pub(super) fn su(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
 pub(super) fn script(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"cEIOBTmo",
-        long: &["command", "echo", "log-in", "log-out", "log-io", "log-timing", "logging-format", "output-limit"],
+        long: &[
+            "command",
+            "echo",
+            "log-in",
+            "log-out",
+            "log-io",
+            "log-timing",
+            "logging-format",
+            "output-limit",
+        ],
     };
     let mut text = None;
     let mut at = 1;
@@ -302,7 +341,8 @@ pub(super) fn script(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start)
 pub(super) fn watch(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued { short: b"nqs", long: &["interval", "equexit", "shotsdir"] };
     let mut direct = false;
-    let inner = 1 + leading(&args[1..], &VALUED, &mut |met| direct |= met.short == b'x' || met.long == b"exec");
+    let inner =
+        1 + leading(&args[1..], &VALUED, &mut |met| direct |= met.short == b'x' || met.long == b"exec");
     if direct || inner >= args.len() {
         wrap(analyzer, args, inner, Effects::NONE, start);
     } else {
@@ -315,7 +355,22 @@ pub(super) fn watch(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
 pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"aCdEIjLnNPsS",
-        long: &["jobs", "delay", "joblog", "arg-file", "max-args", "colsep", "sshlogin", "timeout", "retries", "results", "tmpdir", "load", "delimiter", "max-procs"],
+        long: &[
+            "jobs",
+            "delay",
+            "joblog",
+            "arg-file",
+            "max-args",
+            "colsep",
+            "sshlogin",
+            "timeout",
+            "retries",
+            "results",
+            "tmpdir",
+            "load",
+            "delimiter",
+            "max-procs",
+        ],
     };
     let inner = 1 + leading(&args[1..], &VALUED, &mut |_| {});
     let is_separator = |arg: &Arg| arg.prefix().starts_with(b":::");
@@ -333,7 +388,9 @@ pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Star
         if values.is_empty() && from_input.is_empty() {
             analyzer.defer(parent, Deferred::Text);
         }
-        for value in values.iter().chain(&from_input).filter_map(Arg::known).filter(|text| !text.is_empty()).take(256) {
+        for value in
+            values.iter().chain(&from_input).filter_map(Arg::known).filter(|text| !text.is_empty()).take(256)
+        {
             analyzer.shell_text(value, &inside);
         }
         return;
@@ -403,11 +460,30 @@ pub(super) fn ssh(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
 pub(super) fn hyperfine(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"wmMrpcPDLsSnu",
-        long: &["warmup", "min-runs", "max-runs", "runs", "prepare", "cleanup", "setup", "conclude", "parameter-scan", "shell", "style", "export-json", "export-markdown", "export-csv", "command-name", "time-unit"],
+        long: &[
+            "warmup",
+            "min-runs",
+            "max-runs",
+            "runs",
+            "prepare",
+            "cleanup",
+            "setup",
+            "conclude",
+            "parameter-scan",
+            "shell",
+            "style",
+            "export-json",
+            "export-markdown",
+            "export-csv",
+            "command-name",
+            "time-unit",
+        ],
     };
     let mut texts = Vec::new();
     let inner = 1 + leading(&args[1..], &VALUED, &mut |met| {
-        if matches!(met.short, b'p' | b'c' | b's') || matches!(met.long, b"prepare" | b"cleanup" | b"setup" | b"conclude") {
+        if matches!(met.short, b'p' | b'c' | b's')
+            || matches!(met.long, b"prepare" | b"cleanup" | b"setup" | b"conclude")
+        {
             texts.extend(met.value.clone());
         }
     });
@@ -451,8 +527,19 @@ pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued { short: b"cefFlnpstxy", long: &[] };
     let verb = 1 + leading(&args[1..], &GLOBAL, &mut |_| {});
     let runs = [
-        b"new-session".as_slice(), b"new", b"new-window", b"neww", b"split-window", b"splitw", b"respawn-pane",
-        b"respawn-window", b"run-shell", b"run", b"if-shell", b"popup", b"display-popup",
+        b"new-session".as_slice(),
+        b"new",
+        b"new-window",
+        b"neww",
+        b"split-window",
+        b"splitw",
+        b"respawn-pane",
+        b"respawn-window",
+        b"run-shell",
+        b"run",
+        b"if-shell",
+        b"popup",
+        b"display-popup",
     ];
     let starts = args.get(verb).and_then(Arg::known).is_some_and(|name| runs.contains(&name));
     let inner = verb + 1 + leading(args.get(verb + 1..).unwrap_or_default(), &VALUED, &mut |_| {});
@@ -466,7 +553,10 @@ pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
 
 /// `gdb --args command…`
 pub(super) fn gdb(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    let inner = args.iter().position(|arg| matches!(arg.known(), Some(b"--args" | b"-args"))).map_or(args.len(), |at| at + 1);
+    let inner = args
+        .iter()
+        .position(|arg| matches!(arg.known(), Some(b"--args" | b"-args")))
+        .map_or(args.len(), |at| at + 1);
     wrap(analyzer, args, inner, Effects::NONE, start);
 }
 
@@ -481,7 +571,16 @@ pub(super) fn multi_call(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &St
 pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let name = args[0].known().map(super::super::place::base_name).unwrap_or_default().to_vec();
     let options: &[&[u8]] = match name.as_slice() {
-        b"tar" => &[b"--to-command", b"--checkpoint-action=exec", b"--use-compress-program", b"-I", b"--rsh-command", b"-F", b"--info-script", b"--new-volume-script"],
+        b"tar" => &[
+            b"--to-command",
+            b"--checkpoint-action=exec",
+            b"--use-compress-program",
+            b"-I",
+            b"--rsh-command",
+            b"-F",
+            b"--info-script",
+            b"--new-volume-script",
+        ],
         b"rsync" => &[b"-e", b"--rsh", b"--rsync-path"],
         b"split" => &[b"--filter"],
         b"sort" => &[b"--compress-program"],

@@ -69,7 +69,12 @@ static PLAIN: &[Plain] = &[
     Plain { short: b"aADeFlnopsuwxX", no_command: b"p", ..simple("ltrace") },
     Plain { short: b"n", long: &["adjustment"], ..simple("nice") },
     simple("nohup"),
-    Plain { short: b"tSGW", long: &["target", "setuid", "setgid", "wdns"], effects: Effects::RUN_ELSEWHERE, ..simple("nsenter") },
+    Plain {
+        short: b"tSGW",
+        long: &["target", "setuid", "setgid", "wdns"],
+        effects: Effects::RUN_ELSEWHERE,
+        ..simple("nsenter")
+    },
     Plain { short: b"NCmipl", ..simple("numactl") },
     Plain { effects: Effects::RUN_ELSEWHERE, long: &["user"], ..simple("pkexec") },
     Plain { short: b"po", long: &["pid", "output"], no_command: b"p", ..simple("prlimit") },
@@ -83,7 +88,18 @@ static PLAIN: &[Plain] = &[
     Plain { long: &["what", "who", "why", "mode"], ..simple("systemd-inhibit") },
     Plain {
         short: b"uptMHE",
-        long: &["unit", "property", "description", "slice", "uid", "gid", "working-directory", "setenv", "machine", "host"],
+        long: &[
+            "unit",
+            "property",
+            "description",
+            "slice",
+            "uid",
+            "gid",
+            "working-directory",
+            "setenv",
+            "machine",
+            "host",
+        ],
         effects: Effects::RUN_ELSEWHERE,
         ..simple("systemd-run")
     },
@@ -101,7 +117,11 @@ static PLAIN: &[Plain] = &[
         ..simple("unshare")
     },
     simple("valgrind"),
-    Plain { short: b"efnpsw", long: &["error-file", "auth-file", "server-num", "xauth-protocol", "server-args", "wait"], ..simple("xvfb-run") },
+    Plain {
+        short: b"efnpsw",
+        long: &["error-file", "auth-file", "server-num", "xauth-protocol", "server-args", "wait"],
+        ..simple("xvfb-run")
+    },
 ];
 
 const fn sub(name: &'static str, then: Plain) -> Subcommand {
@@ -109,7 +129,14 @@ const fn sub(name: &'static str, then: Plain) -> Subcommand {
 }
 
 static UV: &[Subcommand] = &[
-    sub("run", Plain { short: b"pm", long: &["with", "python", "extra", "group", "package", "project", "env-file", "module"], ..BASE }),
+    sub(
+        "run",
+        Plain {
+            short: b"pm",
+            long: &["with", "python", "extra", "group", "package", "project", "env-file", "module"],
+            ..BASE
+        },
+    ),
     sub("x", BASE),
 ];
 static RUN: &[Subcommand] = &[sub("run", BASE)];
@@ -121,7 +148,10 @@ static MISE: &[Subcommand] = &[sub("exec", BASE), sub("x", BASE)];
 static PNPM: &[Subcommand] = &[sub("exec", BASE), sub("dlx", BASE)];
 static PERF: &[Subcommand] = &[
     sub("stat", Plain { short: b"eopCrIx", long: &["event", "output", "repeat"], no_command: b"p", ..BASE }),
-    sub("record", Plain { short: b"eopCFgj", long: &["event", "output", "call-graph"], no_command: b"p", ..BASE }),
+    sub(
+        "record",
+        Plain { short: b"eopCFgj", long: &["event", "output", "call-graph"], no_command: b"p", ..BASE },
+    ),
     sub("trace", Plain { short: b"eo", no_command: b"p", ..BASE }),
 ];
 
