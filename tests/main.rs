@@ -1,1 +1,10 @@
+//! One integration binary; its folders and files are named like the rooms they test.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod audit;
+mod cli;
+mod command;
+mod decide;
+mod map;
+mod policy;
+mod support;

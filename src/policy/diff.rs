@@ -1,6 +1,6 @@
 //! What one policy says differently from another.
 
-use super::model::{Policy, Rule};
+use super::model::{PathAccess, Policy, Rule};
 
 /// Lines of difference from `a` to `b`: `-` only in a, `+` only in b, `~` in both and changed. Empty when they agree.
 pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
@@ -33,6 +33,17 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
         lines
             .extend(right.iter().filter(|item| !left.contains(item)).map(|item| format!("+ {what}: {item}")));
     }
+    for (name, value) in &a.environment.set {
+        match b.environment.set.iter().find(|(other, _)| other == name) {
+            Some((_, other)) if other == value => {}
+            Some((_, other)) => lines.push(format!("~ environment.set {name}: {value} → {other}")),
+            None => lines.push(format!("- environment.set {name}: {value}")),
+        }
+    }
+    let is_new = |name: &String| !a.environment.set.iter().any(|(known, _)| known == name);
+    for (name, value) in b.environment.set.iter().filter(|(name, _)| is_new(name)) {
+        lines.push(format!("+ environment.set {name}: {value}"));
+    }
     for (key, value) in &a.limits.values {
         match b.limits.get(key) {
             Some(other) if other == *value => {}
@@ -46,15 +57,24 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     for rule in &a.rules {
         match b.rules.iter().find(|other| other.id == rule.id) {
             None => lines.push(format!("- rule {} ({})", rule.id, rule.action.name())),
-            Some(other) if other.action != rule.action => {
-                lines.push(format!("~ rule {}: {} → {}", rule.id, rule.action.name(), other.action.name()));
+            Some(other) => {
+                let (old, new) = (described(rule), described(other));
+                let told = [(&old, &new), (&rule.reason, &other.reason), (&rule.instead, &other.instead)];
+                if other.action != rule.action {
+                    lines.push(format!(
+                        "~ rule {}: {} → {}",
+                        rule.id,
+                        rule.action.name(),
+                        other.action.name()
+                    ));
+                } else if told.iter().any(|(left, right)| left != right) {
+                    lines.push(format!("~ rule {} ({})", rule.id, rule.action.name()));
+                }
+                for (left, right) in told.iter().filter(|(left, right)| left != right) {
+                    lines.push(format!("    - {left}"));
+                    lines.push(format!("    + {right}"));
+                }
             }
-            Some(other) if described(other) != described(rule) => {
-                lines.push(format!("~ rule {}:", rule.id));
-                lines.push(format!("    - {}", described(rule)));
-                lines.push(format!("    + {}", described(other)));
-            }
-            Some(_) => {}
         }
     }
     for rule in b.rules.iter().filter(|rule| !a.rules.iter().any(|other| other.id == rule.id)) {
@@ -80,6 +100,11 @@ pub(super) fn described(rule: &Rule) -> String {
     part("unless_args", when.unless_args.iter().map(|pattern| pattern.as_str()).collect());
     part("paths", when.paths.iter().map(|pattern| pattern.as_str()).collect());
     part("unless_paths", when.unless_paths.iter().map(|pattern| pattern.as_str()).collect());
+    match when.access {
+        PathAccess::Any => {}
+        PathAccess::Read => part("access", vec!["read"]),
+        PathAccess::Write => part("access", vec!["write"]),
+    }
     part("effects", when.effects.iter().flat_map(|effects| effects.names()).collect());
     part("only_effects", when.only_effects.iter().flat_map(|effects| effects.names()).collect());
     part("variables", when.variables.iter().map(|pattern| pattern.as_str()).collect());

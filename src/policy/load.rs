@@ -70,8 +70,15 @@ pub enum PolicyError {
         problem: String,
     },
     /// The text has problems.
-    #[error("the policy has {} problem{}", .0.iter().filter(|d| d.severity == Severity::Error).count(), if .0.len() == 1 { "" } else { "s" })]
+    #[error("the policy cannot be used: {}", count_errors(.0))]
     Invalid(Vec<Diagnostic>),
+}
+
+fn count_errors(problems: &[Diagnostic]) -> String {
+    match problems.iter().filter(|problem| problem.severity == Severity::Error).count() {
+        1 => "1 error".to_string(),
+        errors => format!("{errors} errors"),
+    }
 }
 
 /// Loads a policy by name or path, without running its examples (see `decide::load` for that).
@@ -116,6 +123,11 @@ pub fn load_with_problems(
         }
         chain.push((source, file));
     }
+    // What a broken chain would say of merging is noise: without its parent everything looks wrong.
+    let is_cut = chain.last().is_some_and(|(_, file)| file.extends.is_some());
+    if is_cut || chain.iter().any(|(_, file)| file.is_damaged) {
+        return Ok((None, problems));
+    }
     let broken = chain.iter().any(|(_, file)| file.has_broken_rules);
     chain.reverse();
     let (policy, found) = merge::merge(chain);
@@ -131,7 +143,11 @@ fn extended(
     folders: &Folders,
 ) -> Result<Source, String> {
     let found = find(name, folders, Some(from)).map_err(|error| error.to_string())?;
-    if found == *from || chain.iter().any(|(seen, _)| *seen == found) {
+    let is_same = |seen: &Source| {
+        let files = !seen.built_in && !found.built_in;
+        *seen == found || (files && is_same_file(Path::new(&seen.name), Path::new(&found.name)))
+    };
+    if is_same(from) || chain.iter().any(|(seen, _)| is_same(seen)) {
         return Err(format!("`{name}` extends itself"));
     }
     if chain.len() + 1 >= LONGEST_CHAIN {
@@ -144,18 +160,23 @@ fn extended(
 pub fn find(reference: &str, folders: &Folders, from: Option<&Source>) -> Result<Source, PolicyError> {
     if reference.contains('/') || reference.ends_with(".toml") {
         let path = match from.filter(|from| !from.built_in).and_then(|from| Path::new(&from.name).parent()) {
-            Some(folder) => folder.join(reference),
+            Some(folder) => folder.join(reference.strip_prefix("./").unwrap_or(reference)),
             None => PathBuf::from(reference),
         };
         return read_file(&path);
     }
+    // A built-in policy extends built-in ones: a user's file of the same name must not change what it stands on.
     if let Some(folder) = &folders.user
         && reader::is_policy_name(reference)
+        && from.is_none_or(|from| !from.built_in)
     {
         let path = folder.join(format!("{reference}.toml"));
         // A user's `strict` may extend the built-in `strict`.
-        let is_asking = from.is_some_and(|from| Path::new(&from.name) == path);
-        if !is_asking && path.exists() {
+        let is_asking = from.is_some_and(|from| is_same_file(Path::new(&from.name), &path));
+        // Anything but a plain absence is an error: a file that cannot be read must not turn into the built-in one.
+        let absent =
+            std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        if !is_asking && !absent {
             return read_file(&path);
         }
     }
@@ -164,6 +185,10 @@ pub fn find(reference: &str, folders: &Folders, from: Option<&Source>) -> Result
         let near = nearest(reference, names.iter().map(|(name, _)| name.as_str())).map(str::to_string);
         PolicyError::NotFound { name: reference.to_string(), near }
     })
+}
+
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    a == b || std::fs::canonicalize(a).is_ok_and(|a| std::fs::canonicalize(b).is_ok_and(|b| a == b))
 }
 
 fn read_file(path: &Path) -> Result<Source, PolicyError> {

@@ -1,9 +1,11 @@
 //! A chain of policy files → one policy. A file can only tighten what it extends, unless it says `override`.
 
 use super::diagnostic::{Diagnostic, Severity, Source};
+use super::diff::described;
 use super::fields::nearest;
 use super::model::{Action, Default, Place, Policy, Rule};
 use super::reader::{At, File, FileRule, Section};
+use crate::command::Limits as CommandLimits;
 
 /// Merges files, the root of the chain first. Problems come back beside what could be merged.
 pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
@@ -33,6 +35,9 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
     }
     (merger.policy, merger.problems)
 }
+
+/// The one thing that no section's `override` can loosen.
+const TOP_DEFAULT: &str = "the default action";
 
 struct Merger {
     policy: Policy,
@@ -84,12 +89,17 @@ impl Merger {
                 Default { action: set.value, place: Some(Place { source: level, span: set.span.clone() }) };
         }
         if loosens {
-            self.loosened(set.span, "the default action", overrides);
+            self.loosened(set.span, if git { "git's default action" } else { TOP_DEFAULT }, overrides);
         }
     }
 
     /// Reports something that grants more than the policy extended: an error, or a note when it is meant.
     fn loosened(&mut self, span: std::ops::Range<usize>, what: &str, overrides: bool) {
+        let next_step = if what == TOP_DEFAULT {
+            "an extending policy can only tighten; allow single programs by rules with `override = true`"
+        } else {
+            "an extending policy can only tighten; add `override = true` to the section if this is meant"
+        };
         if overrides {
             self.problem(Severity::Note, span, format!("{what} is loosened by override"), "in force", None);
         } else {
@@ -98,7 +108,7 @@ impl Merger {
                 span,
                 format!("{what} is looser than in the policy this one extends"),
                 "grants more",
-                Some("an extending policy can only tighten; add `override = true` to the section if this is meant"),
+                Some(next_step),
             );
         }
     }
@@ -133,8 +143,16 @@ impl Merger {
             policy.redact.extend(list.value.iter().map(|item| item.value.clone()));
         }
         for (name, value) in &environment.map {
-            policy.set.retain(|(known, _)| known != name);
-            policy.set.push((name.clone(), value.clone()));
+            let known = policy.set.iter().find(|(known, _)| *known == name.value).map(|(_, value)| value);
+            if self.level > 0 && known != Some(value) {
+                self.loosened(
+                    name.span.clone(),
+                    &format!("the variable `{}`", name.value),
+                    environment.overrides,
+                );
+            }
+            policy.set.retain(|(known, _)| *known != name.value);
+            policy.set.push((name.value.clone(), value.clone()));
         }
         self.policy.environment = policy;
 
@@ -151,7 +169,19 @@ impl Merger {
                         self.loosened(number.span.clone(), &format!("`{key}`"), limits.overrides);
                     }
                 }
-                None => values.push((key, number.value)),
+                None => {
+                    // The program's own bounds are what an unset one means.
+                    let defaults = CommandLimits::default();
+                    let unset = match *key {
+                        "command_bytes" => i64::try_from(defaults.bytes).ok(),
+                        "command_depth" => i64::try_from(defaults.depth).ok(),
+                        _ => None,
+                    };
+                    if self.level > 0 && unset.is_some_and(|unset| number.value > unset) {
+                        self.loosened(number.span.clone(), &format!("`{key}`"), limits.overrides);
+                    }
+                    values.push((key, number.value));
+                }
             }
         }
         self.policy.limits.values = values;
@@ -171,13 +201,23 @@ impl Merger {
                         None,
                     );
                 }
+                if self.level > 0 && self.policy.git.branch_prefix != text.value {
+                    self.loosened(text.span.clone(), "`branch_prefix`", git.overrides);
+                }
                 self.policy.git.branch_prefix = text.value.clone();
             }
         }
         for (_, list) in &git.lists {
-            self.policy.git.trailers = list.value.iter().map(|item| item.value.clone()).collect();
+            let trailers: Vec<String> = list.value.iter().map(|item| item.value.clone()).collect();
+            if self.policy.git.trailers.iter().any(|known| !trailers.contains(known)) {
+                self.loosened(list.span.clone(), "`trailers`", git.overrides);
+            }
+            self.policy.git.trailers = trailers;
         }
         for (_, flag) in &git.flags {
+            if self.policy.git.sign && !flag.value {
+                self.loosened(flag.span.clone(), "`sign`", git.overrides);
+            }
             self.policy.git.sign = flag.value;
         }
     }
@@ -206,14 +246,20 @@ impl Merger {
             let existing = self.policy.rules[..inherited].iter().position(|known| known.id == rule.id.value);
             match (existing, rule.overrides) {
                 (Some(index), true) => {
-                    let was = self.policy.rules[index].action.name();
+                    let old = &self.policy.rules[index];
                     let message = format!(
-                        "`{}` replaces the rule of the policy extended ({was} → {})",
+                        "`{}` replaces the rule of the policy extended ({} → {})",
                         rule.id.value,
+                        old.action.name(),
                         rule.action.name()
                     );
-                    self.problem(Severity::Note, rule.id.span.clone(), message, "override in force", None);
+                    let old = described(old);
+                    let span = rule.id.span.clone();
                     self.policy.rules[index] = self.built(rule);
+                    let new = described(&self.policy.rules[index]);
+                    let help =
+                        (old != new).then(|| format!("it applied to: {old}\nnow it applies to: {new}"));
+                    self.problem(Severity::Note, span, message, "override in force", help.as_deref());
                 }
                 (Some(_), false) => self.problem(
                     Severity::Error,
@@ -233,7 +279,7 @@ impl Merger {
                             "override in force",
                             None,
                         );
-                    } else if self.level > 0 && rule.action == Action::Allow {
+                    } else if self.level > 0 && self.changes_nothing(&rule) {
                         self.problem(
                             Severity::Warning,
                             rule.id.span.clone(),
@@ -268,6 +314,16 @@ impl Merger {
         }
     }
 
+    /// A rule that loosens nothing and tightens nothing: an `allow`, or an `ask` where every default already denies.
+    fn changes_nothing(&self, rule: &FileRule) -> bool {
+        let defaults = [&self.policy.default_action, &self.policy.git_default_action];
+        match rule.action {
+            Action::Allow => true,
+            Action::Ask => defaults.iter().all(|default| default.action == Action::Deny),
+            Action::Deny => false,
+        }
+    }
+
     fn built(&self, rule: FileRule) -> Rule {
         Rule {
             id: rule.id.value,
@@ -288,13 +344,13 @@ fn covers(wide: &str, narrow: &str) -> bool {
     if wide == narrow {
         return true;
     }
+    let climbs = narrow.split('/').any(|part| part == "..");
+    if wide.starts_with('/') || wide.starts_with('{') {
+        let folder = wide.trim_end_matches('/');
+        return !climbs && narrow.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
+    }
     if let Some(suffix) = wide.strip_prefix("*.") {
         return narrow.strip_suffix(suffix).is_some_and(|rest| rest.ends_with('.'));
     }
-    if let Some(prefix) = wide.strip_suffix('*') {
-        return narrow.starts_with(prefix);
-    }
-    narrow.strip_prefix(wide).is_some_and(|rest| rest.starts_with('/'))
-        && !narrow.contains("/../")
-        && !narrow.ends_with("/..")
+    wide.strip_suffix('*').is_some_and(|prefix| narrow.starts_with(prefix))
 }

@@ -1,5 +1,7 @@
 //! Patterns of policy rules, ready to match bytes.
 //!
+//! Non-ASCII text matches literally and by `*`; `?` and `[…]` are about single bytes.
+//!
 //! Most are plain names or a name with one star, matched without a regular expression. The rest go through `globset`,
 //! compiled when first used: loading a policy must not pay for rules that never come up.
 
@@ -32,10 +34,29 @@ struct Lazy {
     matcher: OnceLock<GlobMatcher>,
 }
 
+/// Longer patterns, and deeper alternatives, are no patterns people write; compiling them could fail or take long.
+const LONGEST_PATTERN: usize = 256;
+const MOST_BRACES: usize = 4;
+
 impl Lazy {
     fn new(text: &str, separators: bool) -> Result<Self, String> {
-        let built = GlobBuilder::new(text).literal_separator(separators).backslash_escape(true).build();
-        built.map(|glob| Self { glob, matcher: OnceLock::new() }).map_err(|error| error.kind().to_string())
+        if text.len() > LONGEST_PATTERN {
+            return Err(format!("it is longer than {LONGEST_PATTERN} bytes"));
+        }
+        if text.bytes().filter(|&byte| byte == b'{').count() > MOST_BRACES {
+            return Err(format!("it has more than {MOST_BRACES} groups of alternatives"));
+        }
+        let built = GlobBuilder::new(text)
+            .literal_separator(separators)
+            .backslash_escape(true)
+            .empty_alternates(true)
+            .build();
+        built.map(|glob| Self { glob, matcher: OnceLock::new() }).map_err(|error| match error.kind() {
+            globset::ErrorKind::UnclosedClass => {
+                "a `[` is not closed; for the character itself write `[[]`".to_string()
+            }
+            kind => kind.to_string(),
+        })
     }
 
     fn matches(&self, bytes: &[u8]) -> bool {
@@ -103,7 +124,10 @@ enum PathForm {
         name: String,
         last: bool,
     },
-    Glob(Box<Lazy>),
+    Glob {
+        whole: Box<Lazy>,
+        folder: Option<Box<Lazy>>,
+    },
 }
 
 impl PathPattern {
@@ -114,7 +138,13 @@ impl PathPattern {
             _ => (false, text),
         };
         if !rest.is_empty() && !rest.starts_with('/') && !rest.starts_with("**/") {
-            return Err("a path pattern begins with `/`, `~` or `**/`".to_string());
+            return Err(
+                "it must begin with `/`, `~` or `**/`; for a relative path write `**/NAME`".to_string()
+            );
+        }
+        let rest = if rest.len() > 1 { rest.trim_end_matches('/') } else { rest };
+        if rest != "/" && rest.split('/').skip(1).any(|part| matches!(part, "" | "." | "..")) {
+            return Err("a path pattern has no empty, `.` or `..` components".to_string());
         }
         let single = |name: &str| is_plain(name) && !name.contains('/');
         let form = if is_plain(rest) {
@@ -130,7 +160,10 @@ impl PathPattern {
         {
             PathForm::Component { name: name.to_string(), last: false }
         } else {
-            PathForm::Glob(Box::new(Lazy::new(rest, true)?))
+            // `X/**` is X and what is below it, however X is spelled.
+            let folder = rest.strip_suffix("/**").filter(|folder| !folder.is_empty());
+            let folder = folder.map(|folder| Lazy::new(folder, true)).transpose()?;
+            PathForm::Glob { whole: Box::new(Lazy::new(rest, true)?), folder: folder.map(Box::new) }
         };
         Ok(Self { written: text.to_string(), below_home, form })
     }
@@ -166,7 +199,9 @@ impl PathForm {
                     parts.any(|part| part == name.as_bytes())
                 }
             }
-            Self::Glob(lazy) => lazy.matches(path),
+            Self::Glob { whole, folder } => {
+                whole.matches(path) || folder.as_ref().is_some_and(|folder| folder.matches(path))
+            }
         }
     }
 }

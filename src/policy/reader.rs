@@ -36,6 +36,8 @@ pub(super) struct File {
     pub(super) rules: Vec<FileRule>,
     /// A rule had an error in what it matches or says: examples cannot be judged.
     pub(super) has_broken_rules: bool,
+    /// The text is not even TOML.
+    pub(super) is_damaged: bool,
 }
 
 /// A section's keys; the merge knows what each means.
@@ -46,7 +48,7 @@ pub(super) struct Section {
     pub(super) numbers: Vec<(&'static str, At<i64>)>,
     pub(super) flags: Vec<(&'static str, At<bool>)>,
     pub(super) texts: Vec<(&'static str, At<String>)>,
-    pub(super) map: Vec<(String, String)>,
+    pub(super) map: Vec<(At<String>, String)>,
     pub(super) default_action: Option<At<Action>>,
     pub(super) overrides: bool,
 }
@@ -71,6 +73,7 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
         return (file, reader.problems);
     }
     let (table, errors) = DeTable::parse_recoverable(&source.text);
+    file.is_damaged = !errors.is_empty();
     for error in errors {
         let span = error.span().unwrap_or(0..0);
         reader.error(
@@ -80,7 +83,15 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
             None,
         );
     }
+    let damaged = reader.problems.len();
     reader.policy(table.get_ref(), &mut file);
+    if file.is_damaged {
+        // Keys that seem to be missing may only be hidden by the damage.
+        let later = reader.problems.split_off(damaged);
+        let is_certain =
+            |problem: &Diagnostic| !problem.message.contains("missing") && !problem.message.contains("needs");
+        reader.problems.extend(later.into_iter().filter(is_certain));
+    }
     (file, reader.problems)
 }
 
@@ -161,9 +172,9 @@ impl Reader<'_> {
     }
 
     fn unique_ids(&mut self, rules: &[FileRule]) {
-        let mut seen = std::collections::HashMap::new();
+        let mut seen: std::collections::HashMap<&String, &Range<usize>> = std::collections::HashMap::new();
         for rule in rules {
-            if let Some(first) = seen.insert(&rule.id.value, &rule.id.span) {
+            if let Some(first) = seen.get(&rule.id.value).copied() {
                 let line = self.source.locate(first.start).line;
                 self.error(
                     rule.id.span.clone(),
@@ -173,6 +184,8 @@ impl Reader<'_> {
                         "it names the rule in line {line} already; give this one a name of its own"
                     )),
                 );
+            } else {
+                seen.insert(&rule.id.value, &rule.id.span);
             }
         }
     }
@@ -220,7 +233,7 @@ impl Reader<'_> {
     fn rule(&mut self, table: &Table<'_>, span: Range<usize>) -> Option<FileRule> {
         self.check_keys(table, fields::COMMAND, "[[command]]");
         let before = self.problems.len();
-        let id = self.required(table, "id", &span);
+        let id = self.required(table, "id", &span).filter(|id| self.is_rule_id(id));
         let action = match find(table, "action") {
             Some(value) => self.action(value),
             None => {
@@ -247,6 +260,26 @@ impl Reader<'_> {
             examples,
             overrides,
         })
+    }
+
+    /// Ids are shown in messages and tables, and some names are the program's own.
+    fn is_rule_id(&mut self, id: &At<String>) -> bool {
+        let fits = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_')
+        };
+        if id.value.len() > 64 || !id.value.bytes().all(fits) {
+            let message = "an id has lower-case letters, digits, dots and dashes".to_string();
+            self.error(id.span.clone(), message, "not such an id", None);
+            return false;
+        }
+        if matches!(id.value.as_str(), "default" | "git.default" | "deferred")
+            || id.value.starts_with("input.")
+        {
+            let message = format!("the id `{}` is the program's own", id.value);
+            self.error(id.span.clone(), message, "choose another", None);
+            return false;
+        }
+        true
     }
 
     fn missing(&mut self, key: &str, span: &Range<usize>) {
@@ -301,6 +334,21 @@ impl Reader<'_> {
                 }
             };
         }
+        if let Some(access) =
+            find(table, "access").filter(|_| when.paths.is_empty() && when.unless_paths.is_empty())
+        {
+            self.error(
+                access.span(),
+                "`access` speaks of `paths`, and there are none".into(),
+                "says nothing",
+                None,
+            );
+        }
+        let names_git =
+            when.programs.is_empty() || when.programs.iter().any(|pattern| pattern.matches(b"git"));
+        if let Some(program) = find(table, "program").filter(|_| !when.verbs.is_empty() && !names_git) {
+            self.error(program.span(), "only git has verbs".into(), "leave `program` out", None);
+        }
         let says_something =
             ["program", "verb", "flags", "args", "paths", "effects", "only_effects", "variables", "refs"];
         if !says_something.iter().any(|key| find(table, key).is_some()) {
@@ -314,8 +362,23 @@ impl Reader<'_> {
         when
     }
 
+    /// The words of a condition. An empty list or word would match everything, or nothing: neither can be meant.
+    fn condition(&mut self, table: &Table<'_>, key: &'static str) -> Vec<At<String>> {
+        let Some(value) = find(table, key) else { return Vec::new() };
+        let Some(texts) = self.texts(value) else { return Vec::new() };
+        let may_be_empty_word = matches!(key, "args" | "unless_args");
+        let empty = texts.iter().find(|text| text.value.is_empty() && !may_be_empty_word);
+        if let Some(span) =
+            empty.map(|text| text.span.clone()).or_else(|| texts.is_empty().then(|| value.span()))
+        {
+            let help = "leave the key out, or write `*` for anything";
+            self.error(span, format!("`{key}` is empty"), "says nothing", Some(help.to_string()));
+        }
+        texts
+    }
+
     fn patterns(&mut self, table: &Table<'_>, key: &'static str) -> Vec<Pattern> {
-        let texts = find(table, key).and_then(|value| self.texts(value)).unwrap_or_default();
+        let texts = self.condition(table, key);
         let mut patterns = Vec::with_capacity(texts.len());
         for text in texts {
             match Pattern::new(&text.value) {
@@ -330,7 +393,7 @@ impl Reader<'_> {
 
     fn path_patterns(&mut self, table: &Table<'_>, key: &'static str) -> Vec<PathPattern> {
         let mut patterns = Vec::new();
-        for text in find(table, key).and_then(|value| self.texts(value)).unwrap_or_default() {
+        for text in self.condition(table, key) {
             match PathPattern::new(&text.value) {
                 Ok(pattern) => patterns.push(pattern),
                 Err(problem) => {
@@ -343,23 +406,58 @@ impl Reader<'_> {
 
     /// git verbs: a plain one must exist, or the rule would never match.
     fn verbs(&mut self, table: &Table<'_>) -> Vec<Pattern> {
-        let patterns = self.patterns(table, "verb");
-        let texts = find(table, "verb").and_then(|value| self.texts(value)).unwrap_or_default();
-        for text in texts {
+        let mut patterns = Vec::new();
+        for text in self.condition(table, "verb") {
             let verb = text.value.split(' ').next().unwrap_or_default();
-            let plain = !verb.contains(['*', '?', '[', '{']);
-            if plain && !is_known_verb(verb) {
+            let is_plain = |text: &str| !text.contains(['*', '?', '[', '{']);
+            // The subcommands of these two are not listed by git's own table.
+            let open = matches!(verb, "bisect" | "maintenance");
+            if verb == "git" {
+                let help = format!("write `{}`", text.value.trim_start_matches("git").trim_start());
+                self.error(text.span, "a verb stands without `git`".into(), "leave `git` out", Some(help));
+            } else if is_plain(verb) && !is_known_verb(verb) {
                 self.unknown_word(text.span, "git verb", verb, known_verbs());
+            } else if is_plain(&text.value) && !open && !is_known_verb(&text.value) {
+                self.error(
+                    text.span,
+                    format!("git {verb} has no such subcommand"),
+                    "one verb and one subcommand",
+                    None,
+                );
+            } else {
+                match Pattern::new(&text.value) {
+                    Ok(pattern) => patterns.push(pattern),
+                    Err(problem) => {
+                        self.error(text.span, format!("invalid pattern: {problem}"), "this pattern", None)
+                    }
+                }
             }
         }
         patterns
     }
 
     fn flag_names(&mut self, table: &Table<'_>, key: &'static str) -> Vec<String> {
-        let texts = find(table, key).and_then(|value| self.texts(value)).unwrap_or_default();
+        let texts = self.condition(table, key);
+        let about_git = find(table, "verb").is_some();
         let mut flags = Vec::with_capacity(texts.len());
         for text in texts {
-            if text.value.starts_with('-') && text.value.len() > 1 {
+            if text.value.contains(['*', '=']) || text.value == "--" {
+                let help = "options stand by name alone; match their text with `args`";
+                self.error(
+                    text.span,
+                    "this is no option's name".into(),
+                    "never matches",
+                    Some(help.to_string()),
+                );
+            } else if about_git && has_long_name(&text.value) {
+                let help = "git's options are matched by their long names, so that every spelling counts";
+                self.error(
+                    text.span,
+                    "write this option's long name".into(),
+                    "a short spelling",
+                    Some(help.to_string()),
+                );
+            } else if text.value.starts_with('-') && text.value.len() > 1 {
                 flags.push(text.value);
             } else {
                 self.error(
@@ -374,7 +472,8 @@ impl Reader<'_> {
     }
 
     fn effects(&mut self, table: &Table<'_>, key: &'static str) -> Option<Effects> {
-        let texts = self.texts(find(table, key)?)?;
+        find(table, key)?;
+        let texts = self.condition(table, key);
         let mut effects = Effects::NONE;
         for text in texts {
             match Effects::named(&text.value) {
@@ -460,7 +559,8 @@ impl Reader<'_> {
 
     fn wrong_type(&mut self, value: &Spanned<DeValue<'_>>, wanted: &str) {
         let found = value.get_ref().type_str();
-        self.error(value.span(), format!("expected {wanted}"), &format!("this is a {found}"), None);
+        let article = if found.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+        self.error(value.span(), format!("expected {wanted}"), &format!("this is {article} {found}"), None);
     }
 
     fn text(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<String>> {
@@ -532,7 +632,7 @@ impl Reader<'_> {
         }
     }
 
-    fn map(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<(String, String)> {
+    fn map(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<(At<String>, String)> {
         let DeValue::Table(table) = value.get_ref() else {
             self.wrong_type(value, "a table of strings");
             return Vec::new();
@@ -540,7 +640,12 @@ impl Reader<'_> {
         let mut map = Vec::new();
         for (key, value) in table {
             if let Some(text) = self.text(value) {
-                map.push((key.get_ref().to_string(), text.value));
+                let name = At { value: key.get_ref().to_string(), span: key.span() };
+                if name.value.is_empty() || name.value.contains(['=', '\0']) || text.value.contains('\0') {
+                    let label = "a name without `=`, a value without NUL";
+                    self.error(key.span(), "this is no variable".into(), label, None);
+                }
+                map.push((name, text.value));
             }
         }
         map
@@ -549,6 +654,11 @@ impl Reader<'_> {
 
 fn find<'t, 'i>(table: &'t Table<'i>, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
     table.get(key)
+}
+
+/// Letters for which git has a long name wherever it has the letter.
+fn has_long_name(flag: &str) -> bool {
+    matches!(flag, "-m" | "-n" | "-f" | "-d" | "-a" | "-q" | "-v" | "-s" | "-F" | "-p" | "-l")
 }
 
 /// Lower-case letters, digits and dashes.

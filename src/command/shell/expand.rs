@@ -142,10 +142,11 @@ impl Expander<'_> {
     fn split(&self, atoms: &[Atom], word: &Word, out: &mut Vec<Arg>) {
         let mut bytes = Vec::new();
         let mut started = false;
+        let globs = is_glob(atoms);
         for atom in atoms {
             match atom {
                 Atom::Byte { byte, quoted } => {
-                    if !quoted && matches!(byte, b'*' | b'?' | b'[') && is_glob(atoms) {
+                    if globs && !quoted && matches!(byte, b'*' | b'?' | b'[') {
                         out.push(Arg::partial(bytes, self.written(word), true));
                         return;
                     }

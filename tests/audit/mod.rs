@@ -1,0 +1,3 @@
+mod corpora;
+mod reports;
+mod snapshots;

@@ -1,0 +1,79 @@
+//! Reports that other programs read: JUnit, SARIF, JSON.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Scratch, guard, text};
+
+const CORPUS: &str =
+    "allow\tls\ndeny\tgit push\nallow\tgit switch main\ndeny\techo \u{7}\"<&>\u{1b}\"; sudo x\n";
+
+fn report(format: &str) -> (String, Option<i32>) {
+    let scratch = Scratch::new("report");
+    let corpus = scratch.write("a b.txt", CORPUS);
+    let output = guard().args(["policy", "audit", "--format", format]).arg(&corpus).output().unwrap();
+    (text(&output), output.status.code())
+}
+
+/// The public schema of SARIF 2.1.0 comes with a published crate that the tests depend on.
+fn sarif_schema() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let package = metadata["packages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|package| package["name"] == "serde-sarif")
+        .unwrap();
+    let manifest = std::path::PathBuf::from(package["manifest_path"].as_str().unwrap());
+    serde_json::from_slice(&std::fs::read(manifest.with_file_name("src").join("schema.json")).unwrap())
+        .unwrap()
+}
+
+#[test]
+fn sarif_is_valid_and_carries_contradictions_as_errors() {
+    let (text, code) = report("sarif");
+    assert_eq!(code, Some(1), "a label is contradicted");
+    let sarif: Value = serde_json::from_str(&text).unwrap();
+    let validator = jsonschema::validator_for(&sarif_schema()).unwrap();
+    let errors: Vec<String> = validator.iter_errors(&sarif).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
+    let results = sarif["runs"][0]["results"].as_array().unwrap();
+    let levels: Vec<&str> = results.iter().map(|result| result["level"].as_str().unwrap()).collect();
+    assert_eq!(levels, ["note", "error", "note"]);
+    assert_eq!(results[1]["ruleId"], "git.switch");
+    assert_eq!(results[1]["locations"][0]["physicalLocation"]["region"]["startLine"], 3);
+    // A document that is no SARIF must not pass, or the check shows nothing.
+    assert!(!validator.is_valid(&serde_json::json!({ "version": "2.1.0", "runs": [{}] })));
+}
+
+#[test]
+fn junit_is_well_formed_and_counts_the_contradiction() {
+    let (xml, code) = report("junit");
+    assert_eq!(code, Some(1));
+    let report = quick_junit::Report::deserialize_from_str(&xml).unwrap();
+    let suite = &report.test_suites[0];
+    assert_eq!(suite.test_cases.len(), 4);
+    let failed: Vec<&str> = suite
+        .test_cases
+        .iter()
+        .filter(|case| matches!(case.status, quick_junit::TestCaseStatus::NonSuccess { .. }))
+        .map(|case| case.name.as_str())
+        .collect();
+    assert_eq!(failed, ["3: git switch main"]);
+}
+
+#[test]
+fn json_has_every_command_with_every_answer() {
+    let (json, _) = report("json");
+    let audit: Value = serde_json::from_str(&json).unwrap();
+    let commands = audit["commands"].as_array().unwrap();
+    assert_eq!(commands.len(), 4);
+    assert_eq!(commands[1]["verdicts"]["strict"]["rule"], "git.remote");
+    assert_eq!(commands[1]["expected"], "deny");
+}

@@ -1,0 +1,44 @@
+//! `guard policy …` as a program.
+
+use serde_json::Value;
+
+use crate::support::{Scratch, guard, text};
+
+#[test]
+fn list_show_and_diff() {
+    let run = |args: &[&str]| {
+        let output = guard().arg("policy").args(args).output().unwrap();
+        format!("$ guard policy {}\n{}", args.join(" "), text(&output))
+    };
+    insta::assert_snapshot!("list", run(&["list"]));
+    insta::assert_snapshot!("show_effective", run(&["show", "auditor", "--effective"]));
+    insta::assert_snapshot!("diff", run(&["diff", "strict", "standard"]));
+    assert_eq!(guard().args(["policy", "diff", "strict", "strict"]).output().unwrap().status.code(), Some(0));
+    let json: Value = serde_json::from_slice(
+        &guard().args(["policy", "show", "strict", "--json"]).output().unwrap().stdout,
+    )
+    .unwrap();
+    assert_eq!(json["git_default_action"], "deny");
+}
+
+#[test]
+fn a_shown_policy_can_be_used_as_a_file() {
+    let scratch = Scratch::new("shown");
+    let shown = guard().args(["policy", "show", "strict"]).output().unwrap();
+    let path = scratch.write("mine.toml", shown.stdout);
+    let lint = guard().args(["policy", "lint"]).arg(&path).output().unwrap();
+    assert_eq!(lint.status.code(), Some(0), "{}", text(&lint));
+    let check = guard().args(["check", "--policy"]).arg(&path).args(["--", "git", "push"]).output().unwrap();
+    assert_eq!(check.status.code(), Some(1));
+}
+
+#[test]
+fn lint_prints_json_for_machines() {
+    let scratch = Scratch::new("lint");
+    let path = scratch.write("a.toml", "version = 1\nname = \"a\"\nx = 1\n");
+    let output = guard().args(["policy", "lint", "--json"]).arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let json: Value = serde_json::from_str(&text(&output)).unwrap();
+    assert_eq!(json["ok"], false);
+    assert_eq!(json["problems"][0]["source"]["line"], 3);
+}

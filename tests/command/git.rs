@@ -1,0 +1,74 @@
+//! Details of git commands that a verdict alone does not show.
+
+use guard::command::{Context, Effects, Folder, Intent, Request, analyze};
+
+fn first(text: &str) -> Intent {
+    let context = Context { folder: Folder::Known(b"/work/tree".to_vec()), ..Context::default() };
+    analyze(&Request::Shell(text.as_bytes().to_vec()), &context).intents.remove(0)
+}
+
+#[test]
+fn refs_are_named_in_full() {
+    let refs = |text: &str| -> Vec<String> {
+        let git = first(text).git.unwrap();
+        git.refs.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    };
+    assert_eq!(refs("git branch -D main dev"), ["refs/heads/main", "refs/heads/dev"]);
+    assert_eq!(refs("git tag -f v1"), ["refs/tags/v1"]);
+    assert_eq!(refs("git update-ref refs/heads/main HEAD"), ["refs/heads/main", "HEAD"]);
+    assert_eq!(refs("git switch -c topic"), ["refs/heads/topic"]);
+    assert!(refs("git branch --list main").is_empty());
+}
+
+#[test]
+fn flags_carry_their_full_names() {
+    let flags = |text: &str| first(text).git.unwrap().flags;
+    assert_eq!(flags("git commit --amen -qam x"), ["--amend", "--quiet", "--all", "--message"]);
+    assert_eq!(flags("git commit -nm x"), ["--no-verify", "--message"]);
+    assert_eq!(flags("git commit -m -n"), ["--message"]);
+    assert_eq!(flags("git log -n 3"), ["--max-count"]);
+}
+
+#[test]
+fn the_repository_a_command_acts_on() {
+    let elsewhere = |text: &str| {
+        let context = Context { folder: Folder::Known(b"/work/tree".to_vec()), ..Context::default() };
+        let analysis = analyze(&Request::Shell(text.as_bytes().to_vec()), &context);
+        analysis.intents.iter().any(|intent| intent.effects.intersects(Effects::GIT_ELSEWHERE))
+    };
+    for text in [
+        "git -C .. add .",
+        "cd /srv && git commit -m x",
+        "git --git-dir=/x/.git add .",
+        "GIT_DIR=/x git add .",
+        "git -C sub/../.. add .",
+    ] {
+        assert!(elsewhere(text), "{text}");
+    }
+    for text in [
+        "git -C sub add .",
+        "cd sub && git commit -m x",
+        "(cd /srv); git add .",
+        "git -C .. log",
+        "cd $X && git add .",
+    ] {
+        assert!(!elsewhere(text), "{text}");
+    }
+}
+
+#[test]
+fn the_resolved_file_decides_what_a_renamed_program_is() {
+    let context = Context {
+        folder: Folder::Known(b"/work/tree".to_vec()),
+        resolved: Some(b"/usr/bin/git".to_vec()),
+        ..Context::default()
+    };
+    let argv = |words: &[&str]| Request::Argv(words.iter().map(|word| word.as_bytes().to_vec()).collect());
+    let intent = analyze(&argv(&["./harmless", "checkout", "main"]), &context).intents.remove(0);
+    assert_eq!(intent.git.unwrap().verb, b"checkout");
+    let intent = analyze(&argv(&["git-reset", "--hard"]), &context).intents.remove(0);
+    assert_eq!(intent.git.unwrap().verb, b"reset");
+    let context = Context { resolved: Some(b"/usr/bin/busybox".to_vec()), ..context };
+    let analysis = analyze(&argv(&["sh", "-c", "git push"]), &context);
+    assert!(analysis.intents.iter().any(|intent| intent.git.as_ref().is_some_and(|git| git.verb == b"push")));
+}

@@ -1,0 +1,4 @@
+mod bad_input;
+mod git;
+mod real_bash;
+mod real_git;

@@ -1,0 +1,167 @@
+//! The parser against the real bash: what `bash -n` accepts must be understood.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use guard::command::accepts_shell_text;
+
+fn bash_accepts(path: &Path) -> bool {
+    Command::new("bash")
+        .arg("-n")
+        .arg(path)
+        .output()
+        .is_ok_and(|output| output.status.success() && output.stderr.is_empty())
+}
+
+/// Shell scripts of this machine, a few hundred of them.
+fn scripts() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in [
+        "/usr/bin",
+        "/usr/sbin",
+        "/etc/init.d",
+        "/usr/lib/git-core",
+        "/usr/share/doc",
+        "/var/lib/dpkg/info",
+        "/etc/profile.d",
+    ] {
+        collect(Path::new(folder), 2, &mut found);
+    }
+    found.sort();
+    found
+}
+
+fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
+        if metadata.is_dir() && depth > 0 {
+            collect(&path, depth - 1, found);
+        } else if metadata.is_file() && metadata.len() < 300_000 && is_shell_script(&path) {
+            found.push(path);
+        }
+    }
+}
+
+fn is_shell_script(path: &Path) -> bool {
+    use std::io::Read;
+    let mut head = [0u8; 64];
+    let Ok(read) = std::fs::File::open(path).and_then(|mut file| file.read(&mut head)) else { return false };
+    let line = String::from_utf8_lossy(&head[..read]);
+    let first = line.lines().next().unwrap_or_default();
+    first.starts_with("#!")
+        && (first.contains("/sh")
+            || first.contains("bash")
+            || first.contains("dash")
+            || first.contains("env sh"))
+}
+
+#[test]
+fn scripts_that_bash_accepts_are_accepted() {
+    if Command::new("bash").arg("--version").output().is_err() {
+        eprintln!("SKIP: bash is not installed");
+        return;
+    }
+    let scripts = scripts();
+    let mut checked = 0;
+    let mut refused = Vec::new();
+    for path in &scripts {
+        let text = std::fs::read(path).unwrap_or_default();
+        match accepts_shell_text(&text) {
+            Ok(()) => checked += 1,
+            Err(error) if bash_accepts(path) => refused.push(format!("{}: {error}", path.display())),
+            Err(_) => {}
+        }
+    }
+    assert!(refused.is_empty(), "{} of {} refused:\n{}", refused.len(), scripts.len(), refused.join("\n"));
+    assert!(checked >= 50, "only {checked} scripts on this machine");
+    println!("{checked} scripts understood");
+}
+
+/// Constructs that are easily got wrong; each is checked with bash itself first.
+#[test]
+fn constructs_that_bash_accepts_are_accepted() {
+    let texts: &[&str] = &[
+        "echo a#b # comment",
+        "case $x in (a|b) echo;; *) ;; esac",
+        "case x in esac",
+        "for ((i=0;i<3;i++)); do echo $i; done",
+        "for i do echo $i; done",
+        "for i in a; { echo; }",
+        "select x in a b; do break; done",
+        "while read -r l; do :; done < <(ls)",
+        "f() ( cd x )",
+        "function f { :; }",
+        "function f() { :; } > log",
+        "[[ $a =~ ^(a|b)+$ && -f x || ! ( $b < c ) ]]",
+        "[[ a == *.c ]] && echo",
+        "(( a = 1 , b << 2 ))",
+        "((echo a); (echo b))",
+        "$( (echo a) ; echo b)",
+        "echo $(( (1+2)*3 ))",
+        "echo \"${a:-\"b c\"}\" ${a//x/y} ${#a} ${!a} ${a[@]:1:2} ${a^^} ${a@Q}",
+        "a=(1 2 [5]=x \"y z\"); a+=(b); a[1]=c; a[i+1]+=d",
+        "declare -A m=([a]=1 [b]=2)",
+        "cat <<A <<B\na\nA\nb\nB\n",
+        "cat <<-'E O F'\n\tx $(y)\n\tE O F\n",
+        "cat <<E\n$(echo `date`) ${x:-\"}\"}\nE\n",
+        "echo $'a\\'b' $\"loc\"",
+        "echo `echo \\`echo a\\``",
+        "! true",
+        "time -p ls | wc",
+        "time",
+        "coproc NAME { ls; }",
+        "coproc ls -l",
+        "exec {fd}<>file 3>&- 2>&1 &>all",
+        "echo a >&2 <&3 >|f",
+        "if ! a; then b; elif c; then d; else e; fi",
+        "{ a; } 2>/dev/null | b &",
+        "a && b || c &\nwait",
+        "x=1 y=2 cmd",
+        "echo {a,b}{1..3} {1..10..2}",
+        "echo @(a|b) !(c) +(d)",
+        "shopt -s extglob\nls !(*.c)",
+        "echo \"a `b \"c\" d` e\"",
+        "trap 'echo \"bye\"' EXIT",
+        "echo ${x:-'a b'} \"${x:-'a}\"",
+        "cat <<'EOF'\n$(((\nEOF\n",
+        "a=\nb",
+        "echo \\\nfoo",
+        "until a; do b; done",
+        "case \"$1\" in -h|--help) usage ;; [0-9]*) n=$1 ;& ?) x ;;& esac",
+        "echo $[1+2]",
+        "if [ a = b ]; then :; fi",
+        "echo a;# comment\necho b",
+        "{ echo a\n}",
+        "(\necho a\n)",
+        "foo() {\n  bar\n}\nfoo",
+        "echo \"$(cat <<X\nin )\nX\n)\"",
+        "[ -f x ] && . ./x",
+        "x=$(case a in a) echo;; esac)",
+        "x=`case a in (a) echo;; esac`",
+        "echo ${a:=$(b)} ${c:?\"d e\"} ${e%%*(x)}",
+        "a=b\\\nc d",
+        "alias l='ls -l'",
+        "let 'a = b + 1'",
+        "((i++)) || true",
+        "while :; do break; done; echo x",
+        "printf '%s\\n' \"${arr[@]}\" >&2",
+        "if (( a > 0 )); then b; fi",
+        "for x in \"$@\"; do case $x in a) continue 2;; esac; done",
+        "eval \"$(a b)\"",
+        "diff <(a) <(b) > >(c)",
+        "echo $(<file)",
+        "2>&1 ls",
+        "<in cat >out",
+    ];
+    for text in texts {
+        let bash = Command::new("bash").args(["-O", "extglob", "-n", "-c", text]).output().unwrap();
+        assert!(
+            bash.status.success(),
+            "bash itself refuses {text:?}: {}",
+            String::from_utf8_lossy(&bash.stderr)
+        );
+        assert_eq!(accepts_shell_text(text.as_bytes()), Ok(()), "{text:?}");
+    }
+}

@@ -1,0 +1,217 @@
+//! What holds for any command and any policy.
+
+use guard::decide::load_text;
+use guard::policy::{Action, Policy};
+use proptest::prelude::*;
+
+use crate::support::{argv, shell, source, strict};
+
+/// Words that mean something to the analysis, and a few that mean nothing.
+fn word() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => prop::sample::select(vec![
+            "git", "checkout", "commit", "-m", "--amend", "status", "branch", "-D", "main", "-C", "..", "-c", "alias.x=reset", "x", "push",
+            "--no-verify", "stash", "pop", "config", "a.b", "sudo", "ssh", "docker", "ls", "-l", "env", "A=1", "nohup", "timeout", "5", "xargs",
+            "find", ".", "-exec", "{}", ";", "bash", "-c", "sh", "python3", "-e", "rm", "-rf", ".git", "/etc/passwd", "~/.ssh/id", "cargo", "publish",
+            "npm", "run", "--", "-", "-n", "--git-dir=/x", "restore", "--staged", "tag", "log", "--output=/etc/x", "GIT_DIR=/x", "git-reset",
+        ])
+        .prop_map(str::to_string),
+        1 => "[a-zA-Z0-9 =:/.'\"$`\\\\(){}<>|&;*?~#!%+-]{0,12}",
+    ]
+}
+
+fn words() -> impl Strategy<Value = Vec<String>> {
+    (word().prop_filter("a program", |word| !word.is_empty()), prop::collection::vec(word(), 0..7))
+        .prop_map(|(first, rest)| std::iter::once(first).chain(rest).collect())
+}
+
+/// Shell-looking text with every kind of bracket and quote.
+fn text() -> impl Strategy<Value = String> {
+    prop::collection::vec(
+        prop_oneof![
+            word(),
+            prop::sample::select(vec![
+                ";",
+                "&&",
+                "||",
+                "|",
+                "&",
+                "\n",
+                "(",
+                ")",
+                "{",
+                "}",
+                "$(",
+                ")",
+                "`",
+                "'",
+                "\"",
+                "<<E\n",
+                "\nE\n",
+                "<<<",
+                ">",
+                "2>&1",
+                "<(",
+                "if",
+                "then",
+                "fi",
+                "for",
+                "in",
+                "do",
+                "done",
+                "case",
+                "esac",
+                ";;",
+                "while",
+                "[[",
+                "]]",
+                "((",
+                "))",
+                "${",
+                "$x",
+                "\\",
+                "#",
+                "!",
+                "function",
+                "f()",
+                "time",
+                "eval",
+                "trap",
+                "alias g=git",
+                "g",
+                "x=git",
+                "$x",
+            ])
+            .prop_map(str::to_string),
+        ],
+        0..24,
+    )
+    .prop_map(|parts| parts.join(" "))
+}
+
+/// The same decision, by the same rule.
+fn same(a: &guard::decide::Verdict, b: &guard::decide::Verdict) -> bool {
+    a.action() == b.action() && (a.action() == Action::Allow || a.cause.rule == b.cause.rule)
+}
+
+/// Too deep or too large only because of what was put around it.
+fn is_limit(verdict: &guard::decide::Verdict) -> bool {
+    matches!(verdict.cause.rule.as_str(), "input.depth" | "input.size" | "input.count")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_get_a_verdict(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let strict = strict();
+        prop_assert!(!shell(strict, &bytes).cause.reason.is_empty());
+        prop_assert!(!argv(strict, &[bytes]).cause.reason.is_empty());
+    }
+
+    #[test]
+    fn any_shell_like_text_gets_a_verdict(text in text()) {
+        prop_assert!(!shell(strict(), &text).cause.reason.is_empty());
+    }
+
+    #[test]
+    fn wrappers_get_the_verdict_of_their_command(words in words()) {
+        let strict = strict();
+        let plain = argv(strict, &words);
+        for wrapper in [&["env", "A=1"][..], &["nohup"], &["nice", "-n", "5"], &["timeout", "-k", "1", "5"], &["setsid"], &["stdbuf", "-oL"]] {
+            // `env A=1` followed by another assignment or an option is a longer `env`, not the same command.
+            if wrapper[0] == "env" && (words[0].contains('=') || words[0].starts_with('-')) || words[0].starts_with('-') {
+                continue;
+            }
+            let wrapped: Vec<String> = wrapper.iter().map(|word| (*word).to_string()).chain(words.iter().cloned()).collect();
+            let verdict = argv(strict, &wrapped);
+            prop_assert!(same(&verdict, &plain) || is_limit(&verdict), "{wrapped:?}: {verdict:?} against {plain:?}");
+        }
+    }
+
+    #[test]
+    fn a_shell_gets_the_verdict_of_its_text(text in text()) {
+        let strict = strict();
+        let plain = shell(strict, &text);
+        let wrapped = argv(strict, &["bash", "-c", &text]);
+        // A shell with nothing to run is not an empty command.
+        if plain.cause.rule != "input.empty" {
+            prop_assert!(same(&wrapped, &plain) || is_limit(&wrapped), "{text:?}: {wrapped:?} against {plain:?}");
+        }
+    }
+
+    #[test]
+    fn quoting_words_for_a_shell_changes_nothing(words in words()) {
+        let strict = strict();
+        // Builtins of a shell mean more in a shell than as a program; assignments and reserved words are quoted away.
+        let builtin = ["cd", "eval", "alias", "export", "trap", "source", ".", "builtin", "command", "exec"];
+        prop_assume!(!builtin.contains(&words[0].as_str()));
+        let text = shell_words::join(&words);
+        let (a, b) = (argv(strict, &words), shell(strict, &text));
+        prop_assert!(same(&a, &b) || is_limit(&b), "{text}: {a:?} against {b:?}");
+    }
+
+    #[test]
+    fn appending_commands_never_loosens(first in text(), second in words()) {
+        let strict = strict();
+        let denied = shell(strict, &first);
+        if denied.action() == Action::Deny && denied.cause.rule != "input.syntax" && denied.cause.rule != "input.empty" {
+            let joined = format!("{first}\n{}", shell_words::join(&second));
+            prop_assert_eq!(shell(strict, joined).action(), Action::Deny);
+        }
+    }
+}
+
+fn action() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["allow", "ask", "deny"])
+}
+
+/// A rule with random conditions.
+fn rule() -> impl Strategy<Value = String> {
+    let condition = prop::sample::select(vec![
+        "program = \"git\"",
+        "program = \"*\"",
+        "program = [\"ls\", \"sudo\"]",
+        "verb = \"checkout\"",
+        "verb = [\"stash pop\", \"commit\"]",
+        "effects = \"git.reads\"",
+        "effects = [\"fs.writes\", \"git.refs\"]",
+        "args = \"-*\"",
+        "flags = \"--amend\"\nverb = \"commit\"",
+        "paths = \"/etc/**\"",
+        "only_effects = \"git.reads\"\nprogram = \"git\"",
+        "verb = \"fetch\"",
+    ]);
+    (condition, action()).prop_map(|(condition, action)| format!("{condition}\naction = \"{action}\"\n"))
+}
+
+fn rules(prefix: &'static str) -> impl Strategy<Value = String> {
+    prop::collection::vec(rule(), 0..5).prop_map(move |rules| {
+        rules
+            .iter()
+            .enumerate()
+            .map(|(index, rule)| format!("[[command]]\nid = \"{prefix}{index}\"\nreason = \"r\"\n{rule}"))
+            .collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    /// A policy that extends another without `override` is nowhere looser.
+    #[test]
+    fn merging_never_loosens(
+        parent_rules in rules("p"), child_rules in rules("c"), defaults in (action(), action()), commands in prop::collection::vec(words(), 8)
+    ) {
+        let folder = crate::support::Scratch::new("merge");
+        let parent_text = format!("version = 1\nname = \"p\"\ndefault_action = \"{}\"\n[git]\ndefault_action = \"{}\"\n{parent_rules}", defaults.0, defaults.1);
+        let path = folder.write("p.toml", &parent_text);
+        let parent: Policy = load_text(source(&parent_text), &Default::default()).unwrap();
+        let child_text = format!("version = 1\nname = \"c\"\nextends = {:?}\n{child_rules}", path.display().to_string());
+        let child: Policy = load_text(source(&child_text), &Default::default()).unwrap();
+        for words in commands {
+            let (loose, tight) = (argv(&parent, &words), argv(&child, &words));
+            prop_assert!(tight.action() >= loose.action(), "{words:?}\n{parent_text}\n{child_text}\n{loose:?}\n{tight:?}");
+        }
+    }
+}

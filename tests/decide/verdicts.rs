@@ -1,0 +1,93 @@
+//! What a verdict says, whole.
+
+use crate::support::{policy, shell};
+
+#[test]
+fn messages_for_the_agent() {
+    let strict = policy("strict");
+    let lines: Vec<String> = [
+        "git checkout main",
+        "make && env -i bash -xc 'g\"\"it switch main'",
+        "sudo ls",
+        "git lfs pull",
+        "echo x > .git/HEAD",
+        "cat ~/.ssh/id_rsa",
+        "echo 'unterminated",
+        "",
+    ]
+    .iter()
+    .map(|text| shell(&strict, text).refusal_line())
+    .collect();
+    insta::assert_snapshot!("refusal_lines", lines.join("\n"));
+}
+
+#[test]
+fn the_part_that_caused_it_is_named() {
+    let strict = policy("strict");
+    let part = |text: &str| shell(&strict, text).part.unwrap_or_default();
+    assert_eq!(part("ls && (cd x; make | xargs -n1 git reset --hard) && echo done"), "git reset --hard …");
+    assert_eq!(part("find . -name '*.c' -exec sudo rm {} +"), "sudo rm {}");
+    assert_eq!(part("git log; git push"), "git push");
+}
+
+#[test]
+fn deny_beats_ask_beats_allow_and_the_first_of_equals_is_named() {
+    let text = r#"
+version = 1
+name = "t"
+[[command]]
+id = "a"
+program = "tool"
+action = "allow"
+reason = "r"
+[[command]]
+id = "b"
+program = "tool"
+args = "ask*"
+action = "ask"
+reason = "r"
+[[command]]
+id = "c"
+program = "tool"
+args = "*deny"
+action = "deny"
+reason = "r"
+[[command]]
+id = "d"
+program = "tool"
+args = "*deny"
+action = "deny"
+reason = "r"
+"#;
+    let policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
+    let rule = |text: &str| shell(&policy, text).cause.rule;
+    assert_eq!(rule("tool"), "a");
+    assert_eq!(rule("tool ask"), "b");
+    assert_eq!(rule("tool ask deny"), "c");
+    assert_eq!(rule("tool askdeny"), "c");
+    assert_eq!(rule("tool ask; tool x deny"), "c");
+}
+
+#[test]
+fn what_is_only_known_when_it_runs_is_marked() {
+    use guard::decide::Decision;
+    let strict = policy("strict");
+    for text in [
+        "git $VERB main",
+        "$TOOL x",
+        "eval \"$X\"",
+        "bash -c \"$X\"",
+        "curl x | sh",
+        "python3 -c 'print(1)'",
+        "/usr/bin/gi? push",
+    ] {
+        match shell(&strict, text).decision {
+            Decision::Allow(conditions) => assert!(!conditions.deferred.is_empty(), "{text}"),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    match shell(&strict, "ls -l && git status").decision {
+        Decision::Allow(conditions) => assert!(conditions.deferred.is_empty()),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,108 @@
+//! Holds the code to the map of rooms in `lib.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Room → rooms it may use, from the table in `lib.rs`.
+fn map() -> BTreeMap<String, BTreeSet<String>> {
+    let text = std::fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let lines = text
+        .lines()
+        .skip_while(|line| !line.contains("```text"))
+        .skip(1)
+        .take_while(|line| !line.contains("```"));
+    let mut map = BTreeMap::new();
+    for line in lines {
+        let line = line.trim_start_matches("//!").trim();
+        let (room, rest) = line.split_once('─').unwrap();
+        let uses = rest.split("  ").next().unwrap();
+        map.insert(room.trim().to_string(), uses.split_whitespace().map(str::to_string).collect());
+    }
+    map
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn rooms_use_only_the_rooms_the_map_allows() {
+    let map = map();
+    assert!(map.len() >= 5, "the map in lib.rs was not found");
+    let mut wrong = Vec::new();
+    for (room, allowed) in &map {
+        let mut files = Vec::new();
+        sources(&root().join("src").join(room), &mut files);
+        assert!(!files.is_empty(), "the room {room} has no files");
+        for file in files {
+            for (number, line) in std::fs::read_to_string(&file).unwrap().lines().enumerate() {
+                for used in line.split("crate::").skip(1) {
+                    let used: String =
+                        used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                    if map.contains_key(&used) && used != *room && !allowed.contains(&used) {
+                        wrong.push(format!("{}:{}: {room} must not use {used}", file.display(), number + 1));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_folder_is_a_room_of_the_map() {
+    let map = map();
+    for entry in std::fs::read_dir(root().join("src")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            assert!(map.contains_key(&name), "src/{name} is not in the map of lib.rs");
+        }
+    }
+}
+
+/// What only one room may do, by the words that do it.
+#[test]
+fn only_the_right_rooms_print_and_do_input_and_output() {
+    let print = ["println!", "eprintln!", "io::stdout", "io::stderr"];
+    let files_and_processes = ["std::fs", "process::Command", "std::net", "std::env::var"];
+    let rules: [(&[&str], &[&str]); 2] = [(&print, &["cli"]), (&files_and_processes, &["cli", "policy"])];
+    let mut found = Vec::new();
+    sources(&root().join("src"), &mut found);
+    for file in found {
+        let relative = file.strip_prefix(root().join("src")).unwrap().to_path_buf();
+        let room = relative.components().next().unwrap().as_os_str().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&file).unwrap();
+        for (words, rooms) in rules {
+            for word in words {
+                let used =
+                    text.lines().any(|line| line.contains(word) && !line.trim_start().starts_with("//"));
+                assert!(!used || rooms.contains(&room.as_str()), "{} uses {word}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_tests_are_all_in_the_integration_binary() {
+    let mut files = Vec::new();
+    sources(&root().join("tests"), &mut files);
+    let all: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    for file in &files {
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        if name != "main" && name != "mod" {
+            assert!(all.contains(&format!("mod {name};")), "{} is in no module", file.display());
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The policies that come with the program.
+
+use guard::decide;
+use guard::policy::{Folders, Severity};
+
+use crate::support::built_in;
+
+#[test]
+fn every_one_loads_with_its_examples() {
+    for name in built_in() {
+        let policy =
+            decide::load(name, &Folders::default(), true).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        assert_eq!(policy.name, name);
+        assert!(!policy.description.is_empty(), "{name}");
+        assert!(
+            policy.remarks.iter().all(|remark| remark.severity == Severity::Note),
+            "{name}: {:?}",
+            policy.remarks
+        );
+    }
+}
+
+#[test]
+fn every_rule_explains_itself() {
+    for name in built_in() {
+        for rule in crate::support::policy(name).rules {
+            assert!(rule.reason.ends_with('.'), "{name} {}: {}", rule.id, rule.reason);
+            let denies = rule.action != guard::policy::Action::Allow;
+            assert!(
+                !denies || !rule.instead.is_empty(),
+                "{name} {} does not say what to do instead",
+                rule.id
+            );
+            assert!(!rule.examples.is_empty(), "{name} {} has no examples", rule.id);
+        }
+    }
+}
+
+#[test]
+fn an_example_that_no_longer_holds_is_found() {
+    let (_, strict) = guard::policy::BUILT_IN[0];
+    let broken = strict.replacen("\"git checkout main\",", "\"git status\",", 1);
+    assert_ne!(broken, strict);
+    assert!(decide::load_text(crate::support::source(&broken), &Folders::default()).is_err());
+}

@@ -1,0 +1,4 @@
+mod built_in;
+mod errors;
+mod finding;
+mod schema;

@@ -1,0 +1,73 @@
+//! The published schemas: as committed, and true of what they describe.
+
+use std::path::PathBuf;
+
+use guard::cli::SCHEMAS;
+use serde_json::Value;
+
+use crate::support::{guard, text};
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("schemas")
+}
+
+/// `GUARD_UPDATE_SCHEMAS=1 cargo test` writes them.
+#[test]
+fn committed_schemas_are_those_the_program_makes() {
+    for (name, make) in SCHEMAS {
+        let path = folder().join(name);
+        let made = format!("{}\n", serde_json::to_string_pretty(&make()).unwrap());
+        if std::env::var_os("GUARD_UPDATE_SCHEMAS").is_some() {
+            std::fs::create_dir_all(folder()).unwrap();
+            std::fs::write(&path, &made).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            committed == made,
+            "schemas/{name} is not what the program makes; run GUARD_UPDATE_SCHEMAS=1 cargo test schema"
+        );
+    }
+}
+
+fn as_json(toml: &str) -> Value {
+    serde_json::to_value(toml::from_str::<toml::Table>(toml).unwrap()).unwrap()
+}
+
+#[test]
+fn built_in_policies_fit_the_schema_and_mistakes_do_not() {
+    let validator = jsonschema::validator_for(&guard::policy::schema()).unwrap();
+    for (name, text) in guard::policy::BUILT_IN {
+        let errors: Vec<String> =
+            validator.iter_errors(&as_json(text)).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{name}: {}", errors.join("\n"));
+    }
+    for wrong in [
+        "version = 2\nname = \"a\"",
+        "version = 1",
+        "version = 1\nname = \"a\"\nx = 1",
+        "version = 1\nname = \"a\"\n[[command]]\nid = \"a\"\naction = \"no\"\nreason = \"r\"",
+    ] {
+        assert!(!validator.is_valid(&as_json(wrong)), "{wrong}");
+    }
+}
+
+#[test]
+fn verdicts_fit_the_schema() {
+    let schema = SCHEMAS.iter().find(|(name, _)| *name == "check.schema.json").unwrap().1();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for command in [
+        &["git", "push"][..],
+        &["ls"],
+        &["git", "-c", "alias.x=!ls", "x"],
+        &["bash", "-c", "$X; echo > f"],
+        &[""],
+    ] {
+        let output = guard().args(["check", "--json", "--"]).args(command).output().unwrap();
+        let json: Value = serde_json::from_str(&text(&output)).unwrap();
+        let errors: Vec<String> = validator.iter_errors(&json).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{command:?}: {}", errors.join("\n"));
+        for key in ["decision", "rule", "reason", "instead", "source"] {
+            assert!(json.get(key).is_some(), "{command:?} lacks {key}");
+        }
+    }
+}
