@@ -56,8 +56,11 @@ impl Corpus {
     /// Reads a corpus from its text.
     pub fn parse(name: &str, text: &str) -> Result<Self, CorpusError> {
         let mut corpus = Self { name: name.to_string(), policy: None, cases: Vec::new() };
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (index, line) in text.lines().enumerate() {
-            if let Some(policy) = line.strip_prefix("#! policy:") {
+            let directive =
+                line.strip_prefix("#!").and_then(|rest| rest.trim_start().strip_prefix("policy:"));
+            if let Some(policy) = directive {
                 corpus.policy = Some(policy.trim().to_string());
             } else if !line.trim().is_empty() && !line.starts_with('#') {
                 let case = case(index + 1, line).map_err(|problem| CorpusError {
@@ -73,15 +76,16 @@ impl Corpus {
 }
 
 fn case(line: usize, text: &str) -> Result<Case, String> {
-    let (label, text) = match text.split_once('\t') {
-        Some(("allow", rest)) => (Some(Action::Allow), rest),
-        Some(("ask", rest)) => (Some(Action::Ask), rest),
-        Some(("deny", rest)) => (Some(Action::Deny), rest),
-        Some((label, _)) if !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_lowercase()) => {
-            return Err(format!("unknown label `{label}`; a label is allow, ask or deny"));
-        }
-        _ => (None, text),
-    };
+    let (label, text) =
+        match text.split_once('\t').map(|(label, rest)| (label.trim().to_ascii_lowercase(), rest)) {
+            Some((label, rest)) if label == "allow" => (Some(Action::Allow), rest),
+            Some((label, rest)) if label == "ask" => (Some(Action::Ask), rest),
+            Some((label, rest)) if label == "deny" => (Some(Action::Deny), rest),
+            Some((label, _)) if !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
+                return Err(format!("unknown label `{label}`; a label is allow, ask or deny"));
+            }
+            _ => (None, text),
+        };
     Ok(Case { line, label, text: text.to_string(), request: request(text)? })
 }
 

@@ -9,7 +9,7 @@ mod snapshot;
 
 pub use corpus::{Case, Corpus, CorpusError};
 pub use report::{junit, sarif, text};
-pub use snapshot::{Change, compare};
+pub use snapshot::{Change, SnapshotError, compare};
 
 use crate::command::{Context, Folder};
 use crate::decide::judge;
@@ -20,6 +20,8 @@ use crate::policy::{Action, Policy};
 pub struct Audit {
     /// The policies asked, in order.
     pub policies: Vec<String>,
+    /// Corpora with labels that none of these policies is meant by, and the policy they name.
+    pub unused_labels: Vec<(String, Option<String>)>,
     /// One row a case.
     pub rows: Vec<Row>,
 }
@@ -64,11 +66,15 @@ impl Row {
 pub fn run(policies: &[Policy], corpora: &[Corpus]) -> Audit {
     let context = Context { folder: Folder::Known(b"/work/tree".to_vec()), ..Context::default() };
     let mut rows = Vec::new();
+    let mut unused_labels = Vec::new();
     for corpus in corpora {
         let labelled = match &corpus.policy {
             Some(name) => policies.iter().position(|policy| policy.name == *name),
             None => (policies.len() == 1).then_some(0),
         };
+        if labelled.is_none() && corpus.cases.iter().any(|case| case.label.is_some()) {
+            unused_labels.push((corpus.name.clone(), corpus.policy.clone()));
+        }
         for case in &corpus.cases {
             let verdicts = policies.iter().map(|policy| answer(policy, case, &context)).collect();
             rows.push(Row {
@@ -80,7 +86,7 @@ pub fn run(policies: &[Policy], corpora: &[Corpus]) -> Audit {
             });
         }
     }
-    Audit { policies: policies.iter().map(|policy| policy.name.clone()).collect(), rows }
+    Audit { policies: policies.iter().map(|policy| policy.name.clone()).collect(), unused_labels, rows }
 }
 
 fn answer(policy: &Policy, case: &Case, context: &Context) -> Answer {

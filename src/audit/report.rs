@@ -9,16 +9,17 @@ use serde_json::{Value, json};
 use super::{Answer, Audit, Row};
 use crate::policy::Action;
 
-/// The table: a line a case, grouped by corpus. The first policy's answer, then those of the policies that differ.
+/// The table: a line a case, grouped by corpus. The first policy's answer, then those of the policies that differ, a
+/// tab, the command.
 pub fn text(audit: &Audit) -> String {
     let mut out = format!("policies: {}\n", audit.policies.join(" "));
     let mut corpus = "";
     for row in &audit.rows {
         if row.corpus != corpus {
             corpus = &row.corpus;
-            let _ = write!(out, "\n{corpus}\n");
+            let _ = write!(out, "\n# {corpus}\n");
         }
-        let _ = writeln!(out, "{:<44} {}", answers(audit, row), row.text);
+        let _ = writeln!(out, "{:<28}\t{}", answers(audit, row), row.text);
     }
     out
 }
@@ -74,7 +75,8 @@ pub fn junit(audit: &Audit) -> Result<String, quick_junit::SerializeError> {
 
 /// Control characters cannot stand in XML.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let fits = |c: char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
+    text.chars().map(|c| if fits(c) { c } else { '\u{fffd}' }).collect()
 }
 
 /// SARIF 2.1.0: a result for every case that is not allowed, and an error for each that contradicts its label.

@@ -55,58 +55,65 @@ impl fmt::Display for Change {
     }
 }
 
+/// A line of a snapshot that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} of the snapshot is neither a heading nor `ANSWER<TAB>COMMAND`")]
+pub struct SnapshotError {
+    /// The line, from 1.
+    pub line: usize,
+}
+
 /// What differs between a snapshot's text and today's table.
-pub fn compare(snapshot: &str, today: &str) -> Vec<Change> {
-    let (old_policies, old) = parse(snapshot);
-    let (new_policies, new) = parse(today);
+pub fn compare(snapshot: &str, today: &str) -> Result<Vec<Change>, SnapshotError> {
+    let (old, new) = (Table::parse(snapshot)?, Table::parse(today)?);
     let mut changes = Vec::new();
-    if old_policies != new_policies {
-        changes.push(Change::Policies { was: old_policies.to_string(), is: new_policies.to_string() });
+    if old.policies != new.policies {
+        changes.push(Change::Policies { was: old.policies.to_string(), is: new.policies.to_string() });
     }
-    let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+    let keys: BTreeSet<_> = old.answers.keys().chain(new.answers.keys()).collect();
     for key @ (corpus, text) in keys {
-        let (corpus, text) = (corpus.to_string(), text.to_string());
-        match (old.get(key), new.get(key)) {
-            (Some(was), Some(is)) if was == is => {}
-            (Some(was), Some(is)) => {
-                changes.push(Change::Answer { corpus, text, was: was.to_string(), is: is.to_string() });
+        let nothing = Vec::new();
+        let was = old.answers.get(key).unwrap_or(&nothing);
+        let is = new.answers.get(key).unwrap_or(&nothing);
+        // A command may stand in a corpus more than once.
+        for index in 0..was.len().max(is.len()) {
+            let (corpus, text) = (corpus.to_string(), text.to_string());
+            match (was.get(index), is.get(index)) {
+                (Some(was), Some(is)) if was == is => {}
+                (Some(was), Some(is)) => {
+                    changes.push(Change::Answer { corpus, text, was: was.to_string(), is: is.to_string() });
+                }
+                (None, Some(is)) => changes.push(Change::Added { corpus, text, is: is.to_string() }),
+                (Some(_), None) => changes.push(Change::Removed { corpus, text }),
+                (None, None) => {}
             }
-            (None, Some(is)) => changes.push(Change::Added { corpus, text, is: is.to_string() }),
-            (Some(_), None) => changes.push(Change::Removed { corpus, text }),
-            (None, None) => {}
         }
     }
-    changes
+    Ok(changes)
 }
 
-/// A table's policies, and its answers by corpus and command.
-fn parse(table: &str) -> (&str, BTreeMap<(&str, &str), &str>) {
-    let mut policies = "";
-    let mut corpus = "";
-    let mut answers = BTreeMap::new();
-    for line in table.lines() {
-        if let Some(rest) = line.strip_prefix("policies: ") {
-            policies = rest;
-        } else if let Some((answer, text)) = split(line) {
-            answers.insert((corpus, text), answer);
-        } else if !line.is_empty() {
-            corpus = line;
+/// A table taken apart: its policies, and its answers by corpus and command.
+#[derive(Default)]
+struct Table<'t> {
+    policies: &'t str,
+    answers: BTreeMap<(&'t str, &'t str), Vec<&'t str>>,
+}
+
+impl<'t> Table<'t> {
+    fn parse(text: &'t str) -> Result<Self, SnapshotError> {
+        let mut table = Self::default();
+        let mut corpus = "";
+        for (index, line) in text.lines().enumerate() {
+            if let Some((answer, command)) = line.split_once('\t') {
+                table.answers.entry((corpus, command)).or_default().push(answer.trim_end());
+            } else if let Some(name) = line.strip_prefix("# ") {
+                corpus = name;
+            } else if let Some(policies) = line.strip_prefix("policies: ") {
+                table.policies = policies;
+            } else if !line.is_empty() {
+                return Err(SnapshotError { line: index + 1 });
+            }
         }
+        Ok(table)
     }
-    (policies, answers)
-}
-
-/// A table line: the answers (`deny rule [policies: answer]…`) padded to a column, then the command.
-fn split(line: &str) -> Option<(&str, &str)> {
-    let is_answer = ["allow ", "ask ", "deny "].iter().any(|action| line.starts_with(action));
-    if !is_answer {
-        return None;
-    }
-    let mut at = line.find(' ')? + 1;
-    at += line[at..].find(' ')?;
-    while line[at..].starts_with(" [") {
-        at += line[at..].find(']')? + 1;
-    }
-    let text = line[at..].trim_start_matches(' ');
-    Some((&line[..at], text))
 }

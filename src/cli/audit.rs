@@ -4,10 +4,10 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::Failure;
 use super::args::{Audit as Args, Format};
 use super::exit::Exit;
 use super::policy::print_json;
+use super::{Failure, note};
 use crate::audit::{self, Audit, Corpus};
 use crate::decide::load;
 use crate::policy::Folders;
@@ -29,6 +29,19 @@ pub(super) fn run(args: &Args, folders: &Folders, out: &mut dyn Write) -> Result
         corpora.push(corpus);
     }
     let audit = audit::run(&policies, &corpora);
+    if let Some((corpus, policy)) = audit.unused_labels.first() {
+        let (message, hint) = match policy {
+            Some(policy) => (
+                format!("the labels of {corpus} are about the policy {policy}"),
+                format!("add --policy {policy}"),
+            ),
+            None => (
+                format!("the labels of {corpus} could be about any of the policies"),
+                "name the policy in the file: `#! policy: NAME`".to_string(),
+            ),
+        };
+        note(&format!("guard: note: {message}, and were not checked; {hint}"));
+    }
     let changed = match &args.snapshot {
         Some(path) => snapshot(args, path, &audit, out)?,
         None => {
@@ -80,9 +93,18 @@ fn snapshot(
         return Ok(false);
     }
     let committed = std::fs::read_to_string(path).map_err(|error| failed(error, "read"))?;
-    let changes = audit::compare(&committed, &today);
+    let changes = audit::compare(&committed, &today).map_err(|error| {
+        Failure::usage(
+            error.to_string(),
+            "write it anew with --snapshot FILE --update, and look at the difference",
+        )
+    })?;
     if args.format != Format::Text {
         print(args.format, audit, out)?;
+        // The report is for machines; what changed goes where people look.
+        for change in &changes {
+            note(&change.to_string());
+        }
         return Ok(!changes.is_empty());
     }
     for change in &changes {
@@ -91,7 +113,8 @@ fn snapshot(
     if changes.is_empty() {
         writeln!(out, "{} commands, all as in {}", audit.rows.len(), path.display())?;
     } else {
-        writeln!(out, "\n{} of {} commands changed; accept with --update", changes.len(), audit.rows.len())?;
+        let what = if changes.len() == 1 { "difference" } else { "differences" };
+        writeln!(out, "\n{} {what} in {} commands; accept with --update", changes.len(), audit.rows.len())?;
     }
     Ok(!changes.is_empty())
 }

@@ -185,27 +185,36 @@ fn answer(
     number: usize,
     out: &mut dyn Write,
 ) -> Result<Action, Failure> {
-    if !line.starts_with(b"{\"") {
+    if !is_json_question(line) {
         let (verdict, _) = judge(policy, &Request::Shell(line.to_vec()), context);
         write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, None), out)?;
         return Ok(verdict.action());
     }
-    let bad = |problem: String| {
-        Failure::usage(
-            format!("line {number}: {problem}"),
-            "a question is shell text, {\"argv\": […]} or {\"shell\": \"…\"}",
-        )
+    let (id, request, context) = match question(line, context) {
+        Ok(question) => question,
+        Err(problem) => {
+            let verdict = Verdict::bad_question(&problem);
+            write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, None), out)?;
+            return Ok(Action::Deny);
+        }
     };
-    let question: Question = serde_json::from_slice(line).map_err(|error| bad(error.to_string()))?;
+    let (verdict, _) = judge(policy, &request, &context);
+    write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, id.as_ref()), out)?;
+    Ok(verdict.action())
+}
+
+/// What a JSON line asks, in which circumstances. The error says what is wrong with it.
+fn question(line: &[u8], context: &Context) -> Result<(Option<serde_json::Value>, Request, Context), String> {
+    let question: Question = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let request = match (question.argv, question.shell) {
         (Some(argv), None) => Request::Argv(argv.into_iter().map(String::into_bytes).collect()),
         (None, Some(shell)) => Request::Shell(shell.into_bytes()),
-        _ => return Err(bad("it needs either `argv` or `shell`".to_string())),
+        _ => return Err("it needs either `argv` or `shell`".to_string()),
     };
     let mut context = context.clone();
     if let Some(cwd) = question.cwd {
         if !cwd.starts_with('/') {
-            return Err(bad("`cwd` must be an absolute path".to_string()));
+            return Err("`cwd` must be an absolute path".to_string());
         }
         context.folder = Folder::Known(clean(Path::new(OsStr::new(&cwd))));
     }
@@ -217,9 +226,13 @@ fn answer(
     if let Some(resolved) = question.resolved {
         context.resolved = Some(resolved.into_bytes());
     }
-    let (verdict, _) = judge(policy, &request, &context);
-    write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, question.id.as_ref()), out)?;
-    Ok(verdict.action())
+    Ok((question.id, request, context))
+}
+
+/// `{` and then a quote or the end: no shell text begins like that.
+fn is_json_question(line: &[u8]) -> bool {
+    let inside = line.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+    inside.is_some_and(|inside| matches!(inside.first(), Some(b'"' | b'}')))
 }
 
 fn write_line(json: &VerdictJson<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! The JSON that `guard` prints: shapes with published schemas.
 
-use schemars::{JsonSchema, Schema, schema_for};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 
 use crate::command::Analysis;
@@ -173,8 +174,13 @@ type Published = (&'static str, fn() -> serde_json::Value);
 /// The schemas this version publishes.
 pub const SCHEMAS: &[Published] = &[
     ("policy.schema.json", policy::schema),
-    ("check.schema.json", || titled(schema_for!(VerdictJson<'static>), "guard check --json")),
+    ("check.schema.json", || titled(as_written::<VerdictJson<'static>>(), "guard check --json")),
 ];
+
+/// The schema of what is printed: fields that may be left out are not required.
+fn as_written<T: JsonSchema>() -> Schema {
+    SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>()
+}
 
 fn titled(schema: Schema, title: &str) -> serde_json::Value {
     let mut value = schema.to_value();

@@ -36,7 +36,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         args::Command::Check(check) => check::run(check, &mut out),
         args::Command::Policy(policy) => policy::run(policy, &mut out),
     };
-    let result = result.and_then(|exit| out.flush().map(|()| exit).map_err(Failure::from));
+    // What was written before a failure is not lost.
+    let flushed = out.flush().map_err(Failure::from);
+    let result = result.and_then(|exit| flushed.map(|()| exit));
     // What was not written because the reader went away must not be tried again on drop.
     let _ = out.into_parts();
     match result {
@@ -103,6 +105,11 @@ fn stderr_colour() -> bool {
 
 fn stdout_colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// A line for people beside the output. Nobody reading it is no failure.
+fn note(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Problems with their carets, a blank line between them.

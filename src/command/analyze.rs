@@ -299,6 +299,9 @@ impl Analyzer<'_> {
             wrapper::analyze(self, kind, args, &start);
         } else {
             let mut intent = Intent::default();
+            if args.iter().any(|arg| !arg.is_exact()) {
+                intent.deferred = Some(Deferred::Arguments);
+            }
             files::describe(&name, &args, &start.folder, self.context, &mut intent);
             self.finish(intent, args, &start);
         }

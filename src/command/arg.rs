@@ -110,6 +110,10 @@ pub fn display_line<'a>(args: impl IntoIterator<Item = &'a Arg>) -> String {
         } else {
             line.push_str(&arg.display());
         }
+        if line.contains(|c: char| c.is_control()) {
+            // Nothing that a command contains may move a reader's cursor.
+            line = line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        }
         if line.len() > MOST {
             let end = (0..=MOST).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0);
             line.truncate(end);

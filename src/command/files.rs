@@ -60,7 +60,10 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Folder, context: &Con
             }
         }
         b"sed" => sed(&args[1..], &mut note),
-        b"sort" => valued(&args[1..], b'o', b"--output", &mut |arg| note(arg, Access::Write)),
+        b"sort" => {
+            plain_operands(&args[1..]).iter().for_each(|arg| note(arg, Access::Read));
+            valued(&args[1..], b'o', b"--output", &mut |arg| note(arg, Access::Write));
+        }
         b"curl" => valued(&args[1..], b'o', b"--output", &mut |arg| note(arg, Access::Write)),
         b"wget" => valued(&args[1..], b'O', b"--output-document", &mut |arg| note(arg, Access::Write)),
         _ => {
@@ -82,6 +85,13 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Folder, context: &Con
                         note(last, Access::Write);
                     }
                     valued(&args[1..], b't', b"--target-directory", &mut |arg| note(arg, Access::Write));
+                    if matches!(kind, Operands::Copy)
+                        && args[1..].iter().any(|arg| {
+                            arg.prefix().starts_with(b"-t") || arg.prefix().starts_with(b"--target")
+                        })
+                    {
+                        list.iter().for_each(|arg| note(arg, Access::Read));
+                    }
                 }
             }
         }
@@ -214,15 +224,20 @@ pub(crate) fn note_paths(intent: &mut Intent) {
     for used in &intent.paths {
         match used.access {
             Access::Read => intent.effects.add(Effects::FS_READS),
-            Access::Write if is_sink(&used.path) => {}
+            Access::Write if used.is_sink() => {}
             Access::Write => intent.effects.add(Effects::FS_WRITES),
         }
     }
 }
 
-/// Places where a write leaves nothing behind.
-fn is_sink(path: &[u8]) -> bool {
-    matches!(path, b"/dev/null" | b"/dev/stdout" | b"/dev/stderr" | b"/dev/tty" | b"/dev/zero" | b"/dev/full")
-        || path.starts_with(b"/dev/fd/")
-        || path.starts_with(b"/proc/self/fd/")
+impl PathUse {
+    /// A place where a write leaves nothing behind.
+    pub fn is_sink(&self) -> bool {
+        let path = self.path.as_slice();
+        matches!(
+            path,
+            b"/dev/null" | b"/dev/stdout" | b"/dev/stderr" | b"/dev/tty" | b"/dev/zero" | b"/dev/full"
+        ) || path.starts_with(b"/dev/fd/")
+            || path.starts_with(b"/proc/self/fd/")
+    }
 }

@@ -1,6 +1,6 @@
 //! A policy's examples: every rule brings commands with the decision they must get.
 
-use super::{decide, judge};
+use super::judge;
 use crate::command::{Context, Folder, Request};
 use crate::policy::{
     Action, Diagnostic, Example, ExampleCommand, Folders, Policy, PolicyError, Rule, Severity, load_source,
@@ -22,6 +22,7 @@ pub struct ExampleFailure {
 pub fn load(reference: &str, folders: &Folders, always: bool) -> Result<Policy, PolicyError> {
     let source = find(reference, folders, None)?;
     if source.built_in && !always {
+        // A built-in policy extends only built-in ones.
         return load_source(source, folders);
     }
     load_text(source, folders)
@@ -75,6 +76,12 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
     };
     let (verdict, analysis) = judge(policy, &request, context);
     let got = verdict.action();
+    if verdict.cause.rule.starts_with("input.") {
+        return Some(format!("the example cannot be understood: {}", verdict.cause.reason));
+    }
+    if analysis.intents.is_empty() {
+        return Some("the example runs nothing".to_string());
+    }
     if got != example.action {
         let by = &verdict.cause.rule;
         return Some(format!(
@@ -85,8 +92,8 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
     }
     // An example of the rule's own action must be decided by this rule, or it shows nothing about it.
     if example.action == rule.action && example.action != Action::Allow && verdict.cause.rule != rule.id {
-        let alone = Policy { rules: vec![rule.clone()], ..policy.clone() };
-        let reached = decide(&alone, &analysis).cause.rule == rule.id;
+        let reached =
+            analysis.intents.iter().any(|intent| super::matching::matches(&rule.when, rule.action, intent));
         if !reached {
             return Some(format!(
                 "the example is {} by rule `{}`, not by this one",

@@ -11,6 +11,7 @@ pub(super) fn matches(when: &Conditions, action: Action, intent: &Intent) -> boo
         && (when.only_effects.is_none_or(|effects| intent.effects.is_within(effects)))
         && (when.flags.is_empty() || when.flags.iter().any(|flag| has_flag(intent, flag)))
         && !when.unless_flags.iter().any(|flag| has_flag(intent, flag))
+        && (when.subcommands.is_empty() || subcommand(&when.subcommands, action, intent))
         && (when.args.is_empty() || any_arg(&when.args, intent))
         && (when.unless_args.is_empty() || !any_arg(&when.unless_args, intent))
         && (when.paths.is_empty() || uses(when, intent).any(|used| any_path(&when.paths, used)))
@@ -70,7 +71,8 @@ fn has_flag(intent: &Intent, flag: &str) -> bool {
         return git.flags.iter().any(|known| known == flag);
     }
     let wanted = flag.as_bytes();
-    intent.args.iter().map(Arg::prefix).take_while(|word| *word != b"--").any(|word| {
+    let words = intent.args.iter().take_while(|arg| arg.known() != Some(b"--"));
+    words.filter(|arg| arg.is_exact()).map(Arg::prefix).any(|word| {
         if word == wanted {
             return true;
         }
@@ -84,6 +86,31 @@ fn has_flag(intent: &Intent, flag: &str) -> bool {
             && word[1..].iter().all(u8::is_ascii_alphabetic)
             && word[1..].contains(&wanted[1])
     })
+}
+
+/// The first word that is no option. A word behind an option may be that option's value, so the next one counts as well:
+/// what tightens matches any of them, what allows must match them all.
+fn subcommand(patterns: &[Pattern], action: Action, intent: &Intent) -> bool {
+    let mut candidates = Vec::new();
+    let mut behind_option = false;
+    for arg in &intent.args {
+        let word = arg.prefix();
+        if word.starts_with(b"-") || word.starts_with(b"+") {
+            behind_option = word.starts_with(b"-") && !word.contains(&b'=') && word != b"--";
+            continue;
+        }
+        candidates.extend(arg.known());
+        if !behind_option {
+            break;
+        }
+        behind_option = false;
+    }
+    let matches = |word: &&[u8]| patterns.iter().any(|pattern| pattern.matches(word));
+    if action == Action::Allow {
+        !candidates.is_empty() && candidates.iter().all(matches)
+    } else {
+        candidates.iter().any(matches)
+    }
 }
 
 fn any_arg(patterns: &[Pattern], intent: &Intent) -> bool {
@@ -106,6 +133,6 @@ fn any_path(patterns: &[PathPattern], used: &PathUse) -> bool {
 
 /// It uses files, and all of them are excepted. A command whose files are not known is not.
 fn only_excepted_paths(when: &Conditions, intent: &Intent) -> bool {
-    let mut known = uses(when, intent).filter(|used| used.path != b"/dev/null").peekable();
+    let mut known = uses(when, intent).filter(|used| !used.is_sink()).peekable();
     known.peek().is_some() && known.all(|used| any_path(&when.unless_paths, used))
 }

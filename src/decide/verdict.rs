@@ -66,6 +66,17 @@ impl Verdict {
         self.decision.action()
     }
 
+    /// A question that could not be read: denied, like everything that is not understood.
+    pub fn bad_question(problem: &str) -> Self {
+        let cause = Cause {
+            rule: "input.question".to_string(),
+            reason: format!("The question cannot be read: {problem}."),
+            instead: "Ask with shell text, {\"argv\": […]} or {\"shell\": \"…\"}.".to_string(),
+            source: None,
+        };
+        Self { decision: Decision::Deny, cause, part: None, intent: None }
+    }
+
     /// The refusal as the agent reads it, in one line.
     pub fn refusal_line(&self) -> String {
         let part = self.part.as_deref().unwrap_or("the command");

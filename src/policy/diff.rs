@@ -94,6 +94,7 @@ pub(super) fn described(rule: &Rule) -> String {
     };
     part("program", when.programs.iter().map(|pattern| pattern.as_str()).collect());
     part("verb", when.verbs.iter().map(|pattern| pattern.as_str()).collect());
+    part("subcommand", when.subcommands.iter().map(|pattern| pattern.as_str()).collect());
     part("flags", when.flags.iter().map(String::as_str).collect());
     part("unless_flags", when.unless_flags.iter().map(String::as_str).collect());
     part("args", when.args.iter().map(|pattern| pattern.as_str()).collect());

@@ -138,6 +138,11 @@ pub(super) static COMMAND: &[Field] = &[
         "git verbs, after aliases: `checkout`, `stash pop`, `remote *`. Implies `program = \"git\"`.",
     ),
     field(
+        "subcommand",
+        Kind::Texts,
+        "The first word that is no option, of programs that have such (`npm publish`, `apt install`).",
+    ),
+    field(
         "flags",
         Kind::Texts,
         "Any of these options is given. git's are full names (`--amend` also matches `--amen`).",

@@ -130,6 +130,8 @@ pub struct Conditions {
     pub programs: Vec<Pattern>,
     /// git verbs, with a subcommand after a blank where one is meant.
     pub verbs: Vec<Pattern>,
+    /// The first word that is no option.
+    pub subcommands: Vec<Pattern>,
     /// Any of these options.
     pub flags: Vec<String>,
     /// None of these options.

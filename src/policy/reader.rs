@@ -304,6 +304,7 @@ impl Reader<'_> {
         let mut when = Conditions {
             programs: self.patterns(table, "program"),
             verbs: self.verbs(table),
+            subcommands: self.patterns(table, "subcommand"),
             flags: self.flag_names(table, "flags"),
             unless_flags: self.flag_names(table, "unless_flags"),
             args: self.patterns(table, "args"),
@@ -349,8 +350,18 @@ impl Reader<'_> {
         if let Some(program) = find(table, "program").filter(|_| !when.verbs.is_empty() && !names_git) {
             self.error(program.span(), "only git has verbs".into(), "leave `program` out", None);
         }
-        let says_something =
-            ["program", "verb", "flags", "args", "paths", "effects", "only_effects", "variables", "refs"];
+        let says_something = [
+            "program",
+            "verb",
+            "subcommand",
+            "flags",
+            "args",
+            "paths",
+            "effects",
+            "only_effects",
+            "variables",
+            "refs",
+        ];
         if !says_something.iter().any(|key| find(table, key).is_some()) {
             self.error(
                 span.start..span.start + "[[command]]".len(),

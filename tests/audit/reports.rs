@@ -18,8 +18,11 @@ fn report(format: &str) -> (String, Option<i32>) {
 
 /// The public schema of SARIF 2.1.0 comes with a published crate that the tests depend on.
 fn sarif_schema() -> Value {
+    let rustc = Command::new("rustc").arg("-vV").output().unwrap();
+    let about = String::from_utf8(rustc.stdout).unwrap();
+    let host = about.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--offline"])
+        .args(["metadata", "--format-version", "1", "--offline", "--filter-platform", host])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();
@@ -31,8 +34,12 @@ fn sarif_schema() -> Value {
         .find(|package| package["name"] == "serde-sarif")
         .unwrap();
     let manifest = std::path::PathBuf::from(package["manifest_path"].as_str().unwrap());
-    serde_json::from_slice(&std::fs::read(manifest.with_file_name("src").join("schema.json")).unwrap())
-        .unwrap()
+    let bytes = std::fs::read(manifest.with_file_name("src").join("schema.json")).unwrap();
+    let mut schema: Value = serde_json::from_slice(&bytes).unwrap();
+    // As published, the pattern of one field that is not used here is no regular expression (a `]` too many).
+    let language = &mut schema["definitions"]["run"]["properties"]["language"];
+    assert!(language.as_object_mut().unwrap().remove("pattern").is_some());
+    schema
 }
 
 #[test]

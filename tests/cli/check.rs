@@ -94,9 +94,9 @@ fn a_stream_answers_each_line_at_once() {
 }
 
 #[test]
-fn a_bad_line_of_a_stream_ends_it_with_its_number() {
+fn a_bad_line_of_a_stream_is_refused_and_the_stream_goes_on() {
     for (line, words) in [
-        ("{\"argv\": 3}", "line 2"),
+        ("{\"argv\": 3}", "invalid type"),
         ("{\"shell\": \"a\", \"argv\": []}", "either"),
         ("{\"cwd\": \"x\", \"shell\": \"a\"}", "absolute"),
     ] {
@@ -107,12 +107,16 @@ fn a_bad_line_of_a_stream_ends_it_with_its_number() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        child.stdin.take().unwrap().write_all(format!("ls\n{line}\n").as_bytes()).unwrap();
+        child.stdin.take().unwrap().write_all(format!("ls\n{line}\ngit status\n").as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{line}");
-        let shown = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(shown.contains(words) && shown.contains("hint"), "{shown}");
-        assert_eq!(text(&output).lines().count(), 1, "what was answered before is not lost");
+        assert_eq!(output.status.code(), Some(1), "{line}");
+        let answers: Vec<Value> =
+            text(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let decisions: Vec<&str> =
+            answers.iter().map(|answer| answer["decision"].as_str().unwrap()).collect();
+        assert_eq!(decisions, ["allow", "deny", "allow"]);
+        assert_eq!(answers[1]["rule"], "input.question");
+        assert!(answers[1]["reason"].as_str().unwrap().contains(words), "{}", answers[1]);
     }
 }
 

@@ -43,7 +43,7 @@ fn empty_and_nul() {
 fn bytes_that_are_no_utf8_are_kept() {
     let strict = policy("strict");
     denied_by("git.switch", &argv(&strict, &[b"git".as_slice(), b"checkout", b"\xff\xfe"]));
-    denied_by("git.switch", &shell(&strict, b"echo \xff; git switch \xc3\x28"));
+    denied_by("git.switch", &shell(&strict, b"echo \xff; git switch \xc3\x41"));
     assert_eq!(shell(&strict, b"echo \xff\xfe > \xff.txt").action().name(), "allow");
     assert_eq!(argv(&strict, &[b"\xff\xfe".as_slice(), b"x"]).action().name(), "allow");
 }
@@ -98,11 +98,11 @@ fn nesting() {
         let _ = quick(close, || shell(&strict, close.repeat(10_000)));
         let _ = quick("mixed", || shell(&strict, format!("{open}{close}").repeat(10_000)));
     }
-    let verdict = shell(&strict, format!("{}ls{}", "(".repeat(10_000), ")".repeat(10_000)));
+    let verdict = shell(&strict, format!("{}ls{}", "( ".repeat(10_000), " )".repeat(10_000)));
     denied_by("input.syntax", &verdict);
     assert!(verdict.cause.reason.contains("nested deeper than 64 levels"), "{}", verdict.cause.reason);
     denied_by("input.depth", &argv(&strict, &vec!["env"; 1000]));
-    assert_eq!(shell(&strict, format!("{}ls{}", "(".repeat(20), ")".repeat(20))).action().name(), "allow");
+    assert_eq!(shell(&strict, format!("{}ls{}", "( ".repeat(20), " )".repeat(20))).action().name(), "allow");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn the_limits_of_a_policy_are_kept() {
     let text = "version = 1\nname = \"small\"\n[limits]\ncommand_bytes = 1024\ncommand_depth = 4\n";
     let small: Policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
     denied_by("input.size", &shell(&small, "x".repeat(2000)));
-    denied_by("input.syntax", &shell(&small, "((((((a)))))) "));
+    denied_by("input.syntax", &shell(&small, "( ( ( ( ( ( a ) ) ) ) ) )"));
     let context = Context { folder: Folder::Unknown, ..Context::default() };
     assert_eq!(judge(&small, &Request::Shell(b"ls".to_vec()), &context).0.action().name(), "allow");
 }

@@ -15,7 +15,7 @@ fn refs_are_named_in_full() {
     };
     assert_eq!(refs("git branch -D main dev"), ["refs/heads/main", "refs/heads/dev"]);
     assert_eq!(refs("git tag -f v1"), ["refs/tags/v1"]);
-    assert_eq!(refs("git update-ref refs/heads/main HEAD"), ["refs/heads/main", "HEAD"]);
+    assert_eq!(refs("git update-ref refs/heads/main HEAD"), ["refs/heads/main"]);
     assert_eq!(refs("git switch -c topic"), ["refs/heads/topic"]);
     assert!(refs("git branch --list main").is_empty());
 }

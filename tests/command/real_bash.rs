@@ -124,7 +124,7 @@ fn constructs_that_bash_accepts_are_accepted() {
         "shopt -s extglob\nls !(*.c)",
         "echo \"a `b \"c\" d` e\"",
         "trap 'echo \"bye\"' EXIT",
-        "echo ${x:-'a b'} \"${x:-'a}\"",
+        "echo ${x:-'a b'} \"${x:-'a'}\"",
         "cat <<'EOF'\n$(((\nEOF\n",
         "a=\nb",
         "echo \\\nfoo",

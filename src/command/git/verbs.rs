@@ -106,9 +106,12 @@ fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (P
                 return (parsed, own);
             }
         }
-        if verb == "submodule" && outer.operands.is_empty() {
-            meaning.subcommand = Some(b"status".to_vec());
-        }
+        let implied: Option<&[u8]> = match verb {
+            "submodule" if outer.operands.is_empty() => Some(b"status"),
+            "stash" => Some(b"push"),
+            _ => None,
+        };
+        meaning.subcommand = implied.map(<[u8]>::to_vec);
         return (outer, args);
     }
     (Parsed::new(verb, args), args)
@@ -301,25 +304,45 @@ fn config(parsed: &Parsed) -> Effects {
     }
 }
 
-/// Refs that operands name, as far as they do.
+/// Refs that operands name, in full, as far as they do.
 fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
-    let prefix: &[u8] = match verb {
-        _ if !meaning.effects.intersects(REFS.with(SWITCHES)) => return,
-        "branch" | "checkout" | "switch" => b"refs/heads/",
-        "tag" => b"refs/tags/",
-        "update-ref" | "symbolic-ref" | "push" | "fetch" => b"",
-        _ => return,
-    };
+    if !meaning.effects.intersects(REFS.with(SWITCHES)) {
+        return;
+    }
     let created =
         ["b", "B", "create", "force-create", "orphan"].into_iter().flat_map(|name| parsed.values(name));
-    let operands = parsed.operands.iter().take(64);
-    for name in created.chain(operands).filter_map(Arg::known) {
-        if name.starts_with(b"refs/") || prefix.is_empty() {
-            meaning.refs.push(name.to_vec());
-        } else {
-            meaning.refs.push([prefix, name].concat());
+    let operands = || parsed.operands.iter().take(64).filter_map(Arg::known);
+    match verb {
+        "branch" => meaning.refs.extend(operands().map(|name| full(b"refs/heads/", name))),
+        "checkout" | "switch" => {
+            let names = created.filter_map(Arg::known).chain(operands());
+            meaning.refs.extend(names.map(|name| full(b"refs/heads/", name)));
         }
+        "worktree" => {
+            meaning.refs.extend(created.filter_map(Arg::known).map(|name| full(b"refs/heads/", name)))
+        }
+        "tag" => meaning.refs.extend(operands().map(|name| full(b"refs/tags/", name))),
+        "update-ref" | "symbolic-ref" => meaning.refs.extend(operands().take(1).map(<[u8]>::to_vec)),
+        "replace" => meaning.refs.extend(operands().take(1).map(|name| full(b"refs/replace/", name))),
+        "notes" => meaning.refs.push(b"refs/notes/commits".to_vec()),
+        // The first operand is the remote; of a refspec the right side changes, here or there.
+        "push" | "fetch" | "pull" => {
+            for spec in operands().skip(1) {
+                let spec = spec.strip_prefix(b"+").unwrap_or(spec);
+                let target = match spec.iter().position(|&byte| byte == b':') {
+                    Some(colon) => &spec[colon + 1..],
+                    None if verb == "push" => spec,
+                    None => continue,
+                };
+                meaning.refs.push(full(b"refs/heads/", target));
+            }
+        }
+        _ => {}
     }
+}
+
+fn full(prefix: &[u8], name: &[u8]) -> Vec<u8> {
+    if name.starts_with(b"refs/") || name == b"HEAD" { name.to_vec() } else { [prefix, name].concat() }
 }
 
 /// Programs that options and operands make git run.
