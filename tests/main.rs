@@ -5,6 +5,7 @@ mod audit;
 mod cli;
 mod command;
 mod decide;
+mod intercept;
 mod map;
 mod policy;
 mod support;

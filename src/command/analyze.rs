@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::arg::{Arg, display_line};
 use super::effect::Effects;
 use super::env::Env;
-use super::intent::{Deferred, Intent, Origin, PathUse, Program};
+use super::intent::{Access, Deferred, Intent, Origin, PathUse, Program};
 use super::place::{Folder, base_name};
 use super::shell::scope::{Scope, Value};
 use super::shell::{self, ShellError};
@@ -324,6 +324,7 @@ impl Analyzer<'_> {
         intent.args = args;
         if !start.paths.is_empty() {
             intent.paths.extend_from_slice(&start.paths);
+            intent.redirected = start.paths.len();
             files::note_paths(&mut intent);
         }
         intent.variables = start.env.assigned();
@@ -363,6 +364,11 @@ fn excerpt(text: &[u8], at: usize) -> String {
 impl Intent {
     /// The command of this intent as one line.
     pub fn line(&self) -> String {
-        display_line(std::iter::once(&self.program.called).chain(&self.args))
+        let mut line = display_line(std::iter::once(&self.program.called).chain(&self.args));
+        for used in &self.paths[self.paths.len() - self.redirected.min(self.paths.len())..] {
+            line.push_str(if used.access == Access::Read { " < " } else { " > " });
+            line.push_str(&display_line([&Arg::exact(used.path.clone())]));
+        }
+        line
     }
 }

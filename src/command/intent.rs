@@ -16,6 +16,8 @@ pub struct Intent {
     pub effects: Effects,
     /// Files it is known to read or write.
     pub paths: Vec<PathUse>,
+    /// How many of these, the last ones, are its redirections.
+    pub redirected: usize,
     /// Names of variables set just for it (`A=1 cmd`, `env A=1 cmd`).
     pub variables: Vec<Vec<u8>>,
     /// The intent that contains this one (an index into the analysis), such as the `bash -c` around it.

@@ -11,6 +11,11 @@ pub enum Folder {
 }
 
 impl Folder {
+    /// The folder at an absolute path; a relative one is not known.
+    pub fn from_absolute(path: &[u8]) -> Self {
+        if path.first() == Some(&b'/') { Self::Known(normalise(path)) } else { Self::Unknown }
+    }
+
     /// The folder a relative or absolute path leads to from here.
     pub(crate) fn enter(&self, path: &[u8]) -> Self {
         match self.resolve(path) {

@@ -355,8 +355,14 @@ impl<'w> Walker<'w, '_> {
         if paths.is_empty() {
             return;
         }
-        let mut intent =
-            Intent { paths, parent: self.start.parent, origin: Origin::Shell, ..Intent::default() };
+        let redirected = paths.len();
+        let mut intent = Intent {
+            paths,
+            redirected,
+            parent: self.start.parent,
+            origin: Origin::Shell,
+            ..Intent::default()
+        };
         intent.program.called = Arg::exact(b":".as_slice());
         intent.program.name = b":".to_vec();
         files::note_paths(&mut intent);

@@ -1,0 +1,97 @@
+//! What stands on the agent's PATH under the names `git`, `sh`, `bash`, …: asks the supervisor, then runs the real program.
+//!
+//! Blocking, `std` only, no configuration of its own. It fails closed: without a supervisor, or with one that does not
+//! answer properly, the command is refused. It is a courtesy, not the boundary: the same judgement waits at exec.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stderr, reason = "the refusal is printed where the agent looks")]
+
+#[path = "../src/intercept/wire.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the supervisor's half of the protocol is in the same file")]
+mod wire;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use wire::{Answer, Question, SOCKET_VARIABLE};
+
+/// "Cannot execute", as shells say it: what a refused command ends with.
+const REFUSED: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// A supervisor that takes longer is not there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    match ask(&argv) {
+        Ok(Answer::Go) => run(&argv),
+        Ok(Answer::Deny(message)) => {
+            eprintln!("{message}");
+            ExitCode::from(REFUSED)
+        }
+        Err(problem) => {
+            let name = argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            eprintln!(
+                "guard: Permission denied: {name}: the supervisor cannot be asked ({problem}). Do not retry."
+            );
+            ExitCode::from(REFUSED)
+        }
+    }
+}
+
+/// Variables that change what the programs behind shims do.
+fn is_relevant(name: &[u8]) -> bool {
+    name.starts_with(b"GIT_")
+        || name.starts_with(b"LD_")
+        || matches!(name, b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS" | b"BASH_ENV" | b"ENV" | b"SHELL")
+}
+
+fn ask(argv: &[OsString]) -> Result<Answer, String> {
+    let socket = std::env::var_os(SOCKET_VARIABLE).ok_or_else(|| format!("{SOCKET_VARIABLE} is not set"))?;
+    let question = Question {
+        argv: argv.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
+        folder: std::env::current_dir().map_err(|error| error.to_string())?.into_os_string().into_vec(),
+        environment: std::env::vars_os()
+            .filter(|(name, _)| is_relevant(name.as_bytes()))
+            .map(|(name, value)| (name.into_vec(), value.into_vec()))
+            .collect(),
+    };
+    let talk = || -> std::io::Result<Answer> {
+        let mut stream = UnixStream::connect(Path::new(&socket))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        question.write(&mut stream)?;
+        Answer::read(&mut stream)
+    };
+    talk().map_err(|error| error.to_string())
+}
+
+/// Becomes the next program of that name on PATH that is not a shim.
+fn run(argv: &[OsString]) -> ExitCode {
+    let name = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or(OsStr::new(""));
+    let Some(program) = real(name) else {
+        eprintln!("guard: {}: command not found", name.to_string_lossy());
+        return ExitCode::from(NOT_FOUND);
+    };
+    let error = Command::new(&program).arg0(&argv[0]).args(&argv[1..]).exec();
+    eprintln!("guard: {}: {error}", program.display());
+    ExitCode::from(REFUSED)
+}
+
+fn real(name: &OsStr) -> Option<PathBuf> {
+    let own = std::fs::metadata("/proc/self/exe").ok()?;
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(name)).find(
+        |file| {
+            std::fs::metadata(file).is_ok_and(|found| {
+                let is_shim = found.dev() == own.dev() && found.ino() == own.ino();
+                found.is_file() && found.mode() & 0o111 != 0 && !is_shim
+            })
+        },
+    )
+}

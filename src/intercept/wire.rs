@@ -1,0 +1,167 @@
+//! What a shim and its supervisor say to each other, over a unix stream socket:
+//!
+//! ```text
+//!   shim (inside, under the name git, sh, bash …)                 supervisor (outside)
+//!     │  connect to the control socket                                │
+//!     ├── frame: Question { argv, folder, environment } ─────────────►│ judge
+//!     │◄── frame: Answer::Go  or  Answer::Deny(message) ──────────────┤
+//!     │  Go: exec the real program       Deny: print, exit 126        │
+//! ```
+//!
+//! A frame is `"GRD" version(1) length(4, little endian) body`. In a body, numbers are 4 bytes little endian and strings are
+//! a length and their bytes: no text format, so that arguments stay the bytes they are. Both sides refuse what they do not
+//! know; a malformed frame costs its connection and nothing else. Only `std`: the shim is built from this file too.
+
+use std::io::{self, Read, Write};
+
+/// Changes whenever the meaning of a frame does.
+pub const VERSION: u8 = 1;
+/// The largest body. The kernel itself bounds argv and environment to about this.
+pub const LARGEST_BODY: usize = 8 << 20;
+/// The variable that tells a shim where its supervisor listens.
+pub const SOCKET_VARIABLE: &str = "GUARD_CONTROL";
+
+const MAGIC: &[u8; 3] = b"GRD";
+
+/// May this run?
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Question {
+    /// The command, as the shim was called.
+    pub argv: Vec<Vec<u8>>,
+    /// The shim's current folder, absolute.
+    pub folder: Vec<u8>,
+    /// The variables that change what it would do.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// The answer to a [`Question`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It may run.
+    Go,
+    /// It may not; the line says why and what to do instead.
+    Deny(String),
+}
+
+/// A frame that is none.
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("malformed frame: {what}"))
+}
+
+impl Question {
+    /// Sends it as one frame.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut body = Vec::new();
+        put_list(&mut body, self.argv.iter().map(Vec::as_slice));
+        put(&mut body, &self.folder);
+        put_list(
+            &mut body,
+            self.environment.iter().flat_map(|(name, value)| [name.as_slice(), value.as_slice()]),
+        );
+        write_frame(out, &body)
+    }
+
+    /// Reads one frame.
+    pub fn read(input: &mut impl Read) -> io::Result<Self> {
+        let body = read_frame(input)?;
+        let mut body = body.as_slice();
+        let argv = take_list(&mut body)?;
+        let folder = take(&mut body)?.to_vec();
+        let flat = take_list(&mut body)?;
+        if !body.is_empty() || flat.len() % 2 != 0 {
+            return Err(malformed("trailing bytes"));
+        }
+        let environment = flat.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+        Ok(Self { argv, folder, environment })
+    }
+}
+
+impl Answer {
+    /// Sends it as one frame.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Go => write_frame(out, b"\x00"),
+            Self::Deny(message) => write_frame(out, &[b"\x01".as_slice(), message.as_bytes()].concat()),
+        }
+    }
+
+    /// Reads one frame.
+    pub fn read(input: &mut impl Read) -> io::Result<Self> {
+        let body = read_frame(input)?;
+        match body.split_first() {
+            Some((0, [])) => Ok(Self::Go),
+            Some((1, message)) => Ok(Self::Deny(String::from_utf8_lossy(message).into_owned())),
+            _ => Err(malformed("no such answer")),
+        }
+    }
+}
+
+fn write_frame(out: &mut impl Write, body: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(body.len()).ok().filter(|&length| length as usize <= LARGEST_BODY);
+    let length = length.ok_or_else(|| malformed("larger than a frame may be"))?;
+    let mut frame = Vec::with_capacity(body.len() + 8);
+    frame.extend_from_slice(MAGIC);
+    frame.push(VERSION);
+    frame.extend_from_slice(&length.to_le_bytes());
+    frame.extend_from_slice(body);
+    out.write_all(&frame)?;
+    out.flush()
+}
+
+fn read_frame(input: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = [0u8; 8];
+    input.read_exact(&mut head)?;
+    if head[..3] != *MAGIC {
+        return Err(malformed("not a frame"));
+    }
+    if head[3] != VERSION {
+        return Err(malformed("another version"));
+    }
+    let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+    if length > LARGEST_BODY {
+        return Err(malformed("larger than a frame may be"));
+    }
+    // Grows with what really comes, not with what the header promises.
+    let mut body = Vec::new();
+    input.take(length as u64).read_to_end(&mut body)?;
+    if body.len() < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(body)
+}
+
+fn put(body: &mut Vec<u8>, bytes: &[u8]) {
+    // A string longer than a frame is refused when the frame is written.
+    body.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+    body.extend_from_slice(bytes);
+}
+
+fn put_list<'a>(body: &mut Vec<u8>, items: impl Iterator<Item = &'a [u8]> + Clone) {
+    body.extend_from_slice(&u32::try_from(items.clone().count()).unwrap_or(u32::MAX).to_le_bytes());
+    items.for_each(|item| put(body, item));
+}
+
+fn take_number(body: &mut &[u8]) -> io::Result<usize> {
+    let (number, rest) = body.split_first_chunk::<4>().ok_or_else(|| malformed("cut short"))?;
+    *body = rest;
+    Ok(u32::from_le_bytes(*number) as usize)
+}
+
+fn take<'b>(body: &mut &'b [u8]) -> io::Result<&'b [u8]> {
+    let length = take_number(body)?;
+    if length > body.len() {
+        return Err(malformed("a string longer than its frame"));
+    }
+    let (bytes, rest) = body.split_at(length);
+    *body = rest;
+    Ok(bytes)
+}
+
+fn take_list(body: &mut &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let count = take_number(body)?;
+    // Every item takes at least its length, so a false count ends with the body.
+    if count > body.len() / 4 {
+        return Err(malformed("more items than its frame holds"));
+    }
+    (0..count).map(|_| take(body).map(<[u8]>::to_vec)).collect()
+}

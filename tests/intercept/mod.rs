@@ -1,0 +1,2 @@
+mod shim;
+mod wire;

@@ -1,0 +1,50 @@
+//! The shim's protocol: what is sent arrives; what is no frame is refused, quickly and without memory.
+
+use guard::intercept::wire::{Answer, LARGEST_BODY, Question, VERSION};
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn what_is_sent_arrives(
+        argv in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
+        folder in prop::collection::vec(any::<u8>(), 0..40),
+        environment in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..9), prop::collection::vec(any::<u8>(), 0..9)), 0..5),
+        message in ".{0,80}",
+    ) {
+        let question = Question { argv, folder, environment };
+        let mut bytes = Vec::new();
+        question.write(&mut bytes).unwrap();
+        prop_assert_eq!(Question::read(&mut bytes.as_slice()).unwrap(), question);
+        // Cut anywhere, it is an error and not another question.
+        for end in 0..bytes.len() {
+            prop_assert!(Question::read(&mut &bytes[..end]).is_err());
+        }
+        for answer in [Answer::Go, Answer::Deny(message)] {
+            let mut bytes = Vec::new();
+            answer.write(&mut bytes).unwrap();
+            prop_assert_eq!(Answer::read(&mut bytes.as_slice()).unwrap(), answer);
+        }
+    }
+
+    #[test]
+    fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Question::read(&mut bytes.as_slice());
+        let framed = [b"GRD".as_slice(), &[VERSION], &(bytes.len() as u32).to_le_bytes(), &bytes].concat();
+        let _ = Question::read(&mut framed.as_slice());
+        prop_assert!(!matches!(Answer::read(&mut framed.as_slice()), Ok(Answer::Go)) || bytes == [0]);
+    }
+}
+
+#[test]
+fn sizes_are_bounded_before_memory_is_taken() {
+    let head = |length: u32| [b"GRD".as_slice(), &[VERSION], &length.to_le_bytes()].concat();
+    assert!(Question::read(&mut head(u32::MAX).as_slice()).is_err());
+    assert!(Question::read(&mut head(LARGEST_BODY as u32).as_slice()).is_err());
+    let many = [head(8), u32::MAX.to_le_bytes().to_vec(), vec![0; 4]].concat();
+    assert!(Question::read(&mut many.as_slice()).is_err());
+    let huge = Question { argv: vec![vec![0; LARGEST_BODY + 1]], ..Question::default() };
+    assert!(huge.write(&mut Vec::new()).is_err());
+    assert!(
+        Answer::read(&mut [b"GRD".as_slice(), &[VERSION + 1], &[1, 0, 0, 0, 0]].concat().as_slice()).is_err()
+    );
+}
