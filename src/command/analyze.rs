@@ -8,7 +8,7 @@ use super::env::Env;
 use super::intent::{Access, Deferred, Intent, Origin, PathUse, Program};
 use super::place::{Folder, base_name};
 use super::shell::scope::{Scope, Value};
-use super::shell::{self, ShellError};
+use super::shell::{self, ShellError, ShellErrorKind};
 use super::{files, git, wrapper};
 
 /// A command to understand.
@@ -56,6 +56,9 @@ impl Default for Limits {
     }
 }
 
+/// What is looked at may be larger than the command, by expansions and nesting, but only so many times.
+const WORK_PER_BYTE: usize = 16;
+
 /// Everything a command would do.
 #[derive(Debug, Clone, Default)]
 pub struct Analysis {
@@ -81,6 +84,9 @@ pub enum Refusal {
     /// Over [`Limits::depth`].
     #[error("commands are nested deeper than {0} levels")]
     TooDeep(usize),
+    /// More variables that programs inherit than are followed.
+    #[error("the command sets more variables for its programs than are followed")]
+    TooManyVariables,
     /// Over [`Limits::intents`].
     #[error("the command starts more than {0} programs")]
     TooMany(usize),
@@ -96,8 +102,21 @@ pub enum Refusal {
 
 /// Analyses a command. Total: any input gives an answer, in time linear in its size.
 pub fn analyze(request: &Request, context: &Context) -> Analysis {
-    let mut analyzer =
-        Analyzer { context, intents: Vec::new(), refusal: None, fuel: context.limits.bytes, depth: 0 };
+    let mut analyzer = Analyzer {
+        context,
+        intents: Vec::new(),
+        refusal: None,
+        fuel: context.limits.bytes.saturating_mul(WORK_PER_BYTE),
+        depth: 0,
+    };
+    let size = match request {
+        Request::Argv(argv) => argv.iter().map(|arg| arg.len() + 1).sum(),
+        Request::Shell(text) => text.len(),
+    };
+    if size > context.limits.bytes {
+        analyzer.refuse(Refusal::TooLarge(context.limits.bytes));
+        return Analysis { intents: Vec::new(), refusal: analyzer.refusal };
+    }
     match request {
         Request::Argv(argv) => analyzer.argv(argv),
         Request::Shell(text) => {
@@ -201,10 +220,6 @@ impl Analyzer<'_> {
     }
 
     fn argv(&mut self, argv: &[Vec<u8>]) {
-        let size = argv.iter().map(|arg| arg.len() + 1).sum();
-        if !self.burn(size) {
-            return;
-        }
         if argv.first().is_none_or(Vec::is_empty) {
             self.refuse(Refusal::Empty);
             return;
@@ -251,6 +266,9 @@ impl Analyzer<'_> {
         }
         self.nested(|analyzer| match shell::parse(text, analyzer.depth, analyzer.context.limits.depth) {
             Ok(script) => shell::walk::walk(analyzer, text, &script, start, scope),
+            Err(ShellError { kind: ShellErrorKind::TooDeep(levels), .. }) => {
+                analyzer.refuse(Refusal::TooDeep(levels))
+            }
             Err(error) => {
                 let text = excerpt(text, error.at);
                 analyzer.refuse(Refusal::Shell { error, text });
@@ -278,6 +296,11 @@ impl Analyzer<'_> {
 
     /// One simple command: the program decides who knows its meaning.
     pub(crate) fn command(&mut self, args: Vec<Arg>, start: Start) {
+        let weight: usize =
+            args.iter().map(|arg| arg.prefix().len() + 48).sum::<usize>() + start.env.weight();
+        if !self.burn(weight) {
+            return;
+        }
         self.nested(|analyzer| analyzer.dispatch(args, start));
     }
 

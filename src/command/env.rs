@@ -27,6 +27,11 @@ impl Env {
         self.overlay.clear();
     }
 
+    /// About how many bytes are copied with it.
+    pub(crate) fn weight(&self) -> usize {
+        self.overlay.len() * 64
+    }
+
     pub(crate) fn is_untouched(&self) -> bool {
         self.overlay.is_empty() && !self.cleared
     }
@@ -54,17 +59,20 @@ impl Env {
         base: &[(Vec<u8>, Vec<u8>)],
         wanted: impl Fn(&[u8]) -> bool,
     ) -> Vec<(Vec<u8>, Arg)> {
-        let mut found: Vec<(Vec<u8>, Arg)> = Vec::new();
-        if !self.cleared {
-            for (name, value) in base.iter().filter(|(name, _)| wanted(name)) {
-                found.retain(|(known, _)| known != name);
-                found.push((name.clone(), Arg::exact(value.clone())));
+        let mut seen = std::collections::HashSet::new();
+        let mut found = Vec::new();
+        for (name, value) in self.overlay.iter().rev().filter(|(name, _)| wanted(name)) {
+            if seen.insert(name.as_slice())
+                && let Some(value) = value
+            {
+                found.push((name.clone(), value.clone()));
             }
         }
-        for (name, value) in self.overlay.iter().filter(|(name, _)| wanted(name)) {
-            found.retain(|(known, _)| known != name);
-            if let Some(value) = value {
-                found.push((name.clone(), value.clone()));
+        if !self.cleared {
+            for (name, value) in base.iter().rev().filter(|(name, _)| wanted(name)) {
+                if seen.insert(name.as_slice()) {
+                    found.push((name.clone(), Arg::exact(value.clone())));
+                }
             }
         }
         found

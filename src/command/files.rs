@@ -6,7 +6,7 @@
 use super::analyze::Context;
 use super::arg::Arg;
 use super::effect::Effects;
-use super::intent::{Access, Intent, PathUse};
+use super::intent::{Access, Deferred, Intent, PathUse};
 use super::place::Folder;
 
 /// How a program treats its operands.
@@ -28,10 +28,10 @@ enum Operands {
 
 fn operands(name: &[u8]) -> Option<Operands> {
     Some(match name {
-        b"cat" | b"head" | b"tail" | b"less" | b"more" | b"nl" | b"tac" | b"wc" | b"uniq" | b"cut"
-        | b"paste" | b"base64" | b"base32" | b"xxd" | b"od" | b"hexdump" | b"strings" | b"md5sum"
-        | b"sha1sum" | b"sha256sum" | b"sha512sum" | b"cksum" | b"diff" | b"cmp" | b"comm" | b"file"
-        | b"bat" | b"batcat" => Operands::Read,
+        b"cat" | b"head" | b"tail" | b"less" | b"more" | b"nl" | b"tac" | b"wc" | b"cut" | b"paste"
+        | b"base64" | b"base32" | b"xxd" | b"od" | b"hexdump" | b"strings" | b"md5sum" | b"sha1sum"
+        | b"sha256sum" | b"sha512sum" | b"cksum" | b"diff" | b"cmp" | b"comm" | b"file" | b"bat"
+        | b"batcat" => Operands::Read,
         b"rm" | b"rmdir" | b"unlink" | b"touch" | b"mkdir" | b"mkfifo" | b"tee" | b"truncate" | b"shred"
         | b"nano" | b"vi" | b"vim" | b"nvim" | b"emacs" | b"ed" | b"ex" => Operands::Write,
         b"chmod" | b"chown" | b"chgrp" | b"chattr" => Operands::WriteAfterFirst,
@@ -60,6 +60,11 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Folder, context: &Con
             }
         }
         b"sed" => sed(&args[1..], &mut note),
+        b"uniq" => {
+            for (index, arg) in plain_operands(&args[1..]).into_iter().enumerate() {
+                note(arg, if index == 0 { Access::Read } else { Access::Write });
+            }
+        }
         b"sort" => {
             plain_operands(&args[1..]).iter().for_each(|arg| note(arg, Access::Read));
             valued(&args[1..], b'o', b"--output", &mut |arg| note(arg, Access::Write));
@@ -67,7 +72,12 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Folder, context: &Con
         b"curl" => valued(&args[1..], b'o', b"--output", &mut |arg| note(arg, Access::Write)),
         b"wget" => valued(&args[1..], b'O', b"--output-document", &mut |arg| note(arg, Access::Write)),
         _ => {
-            let Some(kind) = operands(name) else { return };
+            let Some(kind) = operands(name) else {
+                if runs_inline_commands(name, args) {
+                    intent.deferred.get_or_insert(Deferred::Code);
+                }
+                return;
+            };
             let list = plain_operands(&args[1..]);
             match kind {
                 Operands::Read => list.iter().for_each(|arg| note(arg, Access::Read)),
@@ -98,6 +108,27 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Folder, context: &Con
     }
     intent.paths.append(&mut paths);
     note_paths(intent);
+    if runs_inline_commands(name, args) {
+        intent.deferred.get_or_insert(Deferred::Code);
+    }
+}
+
+/// Tools that are no interpreters but can be told on their command line to run something.
+fn runs_inline_commands(name: &[u8], args: &[Arg]) -> bool {
+    let any = |wanted: &dyn Fn(&[u8]) -> bool| args[1..].iter().any(|arg| wanted(arg.prefix()));
+    match name {
+        b"sed" => {
+            any(&|word| word.ends_with(b"e") || word.windows(2).any(|pair| pair == b"e " || pair == b"w "))
+        }
+        b"vi" | b"vim" | b"nvim" | b"ex" | b"emacs" => {
+            any(&|word| matches!(word, b"-c" | b"-e" | b"-es" | b"-S" | b"--eval") || word.starts_with(b"+"))
+        }
+        b"make" | b"gmake" => {
+            any(&|word| word.starts_with(b"--eval") || word == b"-" || word.starts_with(b"SHELL="))
+        }
+        b"ed" | b"run-parts" | b"dpkg-architecture" | b"sqlite3" | b"m4" => true,
+        _ => false,
+    }
 }
 
 fn gives_pattern(arg: &[u8]) -> bool {
@@ -134,8 +165,13 @@ fn valued(args: &[Arg], short: u8, long: &[u8], found: &mut dyn FnMut(&Arg)) {
             }
         } else if prefix.starts_with(long) && prefix.get(long.len()) == Some(&b'=') {
             found(&arg.skip(long.len() + 1));
-        } else if prefix.len() > 2 && prefix.starts_with(&[b'-', short]) {
-            found(&arg.skip(2));
+        } else if prefix.len() > 2 && prefix[0] == b'-' && prefix[1] != b'-' {
+            // In a cluster the value is what follows the letter, or the next word.
+            match prefix.iter().position(|&letter| letter == short) {
+                Some(at) if at + 1 < prefix.len() => found(&arg.skip(at + 1)),
+                Some(_) => rest.next().into_iter().for_each(&mut *found),
+                None => {}
+            }
         }
     }
 }

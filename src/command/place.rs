@@ -1,5 +1,7 @@
 //! Where a command would act: the current folder, and paths made absolute without asking the file system.
 
+const LONGEST_PATH: usize = 4096;
+
 /// The folder a command runs in, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Folder {
@@ -18,7 +20,8 @@ impl Folder {
 
     /// The folder a relative or absolute path leads to from here.
     pub(crate) fn enter(&self, path: &[u8]) -> Self {
-        match self.resolve(path) {
+        // Longer paths the kernel refuses, and following them would cost their square.
+        match self.resolve(path).filter(|path| path.len() <= LONGEST_PATH) {
             Some(path) => Self::Known(path),
             None => Self::Unknown,
         }

@@ -99,7 +99,7 @@ fn nesting() {
         let _ = quick("mixed", || shell(&strict, format!("{open}{close}").repeat(10_000)));
     }
     let verdict = shell(&strict, format!("{}ls{}", "( ".repeat(10_000), " )".repeat(10_000)));
-    denied_by("input.syntax", &verdict);
+    denied_by("input.depth", &verdict);
     assert!(verdict.cause.reason.contains("nested deeper than 64 levels"), "{}", verdict.cause.reason);
     denied_by("input.depth", &argv(&strict, &vec!["env"; 1000]));
     assert_eq!(shell(&strict, format!("{}ls{}", "( ".repeat(20), " )".repeat(20))).action().name(), "allow");
@@ -195,7 +195,7 @@ fn the_limits_of_a_policy_are_kept() {
     let text = "version = 1\nname = \"small\"\n[limits]\ncommand_bytes = 1024\ncommand_depth = 4\n";
     let small: Policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
     denied_by("input.size", &shell(&small, "x".repeat(2000)));
-    denied_by("input.syntax", &shell(&small, "( ( ( ( ( ( a ) ) ) ) ) )"));
+    denied_by("input.depth", &shell(&small, "( ( ( ( ( ( a ) ) ) ) ) )"));
     let context = Context { folder: Folder::Unknown, ..Context::default() };
     assert_eq!(judge(&small, &Request::Shell(b"ls".to_vec()), &context).0.action().name(), "allow");
 }

@@ -79,7 +79,11 @@ impl Settings {
             // git itself refuses more than it can hold; a few hundred are more than anybody writes.
             let count =
                 count.known().and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<usize>().ok());
-            for index in 0..count.unwrap_or(0).min(512) {
+            if count.is_none_or(|count| count > MOST_SETTINGS) {
+                // Too many to look at, or a number only known when it runs: hooks may be switched off among them.
+                settings.effects.add(Effects::GIT_FOREIGN_CONFIG.with(Effects::GIT_SKIPS_HOOKS));
+            }
+            for index in 0..count.unwrap_or(0).min(MOST_SETTINGS) {
                 let key = value_of(format!("GIT_CONFIG_KEY_{index}").as_bytes());
                 let value = value_of(format!("GIT_CONFIG_VALUE_{index}").as_bytes()).cloned();
                 match key.and_then(Arg::known) {
@@ -89,15 +93,16 @@ impl Settings {
             }
         }
         if let Some(parameters) = value_of(b"GIT_CONFIG_PARAMETERS") {
-            match parameters.known().and_then(|text| std::str::from_utf8(text).ok()).map(shell_words::split) {
-                Some(Ok(words)) => {
-                    for word in words {
-                        let (key, value) = word.split_once('=').unwrap_or((&word, "true"));
-                        settings.configure(key.as_bytes().to_vec(), Arg::exact(value));
-                    }
+            match parameters.known().and_then(quoted_settings) {
+                Some(list) => {
+                    list.into_iter().for_each(|(key, value)| settings.configure(key, Arg::exact(value)))
                 }
-                _ => settings.effects.add(Effects::GIT_FOREIGN_CONFIG),
+                None => settings.effects.add(Effects::GIT_FOREIGN_CONFIG.with(Effects::GIT_SKIPS_HOOKS)),
             }
+        }
+        // Another home is another configuration file.
+        if env.assigned().iter().any(|name| matches!(name.as_slice(), b"HOME" | b"XDG_CONFIG_HOME")) {
+            settings.effects.add(Effects::GIT_FOREIGN_CONFIG);
         }
         settings
     }
@@ -161,10 +166,54 @@ impl Settings {
             Use::Hooks => self.effects.add(Effects::GIT_SKIPS_HOOKS),
             Use::Redirect => self.redirected = true,
             Use::Include => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
+            Use::Maintenance => self.effects.add(Effects::GIT_OBJECTS),
             Use::ProgramUnlessBoolean | Use::Other => {}
         }
         self.list.push(Setting { key, value });
     }
+}
+
+/// More settings than this in the environment are not looked at one by one.
+const MOST_SETTINGS: usize = 512;
+
+/// `'key=value' 'key'='value' …`, as git passes `-c` on to the programs it starts. None when it is not of that form.
+fn quoted_settings(text: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+    /// One quoted string and what follows it; `'\''` is a quote in it.
+    fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+        let mut rest = text.strip_prefix(b"'")?;
+        let mut out = Vec::new();
+        loop {
+            let end = rest.iter().position(|&byte| byte == b'\'')?;
+            out.extend_from_slice(&rest[..end]);
+            rest = &rest[end + 1..];
+            match rest.strip_prefix(b"\\").filter(|after| matches!(after.first(), Some(b'\'' | b'!'))) {
+                Some(after) => {
+                    out.push(after[0]);
+                    rest = after[1..].strip_prefix(b"'")?;
+                }
+                None => return Some((out, rest)),
+            }
+        }
+    }
+    let mut list = Vec::new();
+    let mut rest = text.trim_ascii();
+    while !rest.is_empty() {
+        let (first, after) = quoted(rest)?;
+        rest = after;
+        if let Some(after) = rest.strip_prefix(b"=") {
+            let (value, after) =
+                if after.starts_with(b"'") { quoted(after)? } else { (b"true".to_vec(), after) };
+            list.push((first, value));
+            rest = after;
+        } else {
+            let equals = first.iter().position(|&byte| byte == b'=');
+            let (key, value) =
+                equals.map_or((first.as_slice(), b"true".as_slice()), |at| (&first[..at], &first[at + 1..]));
+            list.push((key.to_vec(), value.to_vec()));
+        }
+        rest = rest.trim_ascii_start();
+    }
+    Some(list)
 }
 
 /// What a configuration key can make git do.
@@ -181,6 +230,8 @@ enum Use {
     Redirect,
     /// Further configuration from a file.
     Include,
+    /// When objects are packed and pruned.
+    Maintenance,
     Other,
 }
 
@@ -207,6 +258,7 @@ fn use_of(key: &[u8]) -> Use {
         (b"sendemail", b"sendmailcmd" | b"tocmd" | b"cccmd" | b"headercmd" | b"smtpserver") => Use::Program,
         (b"credential", b"helper") | (b"submodule", b"update") => Use::ShellProgram,
         (b"hook", b"command") => Use::Program,
+        (b"gc" | b"maintenance", _) => Use::Maintenance,
         (b"include" | b"includeif", b"path") | (b"init", b"templatedir") => Use::Include,
         _ => Use::Other,
     }

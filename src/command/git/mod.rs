@@ -14,7 +14,7 @@ use super::arg::Arg;
 use super::effect::Effects;
 use super::files;
 use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
-use super::place::base_name;
+use super::place::{Folder, base_name};
 use config::{Setting, Settings};
 use global::Global;
 
@@ -36,6 +36,7 @@ pub(crate) fn is_git(name: &[u8]) -> bool {
 /// Analyses `git …` or `git-verb …`.
 pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start) {
     let mut settings = Settings::from_environment(&start.env, &analyzer.context.environment);
+    settings.folder = start.folder.clone();
     let called = args[0].known().map(base_name).unwrap_or_default();
     let (verb, rest) = match called.strip_prefix(b"git-") {
         // A dashed program is its verb; no global options come before it.
@@ -76,9 +77,11 @@ impl Git<'_, '_> {
         };
         let own = args.get(rest..).unwrap_or_default().to_vec();
         let known = verbs::is_known(&name);
-        let alias = self.alias(&name);
-        if !known && let Some(value) = alias {
-            self.expand_alias(intent, args, &name, &value, &own);
+        let aliases = self.aliases(&name);
+        if !known && !aliases.is_empty() {
+            for value in &aliases {
+                self.expand_alias(intent.clone(), args.clone(), &name, value, &own);
+            }
             return;
         }
         let (name, own) = match own.first().and_then(Arg::known) {
@@ -92,7 +95,9 @@ impl Git<'_, '_> {
         for (path, access) in &meaning.paths {
             files::use_path(path, *access, &self.settings.folder, self.analyzer.context, &mut intent.paths);
         }
-        if own.iter().any(Arg::splits) {
+        let may_be_option =
+            |arg: &Arg| arg.prefix().is_empty() || arg.prefix().starts_with(b"-") || arg.splits();
+        if own.iter().any(|arg| !arg.is_exact() && may_be_option(arg)) {
             intent.deferred = Some(Deferred::Arguments);
         }
         set_verb(&mut intent, &name, meaning.subcommand.clone());
@@ -112,16 +117,18 @@ impl Git<'_, '_> {
             self.analyzer.command(command, inside.clone());
         }
         // Some builtins may be aliased in newer releases; then both readings are judged.
-        if known && let Some(value) = self.alias(&name) {
-            let intent = Intent { git: Some(GitIntent::default()), ..Intent::default() };
-            let own: Vec<Arg> = own.clone();
+        if known {
             let words = [vec![Arg::from("git"), Arg::exact(name.clone())], own.clone()].concat();
-            self.expand_alias(intent, words, &name, &value, &own);
+            for value in self.aliases(&name) {
+                let intent = Intent { git: Some(GitIntent::default()), ..Intent::default() };
+                self.expand_alias(intent, words.clone(), &name, &value, &own);
+            }
         }
     }
 
-    /// The value of `alias.NAME`, where configuration gives one. The last setting counts.
-    fn alias(&self, name: &[u8]) -> Option<Arg> {
+    /// The values of `alias.NAME` that configuration gives. Which of several counts depends on where git reads them from;
+    /// all are judged.
+    fn aliases(&self, name: &[u8]) -> Vec<Arg> {
         let is_alias = |key: &[u8]| {
             let rest =
                 key.get(..6).filter(|section| section.eq_ignore_ascii_case(b"alias.")).map(|_| &key[6..]);
@@ -130,16 +137,22 @@ impl Git<'_, '_> {
                 rest.eq_ignore_ascii_case(name)
             })
         };
-        let set = self.settings.list.iter().rev().find(|setting| is_alias(&setting.key));
-        if let Some(setting) = set {
-            return Some(setting.value.clone());
+        let mut values: Vec<Arg> = Vec::new();
+        let set = self.settings.list.iter().filter(|setting| is_alias(&setting.key));
+        for value in set.map(|setting| setting.value.clone()).take(8) {
+            if !values.contains(&value) {
+                values.push(value);
+            }
         }
         let supplied = self.analyzer.context.git_config.iter().rev().find(|(key, _)| is_alias(key));
-        supplied.map(|(_, value)| Arg::exact(value.clone()))
+        if values.is_empty() {
+            values.extend(supplied.map(|(_, value)| Arg::exact(value.clone())));
+        }
+        values
     }
 
     /// `alias.x = !text` is shell text with the arguments behind it; any other value is git's own words.
-    fn expand_alias(mut self, mut intent: Intent, args: Vec<Arg>, name: &[u8], value: &Arg, own: &[Arg]) {
+    fn expand_alias(&mut self, mut intent: Intent, args: Vec<Arg>, name: &[u8], value: &Arg, own: &[Arg]) {
         set_verb(&mut intent, name, None);
         let Some(text) = value.known().map(<[u8]>::to_vec) else {
             intent.effects = Effects::GIT_UNKNOWN;
@@ -177,8 +190,7 @@ impl Git<'_, '_> {
             self.analyzer.shell_text(&script, &inside);
             return;
         }
-        let words = String::from_utf8_lossy(&text).into_owned();
-        let Ok(words) = shell_words::split(&words) else {
+        let Some(words) = split_alias(&text) else {
             intent.effects = Effects::GIT_UNKNOWN;
             self.finish(intent, args);
             return;
@@ -192,7 +204,7 @@ impl Git<'_, '_> {
                 command.push(Arg::exact([key, b"=".as_slice(), value].concat()));
             }
         }
-        if let super::place::Folder::Known(folder) = &self.settings.folder {
+        if let Folder::Known(folder) = &self.settings.folder {
             command.push(Arg::from("-C"));
             command.push(Arg::exact(folder.clone()));
         }
@@ -221,6 +233,12 @@ impl Git<'_, '_> {
         let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
         if intent.effects.intersects(CHANGES) && (self.settings.redirected || self.is_elsewhere()) {
             intent.effects.add(Effects::GIT_ELSEWHERE);
+        }
+        if intent.effects.intersects(CHANGES)
+            && self.settings.folder == Folder::Unknown
+            && self.analyzer.context.folder != Folder::Unknown
+        {
+            intent.deferred.get_or_insert(Deferred::Folder);
         }
         if !is_alias {
             intent.effects.add(self.settings.effects);
@@ -264,12 +282,32 @@ impl Git<'_, '_> {
     fn is_elsewhere(&self) -> bool {
         let context = self.analyzer.context;
         match (&context.worktree, &context.folder) {
-            (Some(root), _) | (None, super::place::Folder::Known(root)) => {
-                self.settings.folder.is_outside(root)
-            }
+            (Some(root), _) | (None, Folder::Known(root)) => self.settings.folder.is_outside(root),
             _ => false,
         }
     }
+}
+
+/// Splits an alias as git does: blanks, both quotes, backslashes; nothing else is special. None for an open quote.
+fn split_alias(text: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut words = Vec::new();
+    let mut word: Option<Vec<u8>> = None;
+    let mut quote = None;
+    let mut rest = text.iter().copied();
+    while let Some(byte) = rest.next() {
+        match (byte, quote) {
+            (_, Some(end)) if byte == end => quote = None,
+            (b'\'' | b'"', None) => {
+                quote = Some(byte);
+                word.get_or_insert_default();
+            }
+            (b'\\', None | Some(b'"')) => word.get_or_insert_default().push(rest.next()?),
+            (_, None) if byte.is_ascii_whitespace() => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(byte),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
 }
 
 fn set_verb(intent: &mut Intent, verb: &[u8], subcommand: Option<Vec<u8>>) {

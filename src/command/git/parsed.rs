@@ -92,6 +92,20 @@ impl Parsed {
         })
     }
 
+    /// The option is given and nothing takes it back: what may be believed when it makes a command harmless.
+    pub(super) fn surely_has(&self, name: &str) -> bool {
+        let taken_back = |known: &Name| match known {
+            Name::No(long) => *long == name || long.strip_prefix("no-") == Some(name),
+            Name::Long(long) => long.strip_prefix("no-") == Some(name),
+            _ => false,
+        };
+        self.has(name) && !self.options.iter().any(|(known, _)| taken_back(known))
+    }
+
+    pub(super) fn surely_has_any(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.surely_has(name))
+    }
+
     pub(super) fn has_any(&self, names: &[&str]) -> bool {
         names.iter().any(|name| self.has(name))
     }

@@ -94,8 +94,9 @@ fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (P
         // Options may come before it (`git stash -q push`, `git notes --ref=x add`).
         let outer = Parsed::new(verb, args);
         let first = outer.operands.first().and_then(Arg::known);
-        if let Some(name) = first {
-            let at = args.iter().position(|arg| arg.known() == Some(name)).unwrap_or(0);
+        let before_dashes = args.iter().take_while(|arg| arg.known() != Some(b"--")).count();
+        let at = args[..before_dashes].iter().position(|arg| first.is_some() && arg.known() == first);
+        if let (Some(name), Some(at)) = (first, at) {
             let full = format!("{verb} {}", String::from_utf8_lossy(name));
             let is_subcommand = parsed::in_table(&full) || verb == "bisect" || verb == "maintenance";
             if is_subcommand {
@@ -120,6 +121,18 @@ fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (P
 fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
     let operands = parsed.operands.len();
     match verb {
+        // A word that is no subcommand known here: one of a newer git, or a mistake.
+        "notes" | "worktree" | "submodule" | "bundle" | "refs" | "sparse-checkout" | "remote"
+            if operands > 0 =>
+        {
+            REFS.with(CONFIG).with(OBJECTS).with(REPOSITORY)
+        }
+        "reflog"
+            if parsed.operands.iter().any(|operand| matches!(operand.known(), Some(b"drop" | b"write"))) =>
+        {
+            REFS.with(OBJECTS)
+        }
+        "archive" if parsed.has("remote") => REMOTE,
         "status" | "diff" | "log" | "show" | "blame" | "annotate" | "grep" | "ls-files" | "ls-tree"
         | "rev-parse" | "rev-list" | "cat-file" | "describe" | "shortlog" | "name-rev" | "merge-base"
         | "for-each-ref" | "show-branch" | "diff-tree" | "diff-index" | "diff-files" | "whatchanged"
@@ -140,14 +153,18 @@ fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
             _ => INDEX,
         },
         "rm" | "mv" | "rerere" | "merge-index" | "merge-one-file" => INDEX.with(WORKTREE),
-        "restore" if parsed.has("staged") && !parsed.has("worktree") => INDEX,
+        "restore" if parsed.surely_has("staged") && !parsed.has("worktree") => INDEX,
         "restore" if parsed.has("staged") => INDEX.with(WORKTREE),
         "restore" | "checkout-index" | "clean" => WORKTREE,
-        "apply" if parsed.has_any(&["stat", "numstat", "summary", "check"]) && !parsed.has("apply") => READS,
+        "apply"
+            if parsed.surely_has_any(&["stat", "numstat", "summary", "check"]) && !parsed.has("apply") =>
+        {
+            READS
+        }
         "apply" if parsed.has("cached") => INDEX,
         "apply" if parsed.has("index") => INDEX.with(WORKTREE),
         "apply" => WORKTREE,
-        "commit" if parsed.has("dry-run") => READS,
+        "commit" if parsed.surely_has("dry-run") => READS,
         "commit" if parsed.has("amend") => COMMITS.with(INDEX).with(Effects::GIT_AMENDS),
         "commit" => COMMITS.with(INDEX),
         "checkout" | "switch" => {
@@ -171,7 +188,7 @@ fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
         "symbolic-ref" if parsed.has("delete") || operands > 1 => REFS.with(SWITCHES),
         "symbolic-ref" => READS,
         "replace"
-            if parsed.has("list")
+            if parsed.surely_has("list")
                 || (operands == 0 && !parsed.has_any(&["delete", "edit", "graft", "convert-graft-file"])) =>
         {
             READS
@@ -217,6 +234,11 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
         ("reflog", _) => REFS.with(OBJECTS),
         ("refs", b"list" | b"verify" | b"exists") => READS,
         ("refs", _) => REFS,
+        ("remote", b"show")
+            if parsed.operands.iter().any(|name| name.prefix().iter().any(|byte| b":/".contains(byte))) =>
+        {
+            REMOTE
+        }
         ("remote", b"show" | b"get-url") => READS,
         ("remote", b"update" | b"prune") => REMOTE.with(REFS),
         ("remote", _) => CONFIG.with(REFS),
@@ -269,7 +291,7 @@ fn branch(parsed: &Parsed) -> Effects {
         "points-at",
         "show-current",
     ];
-    if parsed.operands.is_empty() || parsed.has_any(&lists) { READS } else { REFS }
+    if parsed.operands.is_empty() || parsed.surely_has_any(&lists) { READS } else { REFS }
 }
 
 fn tag(parsed: &Parsed) -> Effects {
@@ -288,7 +310,7 @@ fn tag(parsed: &Parsed) -> Effects {
         "points-at",
         "n",
     ];
-    if parsed.operands.is_empty() || parsed.has_any(&lists) { READS } else { REFS }
+    if parsed.operands.is_empty() || parsed.surely_has_any(&lists) { READS } else { REFS }
 }
 
 /// The older form, without a subcommand: one key reads, a key and a value write.
@@ -297,7 +319,7 @@ fn config(parsed: &Parsed) -> Effects {
     let writes = ["add", "replace-all", "unset", "unset-all", "rename-section", "remove-section", "edit"];
     if parsed.has_any(&writes) {
         CONFIG
-    } else if parsed.has_any(&reads) || parsed.operands.len() < 2 {
+    } else if parsed.surely_has_any(&reads) || parsed.operands.len() < 2 {
         READS
     } else {
         CONFIG
@@ -420,10 +442,7 @@ fn quoted(words: &[Arg]) -> Arg {
 /// Files that options make git read or write.
 fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     let writes: &[&str] = match verb {
-        "archive" | "log" | "show" | "diff" | "diff-tree" | "diff-index" | "diff-files" | "whatchanged"
-        | "range-diff" | "stash" | "reflog" => &["output"],
-        "format-patch" => &["output-directory", "output"],
-        "bugreport" | "diagnose" => &["output-directory"],
+        "apply" => &["directory", "build-fake-ancestor"],
         "fast-export" => &["export-marks"],
         "config" => &["file"],
         "mailsplit" => &["o"],
@@ -431,6 +450,10 @@ fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
         "checkout-index" => &["prefix"],
         _ => &[],
     };
+    // Every verb that prints a difference knows `--output`.
+    for option in ["output", "output-directory"] {
+        meaning.paths.extend(parsed.values(option).map(|path| (path.clone(), Access::Write)));
+    }
     let is_read = verb == "config" && !meaning.effects.intersects(CONFIG);
     for option in writes {
         let access = if is_read { Access::Read } else { Access::Write };
@@ -439,6 +462,7 @@ fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     let reads: &[&str] = match verb {
         "commit" | "tag" | "merge" | "notes" => &["file", "template"],
         "grep" => &["f"],
+        "archive" => &["add-file"],
         _ => &[],
     };
     for option in reads {
@@ -456,7 +480,7 @@ fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     meaning
         .paths
         .extend(parsed.operands.iter().take(write_operands).map(|path| (path.clone(), Access::Write)));
-    if verb == "diff" && parsed.has("no-index") {
+    if (matches!(verb, "diff" | "grep") && parsed.has("no-index")) || verb == "hash-object" {
         meaning.paths.extend(parsed.operands.iter().map(|path| (path.clone(), Access::Read)));
     }
     if verb == "format-patch" && !parsed.has("stdout") {

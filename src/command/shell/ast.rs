@@ -54,8 +54,10 @@ pub(crate) enum CompoundKind {
     Subshell,
     /// `{ …; }`: the same shell.
     Group,
-    /// `if`, `case`, loops: may run, once or often.
+    /// `if`, `case`: may run.
     Conditional,
+    /// `for`, `while`, `until`, `select`: may run, once or often.
+    Loop,
     /// `[[ … ]]`, `(( … ))`: only the substitutions in it run.
     Expression,
 }

@@ -12,12 +12,29 @@ use super::scope::{Scope, Value};
 /// Handles a builtin that only a shell can run. True when the command is dealt with.
 pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) -> bool {
     let Some(name) = args[0].known() else { return false };
+    if EVALUATES_NAMES.contains(&name) {
+        evaluated_names(analyzer, &args[1..], start);
+    }
     match name {
         b"cd" | b"pushd" => change_folder(analyzer, scope, &args[1..]),
         b"popd" => scope.set_folder(Folder::Unknown),
         b"export" | b"declare" | b"typeset" | b"local" | b"readonly" => declare(scope, &args[1..]),
-        b"unset" | b"read" | b"mapfile" | b"readarray" | b"getopts" | b"let" => forget(scope, &args[1..]),
-        b"printf" if args.get(1).and_then(Arg::known) == Some(b"-v") => forget(scope, &args[2..]),
+        b"unset" => unset(scope, &args[1..]),
+        b"read" | b"getopts" | b"let" => forget(scope, &args[1..]),
+        b"mapfile" | b"readarray" => {
+            forget(scope, &args[1..]);
+            callback(analyzer, &args[1..], start);
+        }
+        b"printf" if args.get(1).is_some_and(|arg| arg.prefix().starts_with(b"-v")) => {
+            forget(scope, &[args[1].skip(2)]);
+            forget(scope, &args[2..]);
+        }
+        b"shift" | b"set" => {
+            for parameter in b'0'..=b'9' {
+                scope.set_variable(&[parameter], Value::Unknown);
+            }
+        }
+        b"hash" => remember(scope, &args[1..]),
         b"alias" => alias(analyzer, scope, &args[1..], start),
         b"eval" => {
             eval(analyzer, scope, args, &args[1..], start);
@@ -34,7 +51,8 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
         }
         b"builtin" if args.len() > 1 => return run(analyzer, scope, &args[1..], start),
         b"command" if args.len() > 1 => {
-            let skip = args.iter().skip(1).take_while(|arg| arg.known() == Some(b"-p")).count() + 1;
+            let skip =
+                args.iter().skip(1).take_while(|arg| matches!(arg.known(), Some(b"-p" | b"--"))).count() + 1;
             return skip < args.len()
                 && keeps_state(&args[skip])
                 && run(analyzer, scope, &args[skip..], start);
@@ -49,6 +67,24 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
     analyzer.finish(intent, args.to_vec(), start);
     true
 }
+
+/// Builtins that evaluate the subscript of a name they are given.
+const EVALUATES_NAMES: [&[u8]; 14] = [
+    b"let",
+    b"test",
+    b"[",
+    b"printf",
+    b"read",
+    b"unset",
+    b"declare",
+    b"typeset",
+    b"local",
+    b"export",
+    b"readonly",
+    b"mapfile",
+    b"readarray",
+    b"compgen",
+];
 
 /// Builtins that `command NAME` still runs in this shell.
 fn keeps_state(arg: &Arg) -> bool {
@@ -70,8 +106,11 @@ fn keeps_state(arg: &Arg) -> bool {
 }
 
 fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
-    let target =
-        args.iter().find(|arg| !matches!(arg.known(), Some(b"-L" | b"-P" | b"-e" | b"-@" | b"-n" | b"--")));
+    let is_option = |word: &[u8]| {
+        word == b"--"
+            || word.len() > 1 && word[0] == b'-' && word[1..].iter().all(|letter| b"LPe@n".contains(letter))
+    };
+    let target = args.iter().find(|arg| !arg.known().is_some_and(is_option));
     let folder = match target {
         None => analyzer.context.home.clone().map_or(Folder::Unknown, Folder::Known),
         Some(arg) => match arg.known() {
@@ -89,6 +128,14 @@ fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
 
 fn declare(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
+        // `declare -l`, `-i`, `-n`: later values are not what is written.
+        let word = arg.prefix();
+        if word.len() > 1
+            && matches!(word[0], b'-' | b'+')
+            && word.iter().any(|letter| b"lucin".contains(letter))
+        {
+            scope.distrust();
+        }
         let prefix = arg.prefix();
         let length = prefix.iter().take_while(|&&byte| is_name_byte(byte)).count();
         if length == 0 || !is_name_start(prefix[0]) {
@@ -104,6 +151,53 @@ fn declare(scope: &mut Scope, args: &[Arg]) {
             Some(_) => scope.set_variable(name, Value::Unknown),
             None => {}
         }
+    }
+}
+
+fn unset(scope: &mut Scope, args: &[Arg]) {
+    for name in args.iter().filter_map(Arg::known).filter(|name| !name.starts_with(b"-")) {
+        scope.set_variable(name, Value::Unset);
+    }
+}
+
+/// `mapfile -C TEXT`: run every so many lines.
+fn callback(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        if arg.known() == Some(b"-C")
+            && let Some(text) = rest.next().and_then(Arg::known)
+        {
+            analyzer.shell_text(text, start);
+        }
+    }
+}
+
+/// `hash -p FILE NAME`: the name leads to the file from here on.
+fn remember(scope: &mut Scope, args: &[Arg]) {
+    if let [option, file, names @ ..] = args
+        && option.known() == Some(b"-p")
+        && let Some(file) = file.known()
+    {
+        for name in names.iter().filter_map(Arg::known) {
+            scope.set_alias(name, Value::Known(file.to_vec()));
+        }
+    }
+}
+
+/// Text that is expanded like a double-quoted string when its time comes: what its substitutions run is judged now.
+pub(super) fn evaluated(analyzer: &mut Analyzer<'_>, text: &[u8], start: &Start) {
+    if text.contains(&b'`') || text.windows(2).any(|window| window == b"$(") {
+        let quoted = [b": \"".as_slice(), text, b"\""].concat();
+        analyzer.shell_text(&quoted, start);
+    }
+}
+
+/// `a[$(…)]` given to a builtin as a name: its subscript is evaluated.
+fn evaluated_names(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
+    let subscripted =
+        |text: &&[u8]| text.windows(3).any(|window| window == b"[$(" || window.starts_with(b"[`"));
+    for text in args.iter().filter_map(Arg::known).filter(subscripted) {
+        evaluated(analyzer, text, start);
     }
 }
 
@@ -162,6 +256,10 @@ fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &St
     {
         let mark = scope.mark();
         analyzer.shell_text_in(text, start, scope);
+        // It runs at any time: what it sets may be set at any time.
+        if scope.has_changed_since(mark) {
+            scope.distrust();
+        }
         scope.undo_to(mark);
     }
 }
@@ -186,7 +284,13 @@ pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
         [b"echo", rest @ ..] => {
             let options = rest.iter().take_while(|word| is_echo_option(word)).count();
             let text = rest[options..].join(&b' ');
-            Stdin::Text(if text.contains(&b'\\') { unescape(&text) } else { text })
+            let interprets = rest[..options].iter().any(|option| option.contains(&b'e'));
+            match text.contains(&b'\\') {
+                false => Stdin::Text(text),
+                true if interprets => Stdin::Text(unescape(&text, 4)),
+                // Some shells interpret backslashes without being asked.
+                true => Stdin::Unknown,
+            }
         }
         [b"printf", b"--", format, rest @ ..] | [b"printf", format, rest @ ..] => printf(format, rest),
         [b"cat"] | [b"cat", b"-"] | [b"tee", ..] => input.clone(),
@@ -198,9 +302,12 @@ fn is_echo_option(word: &[u8]) -> bool {
     word.len() > 1 && word[0] == b'-' && word[1..].iter().all(|byte| matches!(byte, b'n' | b'e' | b'E'))
 }
 
+/// More output than this is not followed.
+const LONGEST_OUTPUT: usize = 64 * 1024;
+
 /// The format with `%s` filled in, repeated while arguments are left; other conversions are not followed.
 fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
-    let format = unescape(format);
+    let format = unescape(format, 3);
     let mut text = Vec::new();
     let mut rest = args.iter();
     loop {
@@ -220,7 +327,7 @@ fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
                 }
                 Some(b'b') => {
                     used = true;
-                    text.extend_from_slice(&unescape(rest.next().copied().unwrap_or_default()));
+                    text.extend_from_slice(&unescape(rest.next().copied().unwrap_or_default(), 4));
                 }
                 _ => return Stdin::Unknown,
             }
@@ -229,11 +336,14 @@ fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
         if !used || rest.len() == 0 {
             return Stdin::Text(text);
         }
+        if text.len() > LONGEST_OUTPUT {
+            return Stdin::Unknown;
+        }
     }
 }
 
-/// Backslash escapes as `printf` and `echo -e` know them.
-fn unescape(text: &[u8]) -> Vec<u8> {
+/// Backslash escapes as `printf` and `echo -e` know them; they differ in how many octal digits they take.
+fn unescape(text: &[u8], octal: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
     let digits = |from: usize, radix: u32, most: usize| {
@@ -258,7 +368,7 @@ fn unescape(text: &[u8]) -> Vec<u8> {
             b'r' => out.push(b'\r'),
             b'\\' | b'"' | b'\'' => out.push(next),
             b'0'..=b'7' => {
-                let (value, used) = digits(at - 1, 8, 4);
+                let (value, used) = digits(at - 1, 8, octal);
                 out.push((value & 0xff) as u8);
                 at += used - 1;
             }

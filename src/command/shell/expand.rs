@@ -1,11 +1,15 @@
 //! Words to arguments: quoting taken off, braces expanded, known variables put in, the rest marked as unknown.
 
 use super::super::arg::Arg;
+use super::super::place::Folder;
 use super::ast::{Piece, Word};
 use super::scope::{Scope, Value};
 
 /// More alternatives than this and a brace expansion is left to the moment it runs.
 const MOST_ALTERNATIVES: usize = 1024;
+
+/// A word that grows longer by its variables is not followed further.
+const LONGEST_WORD: usize = 64 * 1024;
 
 /// What words are expanded with.
 pub(super) struct Expander<'a> {
@@ -63,7 +67,7 @@ impl Expander<'_> {
         for index in 1..10u8 {
             match self.scope.variable(&[b'0' + index]) {
                 Some(Value::Known(value)) => out.push(Arg::exact(value.clone())),
-                Some(Value::Unknown) => {
+                Some(Value::Unknown | Value::Unset) => {
                     out.truncate(before);
                     return false;
                 }
@@ -93,6 +97,10 @@ impl Expander<'_> {
     fn atoms(&self, word: &Word) -> Vec<Atom> {
         let mut atoms = Vec::new();
         for (index, piece) in word.pieces.iter().enumerate() {
+            if atoms.len() > LONGEST_WORD {
+                atoms.push(Atom::Hole { splits: true });
+                return atoms;
+            }
             match piece {
                 Piece::Literal { bytes, quoted } => {
                     let mut rest = bytes.as_slice();
@@ -101,7 +109,7 @@ impl Expander<'_> {
                     }
                     atoms.extend(rest.iter().map(|&byte| Atom::Byte { byte, quoted: *quoted }));
                 }
-                Piece::Parameter { name, plain, quoted, .. } => match (plain, self.scope.variable(name)) {
+                Piece::Parameter { name, plain, quoted, .. } => match (plain, self.scope.trusted(name)) {
                     (true, Some(Value::Known(value))) if *quoted => {
                         atoms.extend(value.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
                     }
@@ -111,6 +119,11 @@ impl Expander<'_> {
                     (true, None) if name == b"HOME" => {
                         let home = self.home.unwrap_or(b"~");
                         atoms.extend(home.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
+                    }
+                    (true, None) if name == b"PWD" && matches!(self.scope.folder(), Folder::Known(_)) => {
+                        if let Folder::Known(folder) = self.scope.folder() {
+                            atoms.extend(folder.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
+                        }
                     }
                     _ => atoms.push(Atom::Hole { splits: !quoted || name == b"@" }),
                 },
@@ -135,7 +148,7 @@ impl Expander<'_> {
 
     /// Whether fields are still split at blanks: nobody has touched IFS.
     fn splits_at_blanks(&self) -> bool {
-        self.scope.variable(b"IFS").is_none()
+        self.scope.variable(b"IFS").is_none() && !self.scope.is_untrusted()
     }
 
     /// Field splitting and globs: one brace-expanded word to arguments.
@@ -176,8 +189,11 @@ impl Expander<'_> {
                 }
             }
         }
-        let only_splits = !atoms.is_empty() && atoms.iter().all(|atom| matches!(atom, Atom::Split(_)));
-        if started || !only_splits {
+        // Nothing at all is no argument, unless quotes say so.
+        let has_quotes = word.pieces.iter().any(|piece| {
+            matches!(piece, Piece::Literal { quoted: true, .. } | Piece::Parameter { quoted: true, .. })
+        });
+        if started || has_quotes {
             out.push(Arg::exact(bytes));
         }
     }

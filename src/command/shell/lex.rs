@@ -87,10 +87,15 @@ impl Parser<'_> {
     pub(super) fn word(&mut self, place: Place) -> Result<Word> {
         let start = self.pos;
         let mut pieces = Pieces::default();
+        let mut closing_quote = None;
         while let Some(byte) = self.peek() {
             match byte {
                 0 => return Err(self.error(ShellErrorKind::Nul)),
-                b'<' | b'>' if self.peek_at(1) == Some(b'(') && place == Place::Command => {
+                b'<' | b'>'
+                    if self.peek_at(1) == Some(b'(')
+                        && place != Place::Subscript
+                        && place != (Place::Braced { quoted: true }) =>
+                {
                     self.pos += 2;
                     let script = self.substitution("process substitution")?;
                     pieces.push(Piece::Process(script));
@@ -115,9 +120,21 @@ impl Parser<'_> {
                 }
                 b'\\' => self.backslash(&mut pieces, matches!(place, Place::Braced { quoted: true }))?,
                 b'\'' if place == (Place::Braced { quoted: true }) => {
+                    // Some shells pair these quotes when they look for the brace, others do not.
+                    let rest = &self.src[self.pos + 1..];
+                    let inside = rest.iter().position(|&byte| byte == b'\'').map(|end| &rest[..end]);
+                    let differs = |inside: &[u8]| inside.iter().any(|byte| matches!(byte, b'"' | b'}' | b'`'));
+                    if closing_quote == Some(self.pos) {
+                        closing_quote = None;
+                    } else if inside.is_none_or(differs) {
+                        return Err(self.error(ShellErrorKind::Unexpected("quote inside \"${…}\"".into())));
+                    } else {
+                        closing_quote = inside.map(|inside| self.pos + 1 + inside.len());
+                    }
                     pieces.literal(b"'", true);
                     self.pos += 1;
                 }
+                b'\'' if place == Place::Subscript => self.evaluated_quote(&mut pieces)?,
                 b'\'' => self.single_quoted(&mut pieces)?,
                 b'"' => self.double_quoted(&mut pieces)?,
                 b'`' => self.backquoted(&mut pieces, matches!(place, Place::Braced { quoted: true }))?,
@@ -139,7 +156,7 @@ impl Parser<'_> {
             matches!(byte, 0 | b'\\' | b'\'' | b'"' | b'`' | b'$' | b'?' | b'*' | b'+' | b'@' | b'!')
                 || match place {
                     Place::Command | Place::Test => is_meta(byte),
-                    Place::Braced { .. } => byte == b'}',
+                    Place::Braced { .. } => matches!(byte, b'}' | b'<' | b'>'),
                     Place::Subscript => matches!(byte, b'[' | b']'),
                 }
         };
@@ -177,6 +194,20 @@ impl Parser<'_> {
             return Err(self.error(ShellErrorKind::Nul));
         }
         pieces.literal(text, true);
+        self.pos = start + length + 1;
+        Ok(())
+    }
+
+    /// `'…'` where the shell evaluates its text all the same: arithmetic and subscripts.
+    fn evaluated_quote(&mut self, pieces: &mut Pieces) -> Result<()> {
+        let start = self.pos + 1;
+        let Some(length) = self.src[start..].iter().position(|&byte| byte == b'\'') else {
+            return Err(self.error(ShellErrorKind::Unterminated("single quote")));
+        };
+        let text = &self.src[start..start + length];
+        let word = self.nested(|parser| parser.here_body(text))?;
+        pieces.literal(b"", true);
+        pieces.0.extend(word.pieces);
         self.pos = start + length + 1;
         Ok(())
     }
@@ -267,6 +298,8 @@ impl Parser<'_> {
 
     fn dollar(&mut self, pieces: &mut Pieces, quoted: bool) -> Result<()> {
         match self.peek_at(1) {
+            // The shell joins the lines first, so this could be any expansion.
+            Some(b'\\') if self.peek_at(2) == Some(b'\n') => Err(self.cut_token()),
             Some(b'(') if self.peek_at(2) == Some(b'(') && self.is_arithmetic(self.pos + 3) => {
                 self.pos += 3;
                 let word = self.balanced(b'(', b')', "arithmetic expansion")?;
@@ -313,6 +346,9 @@ impl Parser<'_> {
                 let length = self.src[start..].iter().take_while(|&&byte| is_name_byte(byte)).count();
                 let name = self.src[start..start + length].to_vec();
                 self.pos = start + length;
+                if self.src[self.pos..].starts_with(b"\\\n") && self.peek_at(2).is_some_and(is_name_byte) {
+                    return Err(self.cut_token());
+                }
                 pieces.push(Piece::Parameter { name, plain: true, quoted, nested: Vec::new() });
                 Ok(())
             }
@@ -327,6 +363,10 @@ impl Parser<'_> {
                 Ok(())
             }
         }
+    }
+
+    fn cut_token(&self) -> ShellError {
+        self.error(ShellErrorKind::Unexpected("line continuation inside a token".into()))
     }
 
     /// After `${`: the name, then everything up to the closing brace for the substitutions in it.
@@ -356,6 +396,12 @@ impl Parser<'_> {
         // Only defaults keep the surrounding double quotes' rules; patterns and substitutions have their own.
         let keeps_quotes = matches!(self.peek(), Some(b':' | b'-' | b'=' | b'+' | b'?'));
         let operator = self.nested(|parser| parser.word(Place::Braced { quoted: quoted && keeps_quotes }))?;
+        // `${x:'…'}` is arithmetic: quotes keep nothing from being run there.
+        let raw = &self.src[operator.span.clone()];
+        let slices = raw.first() == Some(&b':') && !matches!(raw.get(1), Some(b'-' | b'=' | b'+' | b'?'));
+        if slices && raw.contains(&b'\'') {
+            return Err(self.error(ShellErrorKind::Unexpected("quote in a substring".into())));
+        }
         nested.push(operator);
         if self.peek() != Some(b'}') {
             return Err(self.error_at(open, ShellErrorKind::Unterminated("parameter expansion")));
@@ -428,7 +474,8 @@ impl Parser<'_> {
             },
             b'c' => {
                 if let Some(control) = self.peek() {
-                    self.pos += 1;
+                    // The closing quote is found before the escape is read: `\c\'` does not end the string.
+                    self.pos += if control == b'\\' && self.peek_at(1).is_some() { 2 } else { 1 };
                     text.push(control & 0x1f);
                 }
             }
@@ -448,6 +495,7 @@ impl Parser<'_> {
 
     /// Everything up to the byte that closes what the caller has opened, as one word (expansions parsed).
     pub(super) fn balanced(&mut self, open: u8, close: u8, what: &'static str) -> Result<Word> {
+        let arithmetic = what != "extended glob";
         let start = self.pos;
         let mut pieces = Pieces::default();
         let mut level = 0usize;
@@ -458,6 +506,7 @@ impl Parser<'_> {
                     Some(0) => return Err(parser.error(ShellErrorKind::Nul)),
                     Some(byte) if byte == close && level == 0 => break,
                     Some(b'\\') => parser.backslash(&mut pieces, false)?,
+                    Some(b'\'') if arithmetic => parser.evaluated_quote(&mut pieces)?,
                     Some(b'\'') => parser.single_quoted(&mut pieces)?,
                     Some(b'"') => parser.double_quoted(&mut pieces)?,
                     Some(b'`') => parser.backquoted(&mut pieces, false)?,
@@ -483,7 +532,11 @@ impl Parser<'_> {
     /// After `$(`, `<(`, `>(`: the script and its closing parenthesis.
     fn substitution(&mut self, what: &'static str) -> Result<Script> {
         let open = self.pos;
+        // Here-documents of the line around wait for its own newline, not for one in here.
+        let waiting = std::mem::take(&mut self.pending);
         let script = self.nested(Parser::script)?;
+        let unread = std::mem::replace(&mut self.pending, waiting);
+        self.pending.extend(unread);
         match self.peek() {
             Some(b')') => {
                 self.pos += 1;

@@ -20,7 +20,7 @@ type Result<T> = std::result::Result<T, ShellError>;
 const CLOSING: [&[u8]; 7] = [b"then", b"else", b"elif", b"fi", b"do", b"done", b"esac"];
 
 /// A here-document whose body is still to come.
-struct PendingBody {
+pub(super) struct PendingBody {
     delimiter: Vec<u8>,
     strip_tabs: bool,
     expand: bool,
@@ -33,7 +33,7 @@ pub(super) struct Parser<'a> {
     pub(super) pos: usize,
     depth: usize,
     max_depth: usize,
-    pending: Vec<PendingBody>,
+    pub(super) pending: Vec<PendingBody>,
 }
 
 /// Parses a whole text whose surroundings are already `depth` levels deep.
@@ -331,7 +331,7 @@ impl<'a> Parser<'a> {
         self.close(b"do")?;
         let body = self.script()?;
         self.close(b"done")?;
-        Ok(bodies(CompoundKind::Conditional, vec![condition, body]))
+        Ok(bodies(CompoundKind::Loop, vec![condition, body]))
     }
 
     fn for_clause(&mut self, keyword: usize) -> Result<Compound> {
@@ -367,7 +367,7 @@ impl<'a> Parser<'a> {
         let body = self.script()?;
         self.close(closing.1)?;
         Ok(Compound {
-            kind: CompoundKind::Conditional,
+            kind: CompoundKind::Loop,
             words,
             variable,
             bodies: vec![body],
@@ -450,6 +450,7 @@ impl<'a> Parser<'a> {
                     self.pos += 2;
                     return Ok(expression(words));
                 }
+                Some(b'<' | b'>') if self.peek_at(1) == Some(b'(') => words.push(self.word(Place::Test)?),
                 Some(byte) if is_meta(byte) => self.pos += 1,
                 Some(_) => words.push(self.word(Place::Test)?),
             }
@@ -540,7 +541,11 @@ impl<'a> Parser<'a> {
                 Some(b'<' | b'>') => simple.words.push(self.word(Place::Command)?),
                 Some(_) if simple.words.is_empty() => match self.assignment()? {
                     Some(assignment) => simple.assignments.push(assignment),
-                    None => simple.words.push(self.word(Place::Command)?),
+                    None => {
+                        let word = self.word(Place::Command)?;
+                        self.refuse_split_token(&word)?;
+                        simple.words.push(word);
+                    }
                 },
                 Some(_) => {
                     let word = self.word(Place::Command)?;
@@ -557,6 +562,42 @@ impl<'a> Parser<'a> {
             return Err(self.unexpected());
         }
         Ok(Command::Simple(simple))
+    }
+
+    /// A reserved word, an assignment or `{fd}>` cut by a line continuation: it means what it means without the cut, and
+    /// nobody writes it but to hide something.
+    fn refuse_split_token(&self, word: &Word) -> Result<()> {
+        let raw = &self.src[word.span.clone()];
+        if !raw.windows(2).any(|window| window == b"\\\n") {
+            return Ok(());
+        }
+        let joined = without_continuations(raw);
+        let name = joined.iter().take_while(|&&byte| is_name_byte(byte)).count();
+        let assigns = name > 0 && matches!(joined.get(name), Some(b'=' | b'+' | b'['));
+        let names_descriptor = joined.first() == Some(&b'{') && matches!(self.peek(), Some(b'<' | b'>'));
+        let opening = [
+            b"if".as_slice(),
+            b"while",
+            b"until",
+            b"for",
+            b"select",
+            b"case",
+            b"coproc",
+            b"function",
+            b"{",
+            b"[[",
+            b"!",
+            b"time",
+        ];
+        let reserved =
+            opening.contains(&joined.as_slice()) || CLOSING.contains(&joined.as_slice()) || joined == b"}";
+        if assigns || names_descriptor || reserved {
+            return Err(self.error_at(
+                word.span.start,
+                ShellErrorKind::Unexpected("line continuation inside a token".into()),
+            ));
+        }
+        Ok(())
     }
 
     /// `name=value`, `name+=value`, `name[…]=value`, `name=( … )`, if one begins here.
@@ -576,7 +617,14 @@ impl<'a> Parser<'a> {
                 self.pos = after + 2;
             }
             Some(b'[') => {
-                let Some(close) = self.subscript_end(after + 1) else { return Ok(None) };
+                let Some(close) = self.subscript_end(after + 1) else {
+                    // `a[1 …` that ends in `]=` further on is an assignment too large or too odd to follow.
+                    let near = &self.src[after..self.src.len().min(after + 1024)];
+                    if near.windows(2).any(|window| window == b"]=" || window == b"]+") {
+                        return Err(self.error(ShellErrorKind::Unexpected("subscript".into())));
+                    }
+                    return Ok(None);
+                };
                 let operator = match (self.src.get(close + 1), self.src.get(close + 2)) {
                     (Some(b'='), _) => 1,
                     (Some(b'+'), Some(b'=')) => 2,
@@ -641,6 +689,12 @@ impl<'a> Parser<'a> {
                         words.push(parser.word(Place::Command)?)
                     }
                     Some(byte) if is_meta(byte) => return Err(parser.unexpected()),
+                    Some(b'[') => {
+                        parser.pos += 1;
+                        words.push(parser.nested(|parser| parser.word(Place::Subscript))?);
+                        parser.expect_byte(b']', "`]`")?;
+                        words.push(parser.word(Place::Command)?);
+                    }
                     Some(_) => words.push(parser.word(Place::Command)?),
                 }
             }
@@ -649,7 +703,8 @@ impl<'a> Parser<'a> {
 
     /// A redirection, if one begins here: `>f`, `2>&1`, `{fd}<f`, `&>f`, `<<EOF`, `<<<text`. Not `<(`.
     fn redirection(&mut self) -> Result<Option<Redirection>> {
-        let mut at = self.pos;
+        let begin = self.pos;
+        let mut at = begin;
         let mut fd = None;
         match self.src.get(at) {
             Some(b'0'..=b'9') => {
@@ -696,37 +751,56 @@ impl<'a> Parser<'a> {
         if self.pos == before {
             return Err(self.unexpected());
         }
+        // `{name}<file` opens a new descriptor, `<&3` is standard input, `>&2` standard output.
+        match (self.src[begin], kind) {
+            (b'{', _) => fd = Some(u32::MAX),
+            (_, RedirectionKind::Duplicate) if fd.is_none() => fd = Some(u32::from(operator == b">&")),
+            _ => {}
+        }
         let body = Rc::new(OnceCell::new());
         if kind == RedirectionKind::HereDocument {
-            self.pending.push(PendingBody {
-                delimiter: self.delimiter(&target),
-                strip_tabs: operator == b"<<-",
-                expand: !target
-                    .pieces
-                    .iter()
-                    .any(|piece| matches!(piece, Piece::Literal { quoted: true, .. })),
-                body: Rc::clone(&body),
-            });
+            let (delimiter, quoted) = self.delimiter(&target);
+            let strip_tabs = operator == b"<<-";
+            self.pending.push(PendingBody { delimiter, strip_tabs, expand: !quoted, body: Rc::clone(&body) });
         }
         Ok(Some(Redirection { kind, fd, target, body }))
     }
 
-    /// A here-document's delimiter is its word with the quotes taken off and nothing expanded.
-    fn delimiter(&self, word: &Word) -> Vec<u8> {
+    /// A here-document's delimiter is its word with the quotes taken off and nothing expanded: `<<"$X"` waits for a
+    /// line that says `$X`. Also tells whether anything was quoted.
+    fn delimiter(&self, word: &Word) -> (Vec<u8>, bool) {
+        let plain = |piece: &Piece| matches!(piece, Piece::Literal { .. });
         let mut text = Vec::new();
-        for piece in &word.pieces {
-            match piece {
-                Piece::Literal { bytes, .. } => text.extend_from_slice(bytes),
-                // `<<$X` waits for a line that says `$X`.
-                _ => return self.src[word.span.clone()].to_vec(),
+        let mut quoted = false;
+        if word.pieces.iter().all(plain) {
+            for piece in &word.pieces {
+                if let Piece::Literal { bytes, quoted: is_quoted } = piece {
+                    text.extend_from_slice(bytes);
+                    quoted |= *is_quoted;
+                }
+            }
+            return (text, quoted);
+        }
+        let mut rest = self.src[word.span.clone()].iter();
+        while let Some(&byte) = rest.next() {
+            match byte {
+                b'\'' | b'"' => quoted = true,
+                b'\\' => {
+                    quoted = true;
+                    text.extend(rest.next());
+                }
+                _ => text.push(byte),
             }
         }
-        text
+        (text, quoted)
     }
 
     fn read_bodies(&mut self) -> Result<()> {
         for pending in std::mem::take(&mut self.pending) {
             let mut text = Vec::new();
+            // Whether the line before ended in a backslash: shells differ on whether it continues a delimiter.
+            let mut continued = false;
+            let mut logical_start = 0;
             while self.pos < self.src.len() {
                 let rest = &self.src[self.pos..];
                 let length = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
@@ -736,9 +810,23 @@ impl<'a> Parser<'a> {
                     line = &line[tabs..];
                 }
                 self.pos += (length + 1).min(rest.len());
+                if pending.expand && continued {
+                    let joined = [&text[logical_start..text.len() - 2], line].concat();
+                    if line == pending.delimiter
+                        || joined.ends_with(&pending.delimiter)
+                            && without_continuations(&joined) == pending.delimiter
+                    {
+                        let what = "end of a here-document behind a backslash".to_string();
+                        return Err(self.error(ShellErrorKind::Unexpected(what)));
+                    }
+                }
                 if line == pending.delimiter {
                     break;
                 }
+                if !continued {
+                    logical_start = text.len();
+                }
+                continued = line.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1;
                 text.extend_from_slice(line);
                 text.push(b'\n');
             }
@@ -754,6 +842,17 @@ impl<'a> Parser<'a> {
         }
         Ok(())
     }
+}
+
+fn without_continuations(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.windows(2).position(|window| window == b"\\\n") {
+        out.extend_from_slice(&rest[..at]);
+        rest = &rest[at + 2..];
+    }
+    out.extend_from_slice(rest);
+    out
 }
 
 fn expression(words: Vec<Word>) -> Compound {

@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 
+use super::super::arg::Arg;
 use super::super::place::Folder;
 
 /// Longer values are not followed: `a=$a$a` would double for ever.
-const LONGEST_VALUE: usize = 4096;
+const LONGEST_VALUE: usize = 1024;
 /// More variables than people write; past it values are simply unknown.
 const MOST_NAMES: usize = 4096;
 const MOST_INHERITED: usize = 64;
@@ -17,6 +18,17 @@ const MOST_INHERITED: usize = 64;
 pub(crate) enum Value {
     Known(Vec<u8>),
     Unknown,
+    /// `unset`: not even inherited.
+    Unset,
+}
+
+impl Value {
+    pub(crate) fn into_arg(self) -> Arg {
+        match self {
+            Self::Known(bytes) => Arg::exact(bytes),
+            Self::Unknown | Self::Unset => Arg::partial(Vec::new(), b"?", false),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -38,6 +50,10 @@ pub(crate) struct Scope {
     log: Vec<Change>,
     /// Names set so far that programs inherit; few, so that each command can look them all up.
     inherited: Vec<Vec<u8>>,
+    /// More of them were set than are followed.
+    pub(crate) overflowed: bool,
+    /// Values may change behind the text's back: namerefs, `declare -l`, traps. No value is believed any more.
+    untrusted: bool,
 }
 
 /// Variables that change what the programs started after them do, exported or not (which is not always known).
@@ -76,6 +92,30 @@ impl Scope {
         self.variables.get(name)
     }
 
+    /// A value that may be put in; none once values are not believed any more.
+    pub(crate) fn trusted(&self, name: &[u8]) -> Option<&Value> {
+        match self.variable(name) {
+            Some(_) if self.untrusted => Some(&Value::Unknown),
+            value => value,
+        }
+    }
+
+    pub(crate) fn distrust(&mut self) {
+        self.untrusted = true;
+    }
+
+    pub(crate) fn is_untrusted(&self) -> bool {
+        self.untrusted
+    }
+
+    /// Aliases for a text that is expanded from one of them, without that one.
+    pub(crate) fn aliases_for(&self, name: &[u8], folder: Folder) -> Self {
+        let mut scope = Self::new(folder);
+        let others = self.aliases.iter().filter(|(known, _)| *known != name).take(64);
+        scope.aliases = others.map(|(name, value)| (name.clone(), value.clone())).collect();
+        scope
+    }
+
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.variables.iter().map(|(name, value)| (name.as_slice(), value))
     }
@@ -90,11 +130,12 @@ impl Scope {
         if self.variables.len() >= MOST_NAMES && !self.variables.contains_key(name) {
             return;
         }
-        if is_inherited(name)
-            && self.inherited.len() < MOST_INHERITED
-            && !self.inherited.iter().any(|known| known == name)
-        {
-            self.inherited.push(name.to_vec());
+        if is_inherited(name) && !self.inherited.iter().any(|known| known == name) {
+            if self.inherited.len() < MOST_INHERITED {
+                self.inherited.push(name.to_vec());
+            } else {
+                self.overflowed = true;
+            }
         }
         let old = self.variables.insert(name.to_vec(), value);
         self.log.push(Change::Variable(name.to_vec(), old));
@@ -112,6 +153,10 @@ impl Scope {
         self.log.push(Change::Alias(name.to_vec(), old));
     }
 
+    pub(crate) fn has_changed_since(&self, mark: Mark) -> bool {
+        self.log.len() > mark.0
+    }
+
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.log.len())
     }
@@ -124,6 +169,15 @@ impl Scope {
                 Some(Change::Alias(name, old)) => restore(&mut self.aliases, name, old),
                 Some(Change::Folder(old)) => self.folder = old,
                 None => return,
+            }
+        }
+    }
+
+    /// Leaves a function: what variables it left behind is not followed.
+    pub(crate) fn blur_variables_since(&mut self, mark: Mark) {
+        for change in &self.log[mark.0.min(self.log.len())..] {
+            if let Change::Variable(name, _) = change {
+                self.variables.insert(name.clone(), Value::Unknown);
             }
         }
     }

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::super::analyze::{Analyzer, Start, Stdin};
+use super::super::analyze::{Analyzer, Refusal, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::files;
 use super::super::intent::{Access, Intent, Origin, PathUse};
-use super::super::place::base_name;
+use super::super::place::{Folder, base_name};
 use super::super::wrapper::is_shell;
 use super::ast::{
     AndOr, Command, Compound, CompoundKind, Piece, Redirection, RedirectionKind, Script, Simple, Word,
@@ -84,6 +84,12 @@ impl<'w> Walker<'w, '_> {
     /// What a stage of a pipeline writes, where that is plain to see: `echo`, `printf`, `cat` of known text.
     fn output_of(&self, command: &Command, input: &Stdin) -> Stdin {
         let Command::Simple(simple) = command else { return Stdin::Unknown };
+        if [b"echo".as_slice(), b"printf", b"cat", b"tee"]
+            .iter()
+            .any(|name| self.functions.contains_key(name))
+        {
+            return Stdin::Unknown;
+        }
         let mut args = Vec::new();
         for word in &simple.words {
             self.expander().expand(word, &mut args);
@@ -108,7 +114,11 @@ impl<'w> Walker<'w, '_> {
 
     /// Walks a function's body, unless it is being walked already.
     fn call(&mut self, name: &'w [u8], body: &'w Command, stdin: &Stdin) {
-        if self.active.contains(&name) || self.active.len() >= MOST_ACTIVE || self.analyzer.is_refused() {
+        if self.active.contains(&name) || self.analyzer.is_refused() {
+            return;
+        }
+        if self.active.len() >= MOST_ACTIVE {
+            self.analyzer.refuse(Refusal::TooDeep(MOST_ACTIVE));
             return;
         }
         self.active.push(name);
@@ -126,43 +136,26 @@ impl<'w> Walker<'w, '_> {
         if let Some(variable) = &compound.variable {
             self.scope.set_variable(variable, Value::Unknown);
         }
-        if compound.kind == CompoundKind::Conditional {
+        if compound.kind == CompoundKind::Loop {
             // A loop's second round sees what its first one set: nothing set inside is known inside.
-            self.forget_assigned(&compound.bodies);
+            let mut changed = Changed::default();
+            compound.bodies.iter().for_each(|body| changed.script(body));
+            for name in changed.names {
+                self.scope.set_variable(name, Value::Unknown);
+            }
+            if changed.folder {
+                self.scope.set_folder(Folder::Unknown);
+            }
         }
         for body in &compound.bodies {
             self.script(body, &stdin);
         }
         match compound.kind {
             CompoundKind::Subshell => self.scope.undo_to(mark),
-            CompoundKind::Conditional => self.scope.blur_since(mark),
+            CompoundKind::Conditional | CompoundKind::Loop => self.scope.blur_since(mark),
             CompoundKind::Group | CompoundKind::Expression => {}
         }
         self.write_only_intent(&compound.redirections);
-    }
-
-    /// Variables assigned more than once in a loop body differ from round to round; only those are forgotten.
-    fn forget_assigned(&mut self, bodies: &[Script]) {
-        let mut seen: Vec<&[u8]> = Vec::new();
-        for body in bodies {
-            for list in &body.lists {
-                for command in list.pipelines.iter().flatten() {
-                    let Command::Simple(simple) = command else { continue };
-                    if !simple.words.is_empty() {
-                        continue;
-                    }
-                    for assignment in &simple.assignments {
-                        let known = self.scope.variable(&assignment.name).is_some();
-                        if known && !seen.contains(&assignment.name.as_slice()) && seen.len() < 64 {
-                            seen.push(&assignment.name);
-                        }
-                    }
-                }
-            }
-        }
-        for name in seen {
-            self.scope.set_variable(name, Value::Unknown);
-        }
     }
 
     fn expander(&self) -> Expander<'_> {
@@ -185,6 +178,7 @@ impl<'w> Walker<'w, '_> {
                     (true, Some(word)) => known_value(&self.expander().single(word)),
                     _ => Value::Unknown,
                 };
+                self.evaluated_later(&assignment.name, &value);
                 self.scope.set_variable(&assignment.name, value);
             }
             self.write_only_intent(&simple.redirections);
@@ -198,6 +192,15 @@ impl<'w> Walker<'w, '_> {
             return;
         }
         let start = self.start_of(simple, stdin);
+        if self.scope.overflowed {
+            self.analyzer.refuse(Refusal::TooManyVariables);
+        }
+        // `x=1 eval …`: an assignment before a builtin that runs text is in force for it.
+        if matches!(args[0].known(), Some(b"eval" | b"source" | b"." | b"command" | b"builtin")) {
+            for assignment in &simple.assignments {
+                self.scope.set_variable(&assignment.name, Value::Unknown);
+            }
+        }
         self.substituted_scripts(simple, &args, &start);
         if builtin::run(self.analyzer, self.scope, &args, &start) {
             return;
@@ -208,7 +211,13 @@ impl<'w> Walker<'w, '_> {
         {
             // It may be the function or, elsewhere, a program of that name: both are judged.
             let input = start.stdin.clone();
+            let mark = self.scope.mark();
+            for parameter in b'1'..=b'9' {
+                self.scope.set_variable(&[parameter], Value::Unknown);
+            }
             self.call(name, body, &input);
+            // `local` and its own parameters end with the call; what else it set is not followed.
+            self.scope.blur_variables_since(mark);
         }
         self.analyzer.command(args, start);
     }
@@ -231,6 +240,17 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
+    /// Values that the shell itself runs: prompts and its tables of aliases.
+    fn evaluated_later(&mut self, name: &[u8], value: &Value) {
+        let Value::Known(text) = value else { return };
+        match name {
+            b"PS4" | b"PS1" | b"PS0" | b"PROMPT_COMMAND" => {
+                builtin::evaluated(self.analyzer, text, self.start)
+            }
+            _ => {}
+        }
+    }
+
     /// The circumstances of a simple command: its assignments, standard input and redirected files.
     fn start_of(&mut self, simple: &Simple, stdin: &Stdin) -> Start {
         let mut start = Start {
@@ -243,11 +263,17 @@ impl<'w> Walker<'w, '_> {
             resolved: None,
         };
         for (name, value) in self.scope.inherited() {
-            let value = match value {
-                Value::Known(bytes) => Arg::exact(bytes.clone()),
-                Value::Unknown => Arg::partial(Vec::new(), b"?", false),
-            };
-            start.env.set(name, value);
+            match value {
+                Value::Known(bytes) => start.env.set(name, Arg::exact(bytes.clone())),
+                Value::Unknown => start.env.set(name, Arg::partial(Vec::new(), b"?", false)),
+                Value::Unset => start.env.unset(name),
+            }
+        }
+        // What an outer command set and this text set again.
+        for name in self.start.env.assigned() {
+            if let Some(value) = self.scope.variable(&name).cloned() {
+                start.env.set(&name, value.into_arg());
+            }
         }
         for assignment in &simple.assignments {
             let value = match assignment.words.last() {
@@ -268,18 +294,25 @@ impl<'w> Walker<'w, '_> {
             return;
         }
         let mut text = value;
+        // A blank at its end makes the next word an alias too.
+        let mut next_expands = text.ends_with(b" ");
         for arg in &args[1..] {
             text.push(b' ');
+            let alias = arg.known().filter(|_| next_expands).and_then(|word| self.scope.alias(word));
+            if let Some(Value::Known(value)) = alias {
+                next_expands = value.ends_with(b" ");
+                text.extend_from_slice(value);
+                continue;
+            }
+            next_expands = false;
             match arg.known().map(String::from_utf8_lossy) {
                 Some(word) => text.extend_from_slice(shell_words::quote(&word).as_bytes()),
                 None => text.extend_from_slice(b"\"$1\""),
             }
         }
         let start = start.clone();
-        self.analyzer.nested(|analyzer| {
-            let mut scope = Scope::new(start.folder.clone());
-            analyzer.shell_text_in(&text, &start, &mut scope);
-        });
+        let mut scope = self.scope.aliases_for(name, start.folder.clone());
+        self.analyzer.nested(|analyzer| analyzer.shell_text_in(&text, &start, &mut scope));
     }
 
     /// The commands inside a word's substitutions, each in a subshell.
@@ -287,9 +320,15 @@ impl<'w> Walker<'w, '_> {
         for piece in &word.pieces {
             match piece {
                 Piece::Literal { .. } => {}
-                Piece::Parameter { nested, .. } => {
+                Piece::Parameter { name, nested, .. } => {
                     for word in nested {
                         self.substitutions(word);
+                    }
+                    // `${x:=word}` sets it.
+                    let operator =
+                        nested.last().map(|word| &self.text[word.span.start.min(self.text.len())..]);
+                    if operator.is_some_and(|text| text.starts_with(b"=") || text.starts_with(b":=")) {
+                        self.scope.set_variable(name, Value::Unknown);
                     }
                 }
                 Piece::Command { script, .. } | Piece::Process(script) => {
@@ -339,12 +378,14 @@ impl<'w> Walker<'w, '_> {
                 }
                 RedirectionKind::HereString | RedirectionKind::HereDocument => continue,
             };
-            let target = self.expander().single(&redirection.target);
+            let mut targets = Vec::new();
+            self.expander().expand(&redirection.target, &mut targets);
+            let [target] = targets.as_slice() else { continue };
             let descriptor = |text: &[u8]| text.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-');
             if redirection.kind == RedirectionKind::Duplicate && target.known().is_none_or(descriptor) {
                 continue;
             }
-            files::use_path(&target, access, self.scope.folder(), self.analyzer.context, &mut paths);
+            files::use_path(target, access, self.scope.folder(), self.analyzer.context, &mut paths);
         }
         paths
     }
@@ -367,6 +408,37 @@ impl<'w> Walker<'w, '_> {
         intent.program.name = b":".to_vec();
         files::note_paths(&mut intent);
         self.analyzer.push(intent);
+    }
+}
+
+/// What a loop's body may change: variables and the folder.
+#[derive(Default)]
+struct Changed<'w> {
+    names: Vec<&'w [u8]>,
+    folder: bool,
+}
+
+impl<'w> Changed<'w> {
+    fn script(&mut self, script: &'w Script) {
+        for command in script.lists.iter().flat_map(|list| &list.pipelines).flatten() {
+            self.command(command);
+        }
+    }
+
+    fn command(&mut self, command: &'w Command) {
+        match command {
+            Command::Simple(simple) => {
+                let names = simple.assignments.iter().map(|assignment| assignment.name.as_slice());
+                self.names.extend(names.filter(|_| simple.words.is_empty()));
+                if let Some([Piece::Literal { bytes, .. }]) =
+                    simple.words.first().map(|word| word.pieces.as_slice())
+                {
+                    self.folder |= matches!(bytes.as_slice(), b"cd" | b"pushd" | b"popd");
+                }
+            }
+            Command::Compound(compound) => compound.bodies.iter().for_each(|body| self.script(body)),
+            Command::Function { .. } => {}
+        }
     }
 }
 

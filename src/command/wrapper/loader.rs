@@ -22,6 +22,7 @@ const VALUED: Valued = Valued {
         "glibc-hwcaps-prepend",
         "glibc-hwcaps-mask",
     ],
+    joined: b"",
 };
 
 pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {

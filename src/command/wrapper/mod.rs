@@ -57,6 +57,7 @@ fn special(name: &[u8]) -> Option<Special> {
         b"npx" | b"bunx" | b"pnpx" => special::npx,
         b"tmux" => special::tmux,
         b"gdb" => special::gdb,
+        b"setarch" => special::setarch,
         b"busybox" | b"toybox" => special::multi_call,
         b"eval" => special::eval,
         b"tar" | b"rsync" | b"split" | b"sort" | b"man" | b"nodemon" => special::option_command,

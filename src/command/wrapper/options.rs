@@ -16,6 +16,8 @@ pub(super) struct Met<'a> {
 pub(super) struct Valued {
     pub(super) short: &'static [u8],
     pub(super) long: &'static [&'static str],
+    /// Short options whose value, if any, is joined to them.
+    pub(super) joined: &'static [u8],
 }
 
 /// Goes through leading options; returns the index of the first word that is none, and tells `met` of each option.
@@ -36,13 +38,24 @@ pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(
                 Some(equals) => (&long[..equals], Some(arg.skip(equals + 3))),
                 None => (long, None),
             };
-            let takes = valued.long.iter().any(|known| known.as_bytes() == name);
+            // Long options may be abbreviated; the full name is what the caller is told.
+            let full = valued.long.iter().find(|known| known.as_bytes() == name);
+            let full = full.or_else(|| {
+                valued.long.iter().find(|known| !name.is_empty() && known.as_bytes().starts_with(name))
+            });
+            let takes = full.is_some();
+            let name = full.map_or(name, |full| full.as_bytes());
             let value =
                 joined.or_else(|| takes.then(|| args.get(at).cloned()).flatten().inspect(|_| at += 1));
             met(&Met { short: 0, long: name, value });
             continue;
         }
         for (index, &letter) in word.iter().enumerate().skip(1) {
+            if valued.joined.contains(&letter) {
+                let value = (index + 1 < word.len()).then(|| arg.skip(index + 1));
+                met(&Met { short: letter, long: b"", value });
+                break;
+            }
             if !valued.short.contains(&letter) {
                 met(&Met { short: letter, long: b"", value: None });
                 continue;
@@ -62,7 +75,7 @@ pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(
 /// Where the command of a plain wrapper begins in `args`, or past the end when there is none.
 pub(super) fn command_after(args: &[Arg], plain: &Plain) -> usize {
     let mut queries = false;
-    let valued = Valued { short: plain.short, long: plain.long };
+    let valued = Valued { short: plain.short, long: plain.long, joined: b"" };
     let mut at = leading(args, &valued, &mut |met| {
         queries |= met.short != 0 && plain.no_command.contains(&met.short);
     });

@@ -4,6 +4,7 @@ use super::super::analyze::{Analyzer, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::effect::Effects;
 use super::super::intent::{Deferred, Intent, Origin};
+use super::super::place::normalise;
 
 /// Shells that read this grammar. Others (`fish`, `csh`) are foreign languages.
 pub(crate) fn is_shell(name: &[u8]) -> bool {
@@ -50,7 +51,9 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
             let parent = analyzer.finish(intent, args, start);
             let mut inside = start.inside(parent, Origin::Shell);
             // `bash -c '"$0" checkout main' git`: positional parameters are known too.
+            let too_many = parameters.len() > 10;
             for (index, parameter) in parameters.into_iter().take(10).enumerate() {
+                let parameter = if too_many { Arg::partial(Vec::new(), b"$@", true) } else { parameter };
                 inside.env.set(index.to_string().as_bytes(), parameter);
             }
             analyzer.shell_text(bytes, &inside);
@@ -69,6 +72,12 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
         },
         Source::Script => {
             intent.effects = Effects::RUN_SCRIPT;
+            // A descriptor or a substitution is no file that somebody could have read.
+            if args[1..].iter().any(|arg| {
+                !arg.is_exact() || arg.prefix().starts_with(b"/dev/") || arg.prefix().starts_with(b"/proc/")
+            }) {
+                intent.deferred = Some(Deferred::Text);
+            }
             analyzer.finish(intent, args, start);
         }
         Source::Nothing => {
@@ -80,7 +89,11 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
 
 /// A file that is standard input.
 pub(crate) fn is_stdin(file: &Arg) -> bool {
-    matches!(file.known(), Some(b"/dev/stdin" | b"/dev/fd/0" | b"/proc/self/fd/0"))
+    let path = file.known().map(normalise);
+    matches!(
+        path.as_deref(),
+        Some(b"/dev/stdin" | b"/dev/fd/0" | b"/proc/self/fd/0" | b"/proc/thread-self/fd/0")
+    )
 }
 
 fn source(args: &[Arg]) -> Source {
@@ -98,16 +111,18 @@ fn source(args: &[Arg]) -> Source {
                 break;
             }
             b"--version" | b"--help" => return Source::Nothing,
-            b"--rcfile" | b"--init-file" | b"--emulate" => at += 2,
+            b"--rcfile" | b"--init-file" | b"--emulate" | b"-rcfile" | b"-init-file" => at += 2,
+            b"-norc" | b"-noprofile" | b"-posix" | b"-login" | b"-restricted" | b"-verbose"
+            | b"-noediting" => at += 1,
             _ if word.starts_with(b"--") => at += 1,
             _ if is_option => {
                 at += 1;
-                for (index, &letter) in word.iter().enumerate().skip(1) {
+                for &letter in &word[1..] {
                     match letter {
                         b'c' if word[0] == b'-' => has_text = true,
                         b's' if word[0] == b'-' => from_stdin = true,
-                        // `-o pipefail`, `-O extglob`: the value is the next word.
-                        b'o' | b'O' if index + 1 == word.len() => at += 1,
+                        // `-o pipefail`, `-O extglob`, also within a cluster: the value is the next word.
+                        b'o' | b'O' => at += 1,
                         _ => {}
                     }
                 }

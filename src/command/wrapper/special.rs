@@ -10,7 +10,8 @@ use super::{joined, run_as, wrap, wrap_as, wrap_text};
 
 /// `env [-i] [-u NAME] [-C DIR] [-S TEXT] [NAME=VALUE…] command…`
 pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    const VALUED: Valued = Valued { short: b"uCSa", long: &["unset", "chdir", "split-string", "argv0"] };
+    const VALUED: Valued =
+        Valued { short: b"uCSa", long: &["unset", "chdir", "split-string", "argv0"], joined: b"" };
     let mut inside = start.clone();
     let mut split = None;
     let mut name = None;
@@ -19,7 +20,8 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     loop {
         let before = at;
         at += leading(&args[at..], &VALUED, &mut |met| match (met.short, met.long) {
-            (b'i', _) | (0, b"ignore-environment") => inside.env.clear(),
+            (b'i', _) => inside.env.clear(),
+            (0, long) if !long.is_empty() && b"ignore-environment".starts_with(long) => inside.env.clear(),
             (b'u', _) | (0, b"unset") => {
                 if let Some(name) = met.value.as_ref().and_then(Arg::known) {
                     inside.env.unset(name);
@@ -44,7 +46,10 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut words = Vec::new();
     let mut deferred = None;
     if let Some(text) = split {
-        match text.known().and_then(|text| std::str::from_utf8(text).ok()).map(shell_words::split) {
+        // Outside quotes `\_` is a blank of env's own.
+        let plain =
+            text.known().and_then(|text| std::str::from_utf8(text).ok()).map(|text| text.replace("\\_", " "));
+        match plain.as_deref().map(shell_words::split) {
             // A `$` in it is a variable that env itself puts in.
             Some(Ok(parts)) => words.extend(parts.into_iter().map(|part| match part.find('$') {
                 Some(hole) => Arg::partial(&part.as_bytes()[..hole], part.as_bytes(), false),
@@ -61,20 +66,31 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
         analyzer.command(again, Start { resolved: None, ..inside.inside(parent, Origin::Wrapped) });
         return;
     }
-    let assignments = words.iter().take_while(|word| is_assignment(word.prefix())).count();
+    // To env any word with `=` is an assignment.
+    let assignments = words.iter().take_while(|word| word.prefix().contains(&b'=')).count();
+    let mut functions = Vec::new();
     for word in &words[..assignments] {
         let equals = word.prefix().iter().position(|&byte| byte == b'=').unwrap_or(0);
-        inside.env.set(&word.prefix()[..equals], word.skip(equals + 1));
+        let (name, value) = (&word.prefix()[..equals], word.skip(equals + 1));
+        if name.starts_with(b"BASH_FUNC_") {
+            // A function for the shells below: its body is judged as if it were called.
+            functions.extend(value.known().map(|body| [b"f ".as_slice(), body].concat()));
+        } else if !name.is_empty() {
+            inside.env.set(name, value);
+        }
     }
     let command = words.split_off(assignments);
     let parent = analyzer.finish(Intent { deferred, ..Intent::default() }, args, start);
+    for function in functions {
+        analyzer.shell_text(&function, &inside.inside(parent, Origin::Wrapped));
+    }
     run_as(analyzer, command, name, inside.inside(parent, Origin::Wrapped));
 }
 
 /// `command [-p] cmd`; with `-v` or `-V` it only tells.
 pub(super) fn command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut asks = false;
-    let inner = leading(&args[1..], &Valued { short: b"", long: &[] }, &mut |met| {
+    let inner = leading(&args[1..], &Valued { short: b"", long: &[], joined: b"" }, &mut |met| {
         asks |= matches!(met.short, b'v' | b'V');
     });
     let inner = if asks { args.len() } else { inner + 1 };
@@ -84,7 +100,7 @@ pub(super) fn command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
 /// `exec [-a NAME] command…`: the program may be called by another name.
 pub(super) fn exec(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut name = None;
-    let inner = 1 + leading(&args[1..], &Valued { short: b"a", long: &[] }, &mut |met| {
+    let inner = 1 + leading(&args[1..], &Valued { short: b"a", long: &[], joined: b"" }, &mut |met| {
         name = met.value.clone().or(name.take())
     });
     wrap_as(analyzer, args, inner, name, Effects::NONE, start);
@@ -101,14 +117,19 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     const VALUED: Valued = Valued {
         short: b"adEILnPs",
         long: &["arg-file", "delimiter", "max-args", "max-procs", "max-chars", "process-slot-var"],
+        joined: b"eil",
     };
     let mut replace: Option<Vec<u8>> = None;
     let mut plain_input = true;
+    let mut one_by_one = false;
     let inner = leading(&args[1..], &VALUED, &mut |met| match (met.short, met.long) {
         (b'I', _) | (0, b"replace") => {
             replace = Some(met.value.as_ref().map_or(b"{}".to_vec(), |value| value.prefix().to_vec()));
         }
-        (b'i', _) => replace = Some(b"{}".to_vec()),
+        (b'i', _) => {
+            replace = Some(met.value.as_ref().map_or(b"{}".to_vec(), |value| value.prefix().to_vec()))
+        }
+        (b'n' | b'L' | b'l', _) | (0, b"max-args" | b"max-lines") => one_by_one = true,
         (b'a' | b'd' | b'0', _) | (0, b"arg-file" | b"delimiter" | b"null") => plain_input = false,
         _ => {}
     }) + 1;
@@ -118,10 +139,7 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
         return;
     }
     let input = match &start.stdin {
-        Stdin::Text(text) if plain_input => std::str::from_utf8(text).ok().and_then(|text| match &replace {
-            Some(_) => Some(text.lines().map(str::to_string).collect::<Vec<_>>()),
-            None => shell_words::split(text).ok(),
-        }),
+        Stdin::Text(text) if plain_input => xargs_items(text, replace.is_some()),
         _ => None,
     };
     let parent = analyzer.finish(Intent::default(), args, start);
@@ -129,8 +147,8 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     inside.stdin = Stdin::Unknown;
     match (replace, input) {
         (Some(mark), Some(lines)) => {
-            for line in lines.into_iter().take(64) {
-                let with = command.iter().map(|arg| fill(arg, &mark, Some(line.as_bytes()))).collect();
+            for line in lines {
+                let with = command.iter().map(|arg| fill(arg, &mark, Some(&line))).collect();
                 analyzer.command(with, inside.clone());
             }
         }
@@ -139,6 +157,13 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
             analyzer.command(with, inside);
         }
         (None, Some(words)) => {
+            // How many words go to each start of the command is not followed: each alone, and all together.
+            if one_by_one {
+                for word in &words {
+                    let with = [command.clone(), vec![Arg::exact(word.clone())]].concat();
+                    analyzer.command(with, inside.clone());
+                }
+            }
             command.extend(words.into_iter().map(Arg::exact));
             analyzer.command(command, inside);
         }
@@ -153,11 +178,54 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
 fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
     let Some(text) = arg.known().filter(|_| !mark.is_empty()) else { return arg.clone() };
     let Some(at) = text.windows(mark.len()).position(|window| window == mark) else { return arg.clone() };
-    match value {
-        None => Arg::template(&text[..at], text),
-        Some(value) => Arg::exact([&text[..at], value, &text[at + mark.len()..]].concat()),
+    let Some(value) = value else { return Arg::template(&text[..at], text) };
+    let mut out = text[..at].to_vec();
+    let mut rest = &text[at..];
+    while let Some(at) = rest.windows(mark.len()).position(|window| window == mark) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(value);
+        rest = &rest[at + mark.len()..];
+        if out.len() > LONGEST_FILLED {
+            return Arg::partial(out, text, false);
+        }
     }
+    out.extend_from_slice(rest);
+    Arg::exact(out)
 }
+
+/// A word that placeholders make longer than this is not followed.
+const LONGEST_FILLED: usize = 64 * 1024;
+
+/// Words of xargs' input, or its lines with `-I`: quotes and backslashes are taken off, nothing else is special.
+fn xargs_items(text: &[u8], lines: bool) -> Option<Vec<Vec<u8>>> {
+    let mut items = Vec::new();
+    let mut item: Option<Vec<u8>> = None;
+    let mut rest = text.iter().copied();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'\n' => items.extend(item.take()),
+            b' ' | b'\t' if !lines => items.extend(item.take()),
+            b' ' | b'\t' if item.is_none() => {}
+            b'\'' | b'"' => {
+                let word = item.get_or_insert_default();
+                loop {
+                    match rest.next() {
+                        Some(end) if end == byte => break,
+                        Some(b'\n') | None => return None,
+                        Some(inside) => word.push(inside),
+                    }
+                }
+            }
+            b'\\' => item.get_or_insert_default().push(rest.next()?),
+            _ => item.get_or_insert_default().push(byte),
+        }
+    }
+    items.extend(item);
+    (items.len() <= MOST_ITEMS).then_some(items)
+}
+
+/// More items than this are left to the moment they run.
+const MOST_ITEMS: usize = 1024;
 
 /// `find … -exec command {} ;` and its relatives; `-delete` and `-fprint` write.
 pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
@@ -185,6 +253,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
                 commands.push((command, matches!(arg.prefix(), b"-execdir" | b"-okdir")));
                 at += length + 1;
             }
+            option if takes_argument(option) => at += 1,
             b"-delete" => {
                 for root in &args[1..=roots] {
                     files::use_path(
@@ -224,6 +293,50 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
+/// Tests of find whose argument could look like an action.
+fn takes_argument(option: &[u8]) -> bool {
+    option.starts_with(b"-newer")
+        || matches!(
+            option,
+            b"-name"
+                | b"-iname"
+                | b"-path"
+                | b"-ipath"
+                | b"-wholename"
+                | b"-iwholename"
+                | b"-regex"
+                | b"-iregex"
+                | b"-lname"
+                | b"-ilname"
+                | b"-type"
+                | b"-xtype"
+                | b"-size"
+                | b"-anewer"
+                | b"-cnewer"
+                | b"-mtime"
+                | b"-ctime"
+                | b"-atime"
+                | b"-mmin"
+                | b"-amin"
+                | b"-cmin"
+                | b"-perm"
+                | b"-user"
+                | b"-group"
+                | b"-uid"
+                | b"-gid"
+                | b"-maxdepth"
+                | b"-mindepth"
+                | b"-links"
+                | b"-inum"
+                | b"-samefile"
+                | b"-used"
+                | b"-fstype"
+                | b"-printf"
+                | b"-context"
+                | b"-regextype"
+        )
+}
+
 /// `fd pattern -x command…`, `-X command…`.
 pub(super) fn fd(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let starts = |arg: &Arg| matches!(arg.known(), Some(b"-x" | b"-X" | b"--exec" | b"--exec-batch"));
@@ -253,6 +366,7 @@ pub(super) fn sudo(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
             "other-user",
             "user",
         ],
+        joined: b"",
     };
     let mut shell = false;
     let mut inner = 1 + leading(&args[1..], &VALUED, &mut |met| {
@@ -317,6 +431,7 @@ pub(super) fn script(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start)
             "logging-format",
             "output-limit",
         ],
+        joined: b"",
     };
     let mut text = None;
     let mut at = 1;
@@ -339,7 +454,7 @@ pub(super) fn script(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start)
 
 /// `watch [options] words…`: the words, joined, are text for a shell; with `-x` they are a command.
 pub(super) fn watch(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    const VALUED: Valued = Valued { short: b"nqs", long: &["interval", "equexit", "shotsdir"] };
+    const VALUED: Valued = Valued { short: b"nqs", long: &["interval", "equexit", "shotsdir"], joined: b"" };
     let mut direct = false;
     let inner =
         1 + leading(&args[1..], &VALUED, &mut |met| direct |= met.short == b'x' || met.long == b"exec");
@@ -371,6 +486,7 @@ pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Star
             "delimiter",
             "max-procs",
         ],
+        joined: b"",
     };
     let inner = 1 + leading(&args[1..], &VALUED, &mut |_| {});
     let is_separator = |arg: &Arg| arg.prefix().starts_with(b":::");
@@ -419,6 +535,9 @@ fn substituted(text: &[u8], word: &[u8]) -> Vec<u8> {
         out.extend_from_slice(word);
         rest = &rest[at + 2..];
         found = true;
+        if out.len() > LONGEST_FILLED {
+            return b"\"$1\"".to_vec();
+        }
     }
     out.extend_from_slice(rest);
     if !found {
@@ -430,7 +549,8 @@ fn substituted(text: &[u8], word: &[u8]) -> Vec<u8> {
 
 /// `flock [options] FILE command…` and `flock FILE -c TEXT`.
 pub(super) fn flock(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    const VALUED: Valued = Valued { short: b"wE", long: &["timeout", "wait", "conflict-exit-code"] };
+    const VALUED: Valued =
+        Valued { short: b"wE", long: &["timeout", "wait", "conflict-exit-code"], joined: b"" };
     let mut at = 1 + leading(&args[1..], &VALUED, &mut |_| {});
     at += 1;
     match args.get(at).map(Arg::prefix) {
@@ -444,7 +564,7 @@ pub(super) fn flock(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
 
 /// `ssh [options] host words…`: the words, joined, are text for the other machine's shell.
 pub(super) fn ssh(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    const VALUED: Valued = Valued { short: b"BbcDEeFIiJLlmOopPQRSWw", long: &[] };
+    const VALUED: Valued = Valued { short: b"BbcDEeFIiJLlmOopPQRSWw", long: &[], joined: b"" };
     let host = 1 + leading(&args[1..], &VALUED, &mut |_| {});
     // Options may also follow the host.
     let inner = host + 1 + leading(args.get(host + 1..).unwrap_or_default(), &VALUED, &mut |_| {});
@@ -478,6 +598,7 @@ pub(super) fn hyperfine(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Sta
             "command-name",
             "time-unit",
         ],
+        joined: b"",
     };
     let mut texts = Vec::new();
     let inner = 1 + leading(&args[1..], &VALUED, &mut |met| {
@@ -496,7 +617,22 @@ pub(super) fn hyperfine(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Sta
 
 /// `npm exec …` is npx.
 pub(super) fn npm(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    let verb = 1 + leading(&args[1..], &Valued { short: b"", long: &["prefix", "workspace"] }, &mut |_| {});
+    const VALUED: Valued = Valued {
+        short: b"wC",
+        long: &[
+            "prefix",
+            "workspace",
+            "loglevel",
+            "registry",
+            "cache",
+            "userconfig",
+            "globalconfig",
+            "script-shell",
+            "location",
+        ],
+        joined: b"",
+    };
+    let verb = 1 + leading(&args[1..], &VALUED, &mut |_| {});
     if !matches!(args.get(verb).and_then(Arg::known), Some(b"exec" | b"x")) {
         analyzer.finish(Intent::default(), args, start);
         return;
@@ -508,7 +644,7 @@ pub(super) fn npm(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
 
 /// `npx [-p package] [-c TEXT] [command…]`
 pub(super) fn npx(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    const VALUED: Valued = Valued { short: b"pcw", long: &["package", "call", "workspace"] };
+    const VALUED: Valued = Valued { short: b"pcw", long: &["package", "call", "workspace"], joined: b"" };
     let mut text = None;
     let inner = 1 + leading(&args[1..], &VALUED, &mut |met| {
         if met.short == b'c' || met.long == b"call" {
@@ -523,8 +659,15 @@ pub(super) fn npx(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
 
 /// `tmux new-session [options] 'text'` and the other verbs that start a shell.
 pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    const GLOBAL: Valued = Valued { short: b"cfLST", long: &[] };
-    const VALUED: Valued = Valued { short: b"cefFlnpstxy", long: &[] };
+    const GLOBAL: Valued = Valued { short: b"cfLST", long: &[], joined: b"" };
+    const VALUED: Valued = Valued { short: b"cefFlnpstxy", long: &[], joined: b"" };
+    // `tmux a \\; b`: several commands in one.
+    if let Some(at) = args.iter().position(|arg| matches!(arg.known(), Some(b";" | b"\\;"))) {
+        let rest = [vec![args[0].clone()], args[at + 1..].to_vec()].concat();
+        tmux(analyzer, args[..at].to_vec(), start);
+        analyzer.command(rest, start.clone());
+        return;
+    }
     let verb = 1 + leading(&args[1..], &GLOBAL, &mut |_| {});
     let runs = [
         b"new-session".as_slice(),
@@ -573,7 +716,7 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
     let options: &[&[u8]] = match name.as_slice() {
         b"tar" => &[
             b"--to-command",
-            b"--checkpoint-action=exec",
+            b"--checkpoint-action",
             b"--use-compress-program",
             b"-I",
             b"--rsh-command",
@@ -589,13 +732,17 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
     };
     let mut texts = Vec::new();
     for (index, arg) in args.iter().enumerate().skip(1) {
+        let word = arg.prefix();
+        let name = &word[..word.iter().position(|&byte| byte == b'=').unwrap_or(word.len())];
         for option in options {
-            let Some(rest) = arg.prefix().strip_prefix(*option) else { continue };
-            match rest.first() {
-                None => texts.extend(args.get(index + 1).cloned()),
-                Some(b'=') => texts.push(arg.skip(option.len() + 1)),
-                Some(_) if option.len() == 2 => texts.push(arg.skip(2)),
-                Some(_) => {}
+            // Long options may be abbreviated.
+            let long = option.starts_with(b"--") && name.len() > 4 && option.starts_with(name);
+            if (long || name == *option) && name.len() < word.len() {
+                texts.push(arg.skip(name.len() + 1));
+            } else if long || word == *option {
+                texts.extend(args.get(index + 1).cloned());
+            } else if option.len() == 2 && word.starts_with(option) {
+                texts.push(arg.skip(2));
             }
         }
     }
@@ -603,6 +750,35 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
     files::describe(&name, &args, &start.folder, analyzer.context, &mut intent);
     let parent = analyzer.finish(intent, args, start);
     for text in texts.iter().filter_map(Arg::known).filter(|text| !text.is_empty()) {
-        analyzer.shell_text(text, &start.inside(parent, Origin::Wrapped));
+        // `--checkpoint-action` takes other actions than `exec=`.
+        let text = text.strip_prefix(b"exec=").unwrap_or(text);
+        analyzer.shell_text_if_readable(text, &start.inside(parent, Origin::Wrapped));
     }
+}
+
+/// `setarch [ARCH] [options] command…`
+pub(super) fn setarch(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
+    const VALUED: Valued = Valued { short: b"", long: &["pid"], joined: b"" };
+    let mut inner = 1 + leading(&args[1..], &VALUED, &mut |_| {});
+    let is_arch = |arg: &Arg| {
+        let known = [
+            b"x86_64".as_slice(),
+            b"i386",
+            b"i486",
+            b"i586",
+            b"i686",
+            b"linux32",
+            b"linux64",
+            b"uname26",
+            b"aarch64",
+            b"arm",
+            b"athlon",
+        ];
+        arg.known().is_some_and(|word| known.contains(&word))
+    };
+    if args.get(inner).is_some_and(is_arch) {
+        inner += 1;
+        inner += leading(args.get(inner..).unwrap_or_default(), &VALUED, &mut |_| {});
+    }
+    wrap(analyzer, args, inner, Effects::NONE, start);
 }
