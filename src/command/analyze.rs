@@ -1,5 +1,7 @@
 //! The analysis of one command: limits, and the way from a program's name to the code that knows what it means.
 
+use std::rc::Rc;
+
 use thiserror::Error;
 
 use super::arg::{Arg, display_line};
@@ -138,8 +140,8 @@ pub(crate) enum Stdin {
     /// Whatever the caller has; not a command's output.
     #[default]
     Inherited,
-    /// A text that is fully known: a here-document, a here-string, the output of `echo`.
-    Text(Vec<u8>),
+    /// A text that is fully known: a here-document, a here-string, the output of `echo`. Shared along a pipeline.
+    Text(Rc<[u8]>),
     /// Something only known when it runs.
     Unknown,
 }
@@ -156,6 +158,8 @@ pub(crate) struct Start {
     pub(crate) paths: Vec<PathUse>,
     /// The resolved file of its program, known for the asked command only.
     pub(crate) resolved: Option<Vec<u8>>,
+    /// Where its redirections lead is only known when it runs.
+    pub(crate) is_uncertain: bool,
 }
 
 impl Start {
@@ -169,6 +173,7 @@ impl Start {
             origin,
             paths: Vec::new(),
             resolved: None,
+            is_uncertain: false,
         }
     }
 }
@@ -244,7 +249,7 @@ impl Analyzer<'_> {
         } else {
             self.intents.push(intent);
         }
-        self.intents.len() - 1
+        self.intents.len().saturating_sub(1)
     }
 
     /// Marks an intent as judged again when it runs.
@@ -296,9 +301,7 @@ impl Analyzer<'_> {
 
     /// One simple command: the program decides who knows its meaning.
     pub(crate) fn command(&mut self, args: Vec<Arg>, start: Start) {
-        let weight: usize =
-            args.iter().map(|arg| arg.prefix().len() + 48).sum::<usize>() + start.env.weight();
-        if !self.burn(weight) {
+        if !self.burn(start.env.weight()) {
             return;
         }
         self.nested(|analyzer| analyzer.dispatch(args, start));
@@ -332,6 +335,13 @@ impl Analyzer<'_> {
 
     /// Fills in what every intent has and adds it.
     pub(crate) fn finish(&mut self, mut intent: Intent, mut args: Vec<Arg>, start: &Start) -> usize {
+        let weight = args.iter().map(|arg| arg.prefix().len() + 48).sum();
+        if !self.burn(weight) {
+            return 0;
+        }
+        if start.is_uncertain {
+            intent.deferred.get_or_insert(Deferred::Arguments);
+        }
         if !args.is_empty() {
             let called = args.remove(0);
             let name = called

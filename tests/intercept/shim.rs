@@ -24,14 +24,14 @@ fn shims(scratch: &Scratch, names: &[&str]) -> String {
 fn run(
     scratch: &Scratch,
     argv: &[&str],
-    reply: impl Fn(Question) -> Option<Answer> + Send + 'static,
+    reply: impl Fn(&Question) -> Option<Answer> + Send + 'static,
 ) -> Output {
     let socket = scratch.0.join("control");
     let listener = UnixListener::bind(&socket).unwrap();
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
             if let Ok(question) = Question::read(&mut stream)
-                && let Some(answer) = reply(question)
+                && let Some(answer) = reply(&question)
             {
                 let _ = answer.write(&mut stream);
             }
@@ -47,8 +47,8 @@ fn run(
         .unwrap()
 }
 
-fn judged(question: Question) -> Option<Answer> {
-    Some(answer(&policy("strict"), &Context::default(), &question))
+fn judged(question: &Question) -> Option<Answer> {
+    Some(answer(&policy("strict"), &Context::default(), question))
 }
 
 #[test]

@@ -35,6 +35,9 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
             }
         }
         b"hash" => remember(scope, &args[1..]),
+        b"compgen" => {
+            args[1..].iter().filter_map(Arg::known).for_each(|text| evaluated(analyzer, text, start))
+        }
         b"alias" => alias(analyzer, scope, &args[1..], start),
         b"eval" => {
             eval(analyzer, scope, args, &args[1..], start);
@@ -194,9 +197,13 @@ pub(super) fn evaluated(analyzer: &mut Analyzer<'_>, text: &[u8], start: &Start)
 
 /// `a[$(…)]` given to a builtin as a name: its subscript is evaluated.
 fn evaluated_names(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
-    let subscripted =
-        |text: &&[u8]| text.windows(3).any(|window| window == b"[$(" || window.starts_with(b"[`"));
-    for text in args.iter().filter_map(Arg::known).filter(subscripted) {
+    for text in args.iter().filter_map(Arg::known) {
+        evaluated_subscript(analyzer, text, start);
+    }
+}
+
+pub(super) fn evaluated_subscript(analyzer: &mut Analyzer<'_>, text: &[u8], start: &Start) {
+    if text.windows(3).any(|window| window == b"[$(" || window.starts_with(b"[`")) {
         evaluated(analyzer, text, start);
     }
 }
@@ -286,8 +293,8 @@ pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
             let text = rest[options..].join(&b' ');
             let interprets = rest[..options].iter().any(|option| option.contains(&b'e'));
             match text.contains(&b'\\') {
-                false => Stdin::Text(text),
-                true if interprets => Stdin::Text(unescape(&text, 4)),
+                false => Stdin::Text(text.into()),
+                true if interprets => Stdin::Text(unescape(&text, 4).into()),
                 // Some shells interpret backslashes without being asked.
                 true => Stdin::Unknown,
             }
@@ -334,7 +341,7 @@ fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
             at += 2;
         }
         if !used || rest.len() == 0 {
-            return Stdin::Text(text);
+            return Stdin::Text(text.into());
         }
         if text.len() > LONGEST_OUTPUT {
             return Stdin::Unknown;

@@ -123,7 +123,8 @@ impl Parser<'_> {
                     // Some shells pair these quotes when they look for the brace, others do not.
                     let rest = &self.src[self.pos + 1..];
                     let inside = rest.iter().position(|&byte| byte == b'\'').map(|end| &rest[..end]);
-                    let differs = |inside: &[u8]| inside.iter().any(|byte| matches!(byte, b'"' | b'}' | b'`'));
+                    let differs =
+                        |inside: &[u8]| inside.iter().any(|byte| matches!(byte, b'"' | b'}' | b'`'));
                     if closing_quote == Some(self.pos) {
                         closing_quote = None;
                     } else if inside.is_none_or(differs) {

@@ -131,6 +131,12 @@ impl<'w> Walker<'w, '_> {
         let stdin = self.stdin_of(&compound.redirections, stdin);
         for word in &compound.words {
             self.substitutions(word);
+            // `[[ 'a[$(…)]' -eq 0 ]]`: a name's subscript is evaluated, quoted or not.
+            for piece in &word.pieces {
+                if let Piece::Literal { bytes, quoted: true } = piece {
+                    builtin::evaluated_subscript(self.analyzer, bytes, self.start);
+                }
+            }
         }
         let mark = self.scope.mark();
         if let Some(variable) = &compound.variable {
@@ -179,6 +185,14 @@ impl<'w> Walker<'w, '_> {
                     _ => Value::Unknown,
                 };
                 self.evaluated_later(&assignment.name, &value);
+                if let (b"BASH_ALIASES" | b"BASH_CMDS", [name, command]) =
+                    (assignment.name.as_slice(), assignment.words.as_slice())
+                {
+                    let (name, command) = (self.expander().single(name), self.expander().single(command));
+                    if let (Some(name), Some(command)) = (name.known(), command.known()) {
+                        self.scope.set_alias(name, Value::Known(command.to_vec()));
+                    }
+                }
                 self.scope.set_variable(&assignment.name, value);
             }
             self.write_only_intent(&simple.redirections);
@@ -247,7 +261,7 @@ impl<'w> Walker<'w, '_> {
             b"PS4" | b"PS1" | b"PS0" | b"PROMPT_COMMAND" => {
                 builtin::evaluated(self.analyzer, text, self.start)
             }
-            _ => {}
+            _ => builtin::evaluated_subscript(self.analyzer, text, self.start),
         }
     }
 
@@ -261,6 +275,7 @@ impl<'w> Walker<'w, '_> {
             origin: Origin::Shell,
             paths: Vec::new(),
             resolved: None,
+            is_uncertain: false,
         };
         for (name, value) in self.scope.inherited() {
             match value {
@@ -283,6 +298,11 @@ impl<'w> Walker<'w, '_> {
             start.env.set(&assignment.name, value);
         }
         start.paths = self.redirected_paths(&simple.redirections);
+        start.is_uncertain = simple.redirections.iter().any(|redirection| {
+            let mut targets = Vec::new();
+            self.expander().expand(&redirection.target, &mut targets);
+            targets.iter().any(|target| !target.is_exact())
+        });
         start
     }
 
@@ -363,7 +383,7 @@ impl<'w> Walker<'w, '_> {
             _ => None,
         };
         match word.map(|word| self.expander().single(word)) {
-            Some(arg) => arg.known().map_or(Stdin::Unknown, |text| Stdin::Text(text.to_vec())),
+            Some(arg) => arg.known().map_or(Stdin::Unknown, |text| Stdin::Text(text.into())),
             None => Stdin::Unknown,
         }
     }

@@ -42,7 +42,7 @@ fn known(name: &[u8]) -> Option<Language> {
         b"awk" | b"gawk" | b"mawk" | b"nawk" => {
             Language { operand_is_code: true, ..language(b"e", &["--source"], b"vfF") }
         }
-        b"tclsh" | b"expect" | b"wish" | b"osascript" | b"sqlite" => language(b"ce", &[], b""),
+        b"tclsh" | b"expect" | b"wish" | b"osascript" => language(b"ce", &[], b""),
         _ => return None,
     })
 }

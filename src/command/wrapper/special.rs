@@ -266,8 +266,9 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
                 }
                 intent.effects.add(Effects::FS_WRITES);
             }
-            b"-fprint" | b"-fprint0" | b"-fprintf" | b"-fls" => {
-                if let Some(file) = args.get(at) {
+            action @ (b"-fprint" | b"-fprint0" | b"-fprintf" | b"-fls") => {
+                at += usize::from(action == b"-fprintf") + 1;
+                if let Some(file) = args.get(at - 1 - usize::from(action == b"-fprintf")) {
                     files::use_path(
                         file,
                         super::super::intent::Access::Write,
@@ -700,7 +701,16 @@ pub(super) fn gdb(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
         .iter()
         .position(|arg| matches!(arg.known(), Some(b"--args" | b"-args")))
         .map_or(args.len(), |at| at + 1);
+    let scripted = args[1..inner].iter().any(|arg| {
+        matches!(arg.prefix(), b"-ex" | b"-iex" | b"-x" | b"-ix")
+            || arg.prefix().starts_with(b"--eval-command")
+            || arg.prefix().starts_with(b"--command")
+    });
+    let index = analyzer.intents.len();
     wrap(analyzer, args, inner, Effects::NONE, start);
+    if scripted {
+        analyzer.defer(index, Deferred::Code);
+    }
 }
 
 /// `busybox applet…`
