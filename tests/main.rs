@@ -1,6 +1,10 @@
 //! One integration binary; its folders and files are named like the rooms they test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "skips and counts are told to whoever runs the tests")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "skips and counts are told to whoever runs the tests"
+)]
 
 mod audit;
 mod cli;

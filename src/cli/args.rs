@@ -61,8 +61,8 @@ pub(crate) struct Check {
     /// Read commands from standard input, a line each: shell text, or {"argv": […]} / {"shell": "…"}; answer in JSON lines
     #[arg(long, conflicts_with = "command")]
     pub(crate) stdin: bool,
-    /// The command and its arguments, after `--`
-    #[arg(value_name = "COMMAND", last = true, required_unless_present_any = ["shell", "stdin"])]
+    /// The command and its arguments; put `--` before it when it begins with a dash
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present_any = ["shell", "stdin"])]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -101,7 +101,9 @@ pub(crate) enum Policy {
         json: bool,
     },
     /// Say what one policy does differently from another
-    #[command(after_help = "Example:\n  guard policy diff strict standard")]
+    #[command(
+        after_help = "Example:\n  guard policy diff strict standard\n\nExit codes: 0 they agree, 1 they differ, 2 bad usage or policy."
+    )]
     Diff {
         /// A name or a path
         a: String,

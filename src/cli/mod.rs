@@ -51,6 +51,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// A file with more mistakes than this is mended a screen at a time.
+const MOST_SHOWN: usize = 50;
+
 /// Why a command of `guard` could not do its work.
 enum Failure {
     /// Standard output cannot be written.
@@ -84,16 +87,22 @@ impl Failure {
             Self::Usage { message, hint } => format!("guard: {message}\n  hint: {hint}"),
             Self::Policy(error) => match &**error {
                 PolicyError::Invalid(problems) => {
-                    let shown: Vec<String> =
-                        problems.iter().map(|problem| problem.render(stderr_colour())).collect();
-                    format!("{}\nguard: {error}", shown.join("\n\n"))
+                    let shown =
+                        problems.iter().take(MOST_SHOWN).map(|problem| problem.render(stderr_colour()));
+                    let shown: Vec<String> = shown.collect();
+                    format!(
+                        "{}\nguard: {error}\n  hint: `guard policy lint` shows them all",
+                        shown.join("\n\n")
+                    )
                 }
                 PolicyError::NotFound { .. } => {
                     format!(
                         "guard: {error}\n  hint: `guard policy list` shows the names; a path must contain a slash or end in .toml"
                     )
                 }
-                other => format!("guard: {other}"),
+                other => format!(
+                    "guard: {other}\n  hint: give a policy's name (`guard policy list`) or a readable TOML file"
+                ),
             },
         }
     }
@@ -114,8 +123,11 @@ fn note(line: &str) {
 
 /// Problems with their carets, a blank line between them.
 fn write_diagnostics(out: &mut dyn Write, problems: &[Diagnostic], colour: bool) -> io::Result<()> {
-    for problem in problems {
+    for problem in problems.iter().take(MOST_SHOWN) {
         writeln!(out, "{}\n", problem.render(colour))?;
+    }
+    if problems.len() > MOST_SHOWN {
+        writeln!(out, "… and {} more\n", problems.len() - MOST_SHOWN)?;
     }
     Ok(())
 }

@@ -105,6 +105,7 @@ fn show(
         let mark = if rule.is_override { " (override)" } else { "" };
         writeln!(out, "{:<6}{:<24}{}{mark}", rule.action.name(), rule.id, policy.locate(&rule.place))?;
         writeln!(out, "      {}", rule.reason)?;
+        writeln!(out, "      when {}", policy::described(rule))?;
     }
     Ok(Exit::Success)
 }
@@ -117,7 +118,7 @@ fn policy_json(policy: &Policy) -> Value {
             let place = policy.locate(&rule.place);
             json!({
                 "id": rule.id, "action": rule.action, "reason": rule.reason, "instead": rule.instead,
-                "override": rule.is_override,
+                "override": rule.is_override, "when": policy::described(rule),
                 "source": { "file": place.file, "line": place.line, "column": place.column },
             })
         })
@@ -139,8 +140,12 @@ fn lint(references: &[String], json: bool, folders: &Folders, out: &mut dyn Writ
         let source = find(reference, folders, None)?;
         let problems = match load_text(source, folders) {
             Ok(policy) => {
-                let examples: usize = policy.rules.iter().map(|rule| rule.examples.len()).sum();
-                summaries.push(format!("{reference}: {} rules, {examples} examples", policy.rules.len()));
+                let own = policy.rules.iter().filter(|rule| rule.place.source == policy.own_source());
+                let examples: usize = own.map(|rule| rule.examples.len()).sum();
+                summaries.push(format!(
+                    "{reference}: {} rules, {examples} examples of its own",
+                    policy.rules.len()
+                ));
                 policy.remarks
             }
             Err(PolicyError::Invalid(problems)) => {

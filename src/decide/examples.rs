@@ -33,6 +33,12 @@ pub fn load_text(source: Source, folders: &Folders) -> Result<Policy, PolicyErro
     let (policy, mut problems) = load_with_problems(source, folders)?;
     if let Some(policy) = &policy {
         problems.extend(check_examples(policy).into_iter().map(|failure| failure.diagnostic));
+        // Files it extends bring examples too; they hold in the policy that ends with that file.
+        for parent in policy.sources[..policy.own_source()].iter().filter(|source| !source.built_in) {
+            if let (Some(parent), _) = load_with_problems(parent.clone(), folders)? {
+                problems.extend(check_examples(&parent).into_iter().map(|failure| failure.diagnostic));
+            }
+        }
     }
     match policy {
         Some(mut policy) if problems.iter().all(|problem| problem.severity != Severity::Error) => {

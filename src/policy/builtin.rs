@@ -20,5 +20,5 @@ pub const BUILT_IN: &[(&str, &str)] = &[
 /// The source of a built-in policy.
 pub(super) fn source(name: &str) -> Option<Source> {
     let (name, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
-    Some(Source { name: format!("policies/{name}.toml"), text: (*text).into(), built_in: true })
+    Some(Source { name: format!("builtin:{name}.toml"), text: (*text).into(), built_in: true })
 }

@@ -84,7 +84,7 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
 }
 
 /// A rule's conditions on one line.
-pub(super) fn described(rule: &Rule) -> String {
+pub fn described(rule: &Rule) -> String {
     let when = &rule.when;
     let mut parts = Vec::new();
     let mut part = |name: &str, items: Vec<&str>| {

@@ -74,7 +74,7 @@ pub(super) static FILESYSTEM: &[Field] = &[
     field(
         "read",
         Kind::List,
-        "Folders and files that may be read. `{worktree}`, `{home}` (the run's own), `{tmp}`, `{system}`, `{toolchains}` and absolute paths.",
+        "Folders and files that may be read. `{worktree}`, `{home}` (the run's own), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (a role's document) and absolute paths.",
     ),
     field("write", Kind::List, "Folders and files that may be written."),
     OVERRIDE_SECTION,

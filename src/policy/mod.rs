@@ -17,7 +17,7 @@ mod schema;
 
 pub use builtin::BUILT_IN;
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
-pub use diff::diff;
+pub use diff::{described, diff};
 pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
     Action, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Limits, Network,

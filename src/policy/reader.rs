@@ -11,6 +11,12 @@ use super::model::{Action, Conditions, Example, ExampleCommand, PathAccess};
 use super::pattern::{PathPattern, Pattern};
 use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
 
+/// What `{…}` may stand for in paths.
+const PLACEHOLDERS: [&str; 6] = ["worktree", "home", "tmp", "system", "toolchains", "artifact"];
+
+/// More rules would make every judgement slow, and nobody could read them.
+const MOST_RULES: usize = 1000;
+
 /// Larger files are no policies.
 pub(super) const LARGEST_FILE: usize = 1 << 20;
 
@@ -159,6 +165,12 @@ impl Reader<'_> {
             self.wrong_type(rules, "a list of rules; write `[[command]]`");
             return;
         };
+        if list.len() > MOST_RULES {
+            let message = format!("a policy has at most {MOST_RULES} rules");
+            self.error(rules.span(), message, "too many", None);
+            file.has_broken_rules = true;
+            return;
+        }
         for item in list {
             match item.get_ref() {
                 DeValue::Table(rule) => match self.rule(rule, item.span()) {
@@ -204,6 +216,7 @@ impl Reader<'_> {
             match field.kind {
                 Kind::List => {
                     if let Some(list) = self.list(value) {
+                        list.iter().for_each(|item| self.check_grant(name, field.name, item));
                         section.lists.push((field.name, At { value: list, span: value.span() }));
                     }
                 }
@@ -228,6 +241,48 @@ impl Reader<'_> {
             }
         }
         section
+    }
+
+    /// Entries of a section's lists that could never mean anything.
+    fn check_grant(&mut self, section: &str, key: &str, item: &At<String>) {
+        let text = item.value.as_str();
+        let problem = match (section, key) {
+            ("filesystem", _) => {
+                let placeholder = text.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+                let climbs = text.split('/').any(|part| part == "..");
+                match placeholder {
+                    Some((name, _)) if !PLACEHOLDERS.contains(&name) => {
+                        self.unknown_word(
+                            item.span.clone(),
+                            "placeholder",
+                            name,
+                            PLACEHOLDERS.iter().copied(),
+                        );
+                        return;
+                    }
+                    Some((_, rest)) if (rest.is_empty() || rest.starts_with('/')) && !climbs => return,
+                    None if text.starts_with('/') && !climbs => return,
+                    _ => {
+                        "a path is absolute, or begins with a placeholder such as `{worktree}`, and has no `..`"
+                    }
+                }
+            }
+            ("network", "allow") => {
+                let (host, port) =
+                    text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+                let named = !host.is_empty()
+                    && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-*_".contains(&byte));
+                if named && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) {
+                    return;
+                }
+                "a host is `name`, `*.suffix` or `name:port`"
+            }
+            ("git", "trailers") if text.contains('\n') || !text.contains(": ") => {
+                "a trailer is `Name: value` on one line"
+            }
+            _ => return,
+        };
+        self.error(item.span.clone(), problem.to_string(), "not such an entry", None);
     }
 
     fn rule(&mut self, table: &Table<'_>, span: Range<usize>) -> Option<FileRule> {
