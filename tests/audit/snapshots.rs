@@ -49,3 +49,53 @@ fn a_changed_policy_fails_with_a_readable_difference() {
     let shown = text(&output).replace(&corpus.display().to_string(), "commands.txt");
     insta::assert_snapshot!("changed_corpus", shown);
 }
+
+/// Commands that look like parts of the table, twice the same command, a snapshot that is none.
+#[test]
+fn no_change_hides_in_the_table() {
+    let scratch = Scratch::new("hidden");
+    let rule = |args: &str| {
+        format!(
+            "version = 1\nname = \"p\"\n[[command]]\nid = \"brackets\"\nprogram = \"[[]\"\nargs = {args}\naction = \"deny\"\nreason = \"r\"\n"
+        )
+    };
+    let policy = scratch.write("p.toml", rule("[\"a\", \"b\"]"));
+    let corpus = scratch.write("c.txt", "[ -f a ] && ls\n[ -f b ] && ls\nls\nls\n ls\n# comment\n");
+    let snapshot = scratch.0.join("s.audit");
+    let audit = |extra: &[&str]| {
+        let mut command = guard();
+        command
+            .args(["policy", "audit", "-p", "strict", "-p"])
+            .arg(&policy)
+            .arg("--snapshot")
+            .arg(&snapshot)
+            .args(extra)
+            .arg(&corpus);
+        command.output().unwrap()
+    };
+    assert_eq!(audit(&["--update"]).status.code(), Some(0));
+    assert_eq!(audit(&[]).status.code(), Some(0), "{}", text(&audit(&[])));
+    std::fs::write(&policy, rule("\"b\"")).unwrap();
+    let output = audit(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("~ ") && text(&output).contains("[ -f a ] && ls"), "{}", text(&output));
+    std::fs::write(&policy, rule("[\"a\", \"b\"]")).unwrap();
+    std::fs::write(&corpus, "[ -f a ] && ls\n[ -f b ] && ls\nls\n ls\n").unwrap();
+    assert_eq!(audit(&[]).status.code(), Some(1), "one of two equal commands is gone");
+    std::fs::write(&snapshot, "not a snapshot\n").unwrap();
+    assert_eq!(audit(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn labels_that_are_not_checked_are_told() {
+    let scratch = Scratch::new("labels");
+    let corpus = scratch.write("c.txt", "#! policy: nowhere\ndeny\tls\n");
+    let output = guard().args(["policy", "audit"]).arg(&corpus).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("add --policy nowhere"));
+    let corpus = scratch.write("d.txt", "DENY\tls\n");
+    assert_eq!(guard().args(["policy", "audit"]).arg(&corpus).output().unwrap().status.code(), Some(1));
+    let corpus = scratch.write("e.txt", "denied\tls\n");
+    let output = guard().args(["policy", "audit"]).arg(&corpus).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("e.txt:1: unknown label `denied`"));
+}

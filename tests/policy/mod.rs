@@ -1,3 +1,4 @@
+mod attacks;
 mod built_in;
 mod errors;
 mod finding;

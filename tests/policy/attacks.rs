@@ -1,0 +1,169 @@
+//! Ways to make a policy looser than it looks, or the program fall over, that somebody tried.
+
+use guard::decide::load_text;
+use guard::policy::{Folders, PolicyError};
+
+use crate::support::{Scratch, guard, shell, source, text};
+
+fn rule(body: &str) -> String {
+    format!("version = 1\nname = \"t\"\n[[command]]\nid = \"r\"\naction = \"deny\"\nreason = \"r\"\n{body}\n")
+}
+
+fn child(body: &str) -> String {
+    format!("version = 1\nname = \"t\"\nextends = \"strict\"\n{body}\n")
+}
+
+fn is_refused(policy: &str) -> bool {
+    matches!(load_text(source(policy), &Folders::default()), Err(PolicyError::Invalid(_)))
+}
+
+#[test]
+fn patterns_that_would_not_compile_are_errors_when_the_policy_loads() {
+    for pattern in [
+        "{".repeat(300) + "a" + &"}".repeat(300),
+        "?".repeat(500_000),
+        "{".repeat(100_000),
+        "[".repeat(5000),
+        "[a".to_string(),
+    ] {
+        assert!(is_refused(&rule(&format!("args = \"{pattern}\""))), "{}", &pattern[..20.min(pattern.len())]);
+        assert!(
+            is_refused(&rule(&format!("paths = \"/{pattern}\""))),
+            "{}",
+            &pattern[..20.min(pattern.len())]
+        );
+    }
+    // The largest that is accepted also matches.
+    let fits =
+        load_text(source(&rule(&format!("args = \"{}\"", "?".repeat(256)))), &Folders::default()).unwrap();
+    assert_eq!(shell(&fits, format!("x {}", "a".repeat(256))).action().name(), "deny");
+}
+
+#[test]
+fn conditions_that_say_nothing_are_errors() {
+    for body in [
+        "program = []",
+        "program = \"\"",
+        "args = []",
+        "verb = []",
+        "effects = []",
+        "only_effects = []",
+        "paths = \"\"",
+        "flags = []",
+        "program = \"x\"\nflags = \"--f*\"",
+        "verb = \"stash popp\"",
+        "verb = \"git checkout\"",
+        "verb = \"commit\"\nflags = \"-m\"",
+        "program = \"x\"\naccess = \"read\"",
+        "program = \"ls\"\nverb = \"status\"",
+        "paths = \"/etc/../x\"",
+        "paths = \"/etc//x\"",
+    ] {
+        assert!(is_refused(&rule(body)), "{body}");
+    }
+}
+
+#[test]
+fn an_extending_policy_cannot_loosen_in_any_section() {
+    for body in [
+        "[limits]\ntotal_seconds = 99999",
+        "[limits]\ncommand_bytes = 67108864",
+        "[git]\ndefault_action = \"allow\"",
+        "[git]\nbranch_prefix = \"x/\"",
+        "[network]\nallow = [\"example.org\"]",
+        "[network]\nloopback = true",
+        "[environment]\npass = [\"SECRET\"]",
+        "[environment.set]\nLD_PRELOAD = \"x\"",
+        "[filesystem]\nwrite = [\"{worktree}/../..\"]",
+        "[filesystem]\nread = [\"/\"]",
+    ] {
+        assert!(is_refused(&child(body)), "{body}");
+    }
+    for body in [
+        "[filesystem]\nwrite = [\"{worktree}/src\"]",
+        "[limits]\ntotal_seconds = 5",
+        "[environment]\npass = [\"LC_ALL\"]",
+    ] {
+        assert!(!is_refused(&child(body)), "{body}");
+    }
+}
+
+#[test]
+fn an_override_does_not_reach_past_its_own_rule() {
+    let policy = child(
+        "[[command]]\nid = \"mine\"\nprogram = \"git\"\naction = \"allow\"\nreason = \"r\"\noverride = true",
+    );
+    let policy = load_text(source(&policy), &Folders::default()).unwrap();
+    assert_eq!(shell(&policy, "git lfs pull").action().name(), "allow", "the default is lifted");
+    assert_eq!(shell(&policy, "git checkout main").action().name(), "deny", "a matching deny is not");
+    assert!(policy.remarks.iter().any(|remark| remark.message.contains("`mine` can lift")));
+}
+
+#[test]
+fn a_users_file_does_not_change_what_built_in_policies_stand_on() {
+    let scratch = Scratch::new("shadow");
+    scratch.write(
+        "guard/policies/strict.toml",
+        "version = 1\nname = \"strict\"\n[git]\ndefault_action = \"allow\"\n",
+    );
+    let code = |policy: &str| {
+        let mut command = guard();
+        command
+            .env("XDG_CONFIG_HOME", &scratch.0)
+            .args(["check", "--policy", policy, "--", "git", "checkout", "main"]);
+        command.output().unwrap().status.code()
+    };
+    assert_eq!(code("strict"), Some(0), "asked for by name, the user's own file counts");
+    assert_eq!(code("developer"), Some(1));
+    assert_eq!(code("readonly"), Some(1));
+}
+
+#[test]
+fn a_users_file_that_cannot_be_read_is_not_replaced_by_the_built_in_one() {
+    let scratch = Scratch::new("dangling");
+    std::fs::create_dir_all(scratch.0.join("guard/policies")).unwrap();
+    std::os::unix::fs::symlink("/nonexistent", scratch.0.join("guard/policies/strict.toml")).unwrap();
+    let output = guard().env("XDG_CONFIG_HOME", &scratch.0).args(["check", "--", "ls"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+}
+
+#[test]
+fn the_examples_of_a_file_that_is_extended_are_run_too() {
+    let scratch = Scratch::new("parent");
+    scratch.write("p.toml", rule("program = \"x\"\nexamples.deny = [\"y\"]"));
+    let path = scratch.write("c.toml", "version = 1\nname = \"c\"\nextends = \"p.toml\"\n");
+    let output = guard().args(["policy", "lint"]).arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("must be denied"), "{}", text(&output));
+}
+
+#[test]
+fn examples_that_show_nothing_are_errors() {
+    for examples in [
+        "examples.deny = [\"git 'unclosed\"]",
+        "examples.allow = [\"# nothing\"]",
+        "examples.allow = [\"A=1\"]",
+    ] {
+        assert!(is_refused(&rule(&format!("program = \"x\"\n{examples}"))), "{examples}");
+    }
+}
+
+#[test]
+fn many_rules_and_many_mistakes_are_bounded() {
+    let many: String = (0..2000)
+        .map(|n| format!("[[command]]\nid = \"r{n}\"\naction = \"deny\"\nreason = \"r\"\nprogram = \"x\"\n"))
+        .collect();
+    assert!(is_refused(&format!("version = 1\nname = \"t\"\n{many}")));
+    let scratch = Scratch::new("mistakes");
+    let mistakes: String = (0..3000).map(|n| format!("key{n} = 1\n")).collect();
+    let path = scratch.write("m.toml", format!("version = 1\nname = \"t\"\n{mistakes}"));
+    let output = guard().args(["policy", "lint"]).arg(&path).output().unwrap();
+    assert!(text(&output).contains("… and 2950 more"), "{}", text(&output).len());
+}
+
+#[test]
+fn nothing_of_a_command_reaches_the_terminal_raw() {
+    let output = guard().args(["check", "--", "git", "checkout", "a\u{1b}[31m\nb\rc"]).output().unwrap();
+    let shown = text(&output);
+    assert!(!shown.contains('\u{1b}') && !shown.contains('\r'), "{shown:?}");
+}
