@@ -1,5 +1,7 @@
 //! The environment a command would run with: what the caller supplied, overlaid by assignments on the way.
 
+use std::collections::HashSet;
+
 use super::arg::Arg;
 
 /// Variables set on the way to a command (`A=1 cmd`, `env`, `export`), above the caller's environment.
@@ -38,7 +40,9 @@ impl Env {
 
     /// Names that were set on the way, for rules about variables.
     pub(crate) fn assigned(&self) -> Vec<Vec<u8>> {
-        let set = self.overlay.iter().filter(|(name, value)| value.is_some() && !name[0].is_ascii_digit());
+        let mut seen = HashSet::new();
+        let set = self.overlay.iter().rev().filter(|(name, _)| seen.insert(name.as_slice()));
+        let set = set.filter(|(name, value)| value.is_some() && !name[0].is_ascii_digit());
         set.map(|(name, _)| name.clone()).collect()
     }
 
@@ -59,7 +63,7 @@ impl Env {
         base: &[(Vec<u8>, Vec<u8>)],
         wanted: impl Fn(&[u8]) -> bool,
     ) -> Vec<(Vec<u8>, Arg)> {
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         let mut found = Vec::new();
         for (name, value) in self.overlay.iter().rev().filter(|(name, _)| wanted(name)) {
             if seen.insert(name.as_slice())

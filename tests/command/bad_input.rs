@@ -161,6 +161,9 @@ fn growing_definitions_stay_bounded() {
     let _ = quick("subscripts", || shell(&strict, &subscripts));
     let unset: String = (0..5000).map(|n| format!("GIT_X{n}=1;(ls);")).collect();
     let _ = quick("variables and subshells", || shell(&strict, &unset));
+    // Programs named by configuration inherit the configuration.
+    let inherited = "GIT_CONFIG_PARAMETERS=\"'core.pager=git log'\" GIT_EDITOR='git commit' bash -c 'git commit; git log'";
+    let _ = quick("inherited configuration", || shell(&strict, inherited));
     let _ = quick("quotes", || shell(&strict, "''\"\"".repeat(200_000)));
     let _ = quick("heredocs on one line", || {
         shell(&strict, format!("cat {}\n{}", "<<A ".repeat(20_000), "A\n".repeat(20_000)))

@@ -53,10 +53,12 @@ fn names_program(name: &[u8]) -> bool {
     )
 }
 
-/// The same environment without the variables that name programs: what those programs start does not read them again.
+/// The same environment without the variables that name programs, by themselves or through configuration: what those
+/// programs start is not judged by them again, and again. An alias that only they define is unknown then, and denied.
 pub(super) fn without_programs(env: &Env) -> Env {
     let mut env = env.clone();
-    for name in env.assigned().into_iter().filter(|name| names_program(name)) {
+    let repeats = |name: &Vec<u8>| names_program(name) || name.starts_with(b"GIT_CONFIG_");
+    for name in env.assigned().into_iter().filter(repeats) {
         env.unset(&name);
     }
     env

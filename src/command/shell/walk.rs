@@ -286,8 +286,10 @@ impl<'w> Walker<'w, '_> {
         }
         // What an outer command set and this text set again.
         for name in self.start.env.assigned() {
-            if let Some(value) = self.scope.variable(&name).cloned() {
-                start.env.set(&name, value.into_arg());
+            let Some(value) = self.scope.variable(&name).cloned().map(Value::into_arg) else { continue };
+            // Only what changed: setting everything again at every level would double it at every level.
+            if start.env.get(&[], &name).as_ref() != Some(&value) {
+                start.env.set(&name, value);
             }
         }
         for assignment in &simple.assignments {
