@@ -14,6 +14,7 @@ mod model;
 mod pattern;
 mod reader;
 mod schema;
+mod values;
 
 pub use builtin::BUILT_IN;
 pub use diagnostic::{Diagnostic, Location, Severity, Source};

@@ -5,8 +5,8 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::{Diagnostic, Severity, Source};
-use super::fields::{self, Field, Kind, nearest};
+use super::diagnostic::{Diagnostic, Source};
+use super::fields::{self, Field, Kind};
 use super::model::{Action, Conditions, Example, ExampleCommand, PathAccess};
 use super::pattern::{PathPattern, Pattern};
 use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
@@ -101,25 +101,14 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
     (file, reader.problems)
 }
 
-struct Reader<'s> {
-    source: &'s Source,
-    problems: Vec<Diagnostic>,
+pub(super) struct Reader<'s> {
+    pub(super) source: &'s Source,
+    pub(super) problems: Vec<Diagnostic>,
 }
 
-type Table<'t> = DeTable<'t>;
+pub(super) type Table<'t> = DeTable<'t>;
 
 impl Reader<'_> {
-    fn error(&mut self, span: Range<usize>, message: String, label: &str, help: Option<String>) {
-        self.problems.push(Diagnostic {
-            severity: Severity::Error,
-            message,
-            source: self.source.clone(),
-            span,
-            label: label.to_string(),
-            help,
-        });
-    }
-
     fn policy(&mut self, table: &Table<'_>, file: &mut File) {
         self.check_keys(table, fields::POLICY, "a policy");
         match find(table, "version") {
@@ -584,137 +573,6 @@ impl Reader<'_> {
             }
         }
         examples
-    }
-
-    /// Keys that the format does not have, with the nearest one it has.
-    fn check_keys(&mut self, table: &Table<'_>, fields: &'static [Field], place: &str) {
-        for key in table.keys() {
-            let name: &str = key.get_ref();
-            if !fields.iter().any(|field| field.name == name) {
-                let known = || fields.iter().map(|field| field.name);
-                let help = match nearest(name, known()) {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("known keys: {}", known().collect::<Vec<_>>().join(", ")),
-                };
-                self.error(
-                    key.span(),
-                    format!("unknown key `{name}` in {place}"),
-                    "not a key of this format",
-                    Some(help),
-                );
-            }
-        }
-    }
-
-    fn unknown_word<'w>(
-        &mut self,
-        span: Range<usize>,
-        what: &str,
-        written: &str,
-        known: impl Iterator<Item = &'w str> + Clone,
-    ) {
-        let help = match nearest(written, known.clone()) {
-            Some(near) => Some(format!("did you mean `{near}`?")),
-            None if known.clone().count() < 40 => {
-                Some(format!("known: {}", known.collect::<Vec<_>>().join(", ")))
-            }
-            None => None,
-        };
-        self.error(span, format!("unknown {what} `{written}`"), &format!("no such {what}"), help);
-    }
-
-    fn wrong_type(&mut self, value: &Spanned<DeValue<'_>>, wanted: &str) {
-        let found = value.get_ref().type_str();
-        let article = if found.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-        self.error(value.span(), format!("expected {wanted}"), &format!("this is {article} {found}"), None);
-    }
-
-    fn text(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<String>> {
-        match value.get_ref() {
-            DeValue::String(text) => Some(At { value: text.to_string(), span: value.span() }),
-            _ => {
-                self.wrong_type(value, "a string");
-                None
-            }
-        }
-    }
-
-    fn flag(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<bool>> {
-        match value.get_ref() {
-            DeValue::Boolean(flag) => Some(At { value: *flag, span: value.span() }),
-            _ => {
-                self.wrong_type(value, "true or false");
-                None
-            }
-        }
-    }
-
-    fn number(&mut self, value: &Spanned<DeValue<'_>>, least: i64, most: i64) -> Option<At<i64>> {
-        let DeValue::Integer(number) = value.get_ref() else {
-            self.wrong_type(value, "a whole number");
-            return None;
-        };
-        match i64::from_str_radix(number.as_str(), number.radix()) {
-            Ok(number) if (least..=most).contains(&number) => Some(At { value: number, span: value.span() }),
-            _ => {
-                let wanted =
-                    if least == most { format!("{least}") } else { format!("between {least} and {most}") };
-                self.error(value.span(), format!("the number must be {wanted}"), "out of range", None);
-                None
-            }
-        }
-    }
-
-    fn action(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<Action>> {
-        let text = self.text(value)?;
-        let action = match text.value.as_str() {
-            "allow" => Action::Allow,
-            "ask" => Action::Ask,
-            "deny" => Action::Deny,
-            other => {
-                self.unknown_word(text.span.clone(), "action", other, ["allow", "ask", "deny"].into_iter());
-                return None;
-            }
-        };
-        Some(At { value: action, span: text.span })
-    }
-
-    fn list(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
-        let DeValue::Array(items) = value.get_ref() else {
-            self.wrong_type(value, "a list of strings");
-            return None;
-        };
-        Some(items.iter().filter_map(|item| self.text(item)).collect())
-    }
-
-    fn texts(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
-        match value.get_ref() {
-            DeValue::Array(_) => self.list(value),
-            DeValue::String(_) => self.text(value).map(|text| vec![text]),
-            _ => {
-                self.wrong_type(value, "a string or a list of strings");
-                None
-            }
-        }
-    }
-
-    fn map(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<(At<String>, String)> {
-        let DeValue::Table(table) = value.get_ref() else {
-            self.wrong_type(value, "a table of strings");
-            return Vec::new();
-        };
-        let mut map = Vec::new();
-        for (key, value) in table {
-            if let Some(text) = self.text(value) {
-                let name = At { value: key.get_ref().to_string(), span: key.span() };
-                if name.value.is_empty() || name.value.contains(['=', '\0']) || text.value.contains('\0') {
-                    let label = "a name without `=`, a value without NUL";
-                    self.error(key.span(), "this is no variable".into(), label, None);
-                }
-                map.push((name, text.value));
-            }
-        }
-        map
     }
 }
 

@@ -3,12 +3,14 @@
 //! [`parse`] makes the tree, [`expand`] resolves quoting and what is statically known of words, [`walk`] goes through
 //! the tree and hands every simple command to the analysis of its program.
 
+mod assign;
 mod ast;
 mod builtin;
 mod error;
 mod expand;
 mod lex;
 mod parse;
+mod redirect;
 pub(super) mod scope;
 pub(super) mod walk;
 

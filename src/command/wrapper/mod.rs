@@ -2,12 +2,14 @@
 //!
 //! A wrapper is an intent of its own (a policy may refuse `sudo` whatever it runs) and the parent of what it wraps.
 
+mod direct;
+mod feeders;
 mod foreign;
 mod loader;
 mod options;
 mod shells;
-mod special;
 mod table;
+mod texts;
 
 use super::analyze::{Analyzer, Start};
 use super::arg::Arg;
@@ -39,28 +41,28 @@ pub(crate) fn find(name: &[u8]) -> Option<Kind> {
 
 fn special(name: &[u8]) -> Option<Special> {
     Some(match name {
-        b"env" => special::env,
-        b"xargs" => special::xargs,
-        b"find" | b"gfind" => special::find,
-        b"fd" | b"fdfind" => special::fd,
-        b"command" => special::command,
-        b"exec" => special::exec,
-        b"npm" => special::npm,
-        b"sudo" | b"sudo-rs" => special::sudo,
-        b"su" | b"runuser" => special::su,
-        b"script" => special::script,
-        b"watch" => special::watch,
-        b"parallel" => special::parallel,
-        b"flock" => special::flock,
-        b"ssh" => special::ssh,
-        b"hyperfine" => special::hyperfine,
-        b"npx" | b"bunx" | b"pnpx" => special::npx,
-        b"tmux" => special::tmux,
-        b"gdb" => special::gdb,
-        b"setarch" => special::setarch,
-        b"busybox" | b"toybox" => special::multi_call,
-        b"eval" => special::eval,
-        b"tar" | b"rsync" | b"split" | b"sort" | b"man" | b"nodemon" => special::option_command,
+        b"env" => direct::env,
+        b"xargs" => feeders::xargs,
+        b"find" | b"gfind" => feeders::find,
+        b"fd" | b"fdfind" => feeders::fd,
+        b"command" => direct::command,
+        b"exec" => direct::exec,
+        b"npm" => texts::npm,
+        b"sudo" | b"sudo-rs" => direct::sudo,
+        b"su" | b"runuser" => texts::su,
+        b"script" => texts::script,
+        b"watch" => texts::watch,
+        b"parallel" => feeders::parallel,
+        b"flock" => texts::flock,
+        b"ssh" => texts::ssh,
+        b"hyperfine" => texts::hyperfine,
+        b"npx" | b"bunx" | b"pnpx" => texts::npx,
+        b"tmux" => texts::tmux,
+        b"gdb" => direct::gdb,
+        b"setarch" => direct::setarch,
+        b"busybox" | b"toybox" => direct::multi_call,
+        b"eval" => texts::eval,
+        b"tar" | b"rsync" | b"split" | b"sort" | b"man" | b"nodemon" => texts::option_command,
         _ if is_shell(name) => shells::analyze,
         _ if foreign::is_interpreter(name) => foreign::analyze,
         _ if loader::is_loader(name) => loader::analyze,

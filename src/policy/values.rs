@@ -1,0 +1,155 @@
+//! Single values of a policy file, each checked for its type; and the problems they can have.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::diagnostic::{Diagnostic, Severity};
+use super::fields::{Field, nearest};
+use super::model::Action;
+use super::reader::{At, Reader, Table};
+
+impl Reader<'_> {
+    pub(super) fn error(&mut self, span: Range<usize>, message: String, label: &str, help: Option<String>) {
+        self.problems.push(Diagnostic {
+            severity: Severity::Error,
+            message,
+            source: self.source.clone(),
+            span,
+            label: label.to_string(),
+            help,
+        });
+    }
+
+    /// Keys that the format does not have, with the nearest one it has.
+    pub(super) fn check_keys(&mut self, table: &Table<'_>, fields: &'static [Field], place: &str) {
+        for key in table.keys() {
+            let name: &str = key.get_ref();
+            if !fields.iter().any(|field| field.name == name) {
+                let known = || fields.iter().map(|field| field.name);
+                let help = match nearest(name, known()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("known keys: {}", known().collect::<Vec<_>>().join(", ")),
+                };
+                self.error(
+                    key.span(),
+                    format!("unknown key `{name}` in {place}"),
+                    "not a key of this format",
+                    Some(help),
+                );
+            }
+        }
+    }
+
+    pub(super) fn unknown_word<'w>(
+        &mut self,
+        span: Range<usize>,
+        what: &str,
+        written: &str,
+        known: impl Iterator<Item = &'w str> + Clone,
+    ) {
+        let help = match nearest(written, known.clone()) {
+            Some(near) => Some(format!("did you mean `{near}`?")),
+            None if known.clone().count() < 40 => {
+                Some(format!("known: {}", known.collect::<Vec<_>>().join(", ")))
+            }
+            None => None,
+        };
+        self.error(span, format!("unknown {what} `{written}`"), &format!("no such {what}"), help);
+    }
+
+    pub(super) fn wrong_type(&mut self, value: &Spanned<DeValue<'_>>, wanted: &str) {
+        let found = value.get_ref().type_str();
+        let article = if found.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+        self.error(value.span(), format!("expected {wanted}"), &format!("this is {article} {found}"), None);
+    }
+
+    pub(super) fn text(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<String>> {
+        match value.get_ref() {
+            DeValue::String(text) => Some(At { value: text.to_string(), span: value.span() }),
+            _ => {
+                self.wrong_type(value, "a string");
+                None
+            }
+        }
+    }
+
+    pub(super) fn flag(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<bool>> {
+        match value.get_ref() {
+            DeValue::Boolean(flag) => Some(At { value: *flag, span: value.span() }),
+            _ => {
+                self.wrong_type(value, "true or false");
+                None
+            }
+        }
+    }
+
+    pub(super) fn number(&mut self, value: &Spanned<DeValue<'_>>, least: i64, most: i64) -> Option<At<i64>> {
+        let DeValue::Integer(number) = value.get_ref() else {
+            self.wrong_type(value, "a whole number");
+            return None;
+        };
+        match i64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) if (least..=most).contains(&number) => Some(At { value: number, span: value.span() }),
+            _ => {
+                let wanted =
+                    if least == most { format!("{least}") } else { format!("between {least} and {most}") };
+                self.error(value.span(), format!("the number must be {wanted}"), "out of range", None);
+                None
+            }
+        }
+    }
+
+    pub(super) fn action(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<Action>> {
+        let text = self.text(value)?;
+        let action = match text.value.as_str() {
+            "allow" => Action::Allow,
+            "ask" => Action::Ask,
+            "deny" => Action::Deny,
+            other => {
+                self.unknown_word(text.span.clone(), "action", other, ["allow", "ask", "deny"].into_iter());
+                return None;
+            }
+        };
+        Some(At { value: action, span: text.span })
+    }
+
+    pub(super) fn list(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
+        let DeValue::Array(items) = value.get_ref() else {
+            self.wrong_type(value, "a list of strings");
+            return None;
+        };
+        Some(items.iter().filter_map(|item| self.text(item)).collect())
+    }
+
+    pub(super) fn texts(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
+        match value.get_ref() {
+            DeValue::Array(_) => self.list(value),
+            DeValue::String(_) => self.text(value).map(|text| vec![text]),
+            _ => {
+                self.wrong_type(value, "a string or a list of strings");
+                None
+            }
+        }
+    }
+
+    pub(super) fn map(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<(At<String>, String)> {
+        let DeValue::Table(table) = value.get_ref() else {
+            self.wrong_type(value, "a table of strings");
+            return Vec::new();
+        };
+        let mut map = Vec::new();
+        for (key, value) in table {
+            if let Some(text) = self.text(value) {
+                let name = At { value: key.get_ref().to_string(), span: key.span() };
+                if name.value.is_empty() || name.value.contains(['=', '\0']) || text.value.contains('\0') {
+                    let label = "a name without `=`, a value without NUL";
+                    self.error(key.span(), "this is no variable".into(), label, None);
+                }
+                map.push((name, text.value));
+            }
+        }
+        map
+    }
+}
