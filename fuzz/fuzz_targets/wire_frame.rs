@@ -1,0 +1,14 @@
+//! Any bytes as a shim's frame: a question, an answer or an error; what is read is what would be sent.
+#![no_main]
+
+use guard::intercept::wire::{Answer, Question};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(question) = Question::read(&mut &bytes[..]) {
+        let mut again = Vec::new();
+        question.write(&mut again).expect("it came from a frame that fits");
+        assert_eq!(Question::read(&mut again.as_slice()).expect("just written"), question);
+    }
+    let _ = Answer::read(&mut &bytes[..]);
+});
