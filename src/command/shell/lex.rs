@@ -51,10 +51,14 @@ impl Pieces {
             last.extend_from_slice(bytes);
             return;
         }
-        self.0.push(Piece::Literal { bytes: bytes.to_vec(), quoted: is_quoted });
+        self.push(Piece::Literal { bytes: bytes.to_vec(), quoted: is_quoted });
     }
 
     fn push(&mut self, piece: Piece) {
+        // Nearly every word is one piece; room for four would be most of a tree's memory.
+        if self.0.is_empty() {
+            self.0.reserve_exact(1);
+        }
         self.0.push(piece);
     }
 
