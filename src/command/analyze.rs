@@ -59,7 +59,7 @@ impl Default for Limits {
 }
 
 /// What is looked at may be larger than the command, by expansions and nesting, but only so many times.
-const WORK_PER_BYTE: usize = 16;
+const WORK_PER_BYTE: usize = 32;
 
 /// Everything a command would do.
 #[derive(Debug, Clone, Default)]
@@ -89,6 +89,9 @@ pub enum Refusal {
     /// More variables that programs inherit than are followed.
     #[error("the command sets more variables for its programs than are followed")]
     TooManyVariables,
+    /// An alias that could turn the text after it into something else.
+    #[error("an alias of a reserved word, or one with a comment in it, is not followed")]
+    Alias,
     /// Over [`Limits::intents`].
     #[error("the command starts more than {0} programs")]
     TooMany(usize),
@@ -197,7 +200,7 @@ impl Analyzer<'_> {
         self.refusal.is_some()
     }
 
-    fn burn(&mut self, bytes: usize) -> bool {
+    pub(crate) fn burn(&mut self, bytes: usize) -> bool {
         match self.fuel.checked_sub(bytes) {
             Some(left) => {
                 self.fuel = left;
@@ -270,7 +273,13 @@ impl Analyzer<'_> {
             return;
         }
         self.nested(|analyzer| match shell::parse(text, analyzer.depth, analyzer.context.limits.depth) {
-            Ok(script) => shell::walk::walk(analyzer, text, &script, start, scope),
+            Ok(script) => {
+                let first = analyzer.intents.len();
+                shell::walk::walk(analyzer, text, &script, start, scope);
+                if script.is_ambiguous {
+                    analyzer.defer(first, Deferred::Text);
+                }
+            }
             Err(ShellError { kind: ShellErrorKind::TooDeep(levels), .. }) => {
                 analyzer.refuse(Refusal::TooDeep(levels))
             }
@@ -342,6 +351,9 @@ impl Analyzer<'_> {
         if start.is_uncertain {
             intent.deferred.get_or_insert(Deferred::Arguments);
         }
+        if start.env.assigned().iter().any(|name| makes_programs_run(name)) {
+            intent.deferred.get_or_insert(Deferred::Configuration);
+        }
         if !args.is_empty() {
             let called = args.remove(0);
             let name = called
@@ -365,6 +377,31 @@ impl Analyzer<'_> {
         intent.origin = start.origin;
         self.push(intent)
     }
+}
+
+/// Variables that make common programs run something else.
+fn makes_programs_run(name: &[u8]) -> bool {
+    name.ends_with(b"PAGER")
+        || name.ends_with(b"_OPTIONS")
+        || name.ends_with(b"OPT")
+        || matches!(
+            name,
+            b"LESSOPEN"
+                | b"LESSCLOSE"
+                | b"BROWSER"
+                | b"BASH_ENV"
+                | b"ENV"
+                | b"MAKEFLAGS"
+                | b"GNUMAKEFLAGS"
+                | b"PYTHONSTARTUP"
+                | b"RUSTC_WRAPPER"
+                | b"LD_PRELOAD"
+                | b"LD_AUDIT"
+                | b"LD_LIBRARY_PATH"
+                | b"PATH"
+                | b"VIMINIT"
+                | b"EXINIT"
+        )
 }
 
 /// Programs that act by the name they are called with.

@@ -117,15 +117,27 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Folder, context: &Con
 fn runs_inline_commands(name: &[u8], args: &[Arg]) -> bool {
     let any = |wanted: &dyn Fn(&[u8]) -> bool| args[1..].iter().any(|arg| wanted(arg.prefix()));
     match name {
-        b"sed" => {
-            any(&|word| word.ends_with(b"e") || word.windows(2).any(|pair| pair == b"e " || pair == b"w "))
-        }
-        b"vi" | b"vim" | b"nvim" | b"ex" | b"emacs" => {
+        // `e` and `w` as commands or flags: behind an address, a delimiter, a separator, or at the beginning.
+        b"sed" => any(&|word| {
+            let runs = |pair: &[u8]| {
+                let (before, letter) = (pair[0], pair[1]);
+                b"ew".contains(&letter) && (!before.is_ascii_alphabetic() || b"gpIim".contains(&before))
+            };
+            let from_file = word.starts_with(b"-f") || word.starts_with(b"--file");
+            from_file || matches!(word.first(), Some(b'e' | b'w')) || word.windows(2).any(runs)
+        }),
+        b"vi" | b"view" | b"nvim" | b"ex" | b"emacs" => {
             any(&|word| matches!(word, b"-c" | b"-e" | b"-es" | b"-S" | b"--eval") || word.starts_with(b"+"))
         }
-        b"make" | b"gmake" => {
-            any(&|word| word.starts_with(b"--eval") || word == b"-" || word.starts_with(b"SHELL="))
-        }
+        _ if name.starts_with(b"vim") || name.starts_with(b"rv") => any(&|word| {
+            word.starts_with(b"-c") || word.starts_with(b"-e") || word.starts_with(b"+") || word == b"-S"
+        }),
+        b"make" | b"gmake" => any(&|word| {
+            word.starts_with(b"--ev")
+                || word == b"-"
+                || word.starts_with(b"/dev/")
+                || word.starts_with(b"SHELL=")
+        }),
         b"ed" | b"run-parts" | b"dpkg-architecture" | b"sqlite3" | b"m4" => true,
         _ => false,
     }

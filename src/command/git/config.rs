@@ -146,6 +146,7 @@ impl Settings {
                 self.effects.add(Effects::GIT_FOREIGN_CONFIG);
             }
             b"GIT_EXEC_PATH" => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
+            b"GIT_ALLOW_PROTOCOL" | b"GIT_PROTOCOL_FROM_USER" => self.effects.add(Effects::GIT_REMOTE),
             _ if names_program(name) => self.programs.push(value.clone()),
             _ if value.prefix().starts_with(b"/")
                 && (name.starts_with(b"GIT_TRACE") || name.starts_with(b"GIT_REDIRECT_")) =>
@@ -169,6 +170,8 @@ impl Settings {
             Use::Redirect => self.redirected = true,
             Use::Include => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
             Use::Maintenance => self.effects.add(Effects::GIT_OBJECTS),
+            Use::Remote => self.effects.add(Effects::GIT_REMOTE),
+            Use::WritesTo => self.writes.push((value.clone(), Access::Write)),
             Use::ProgramUnlessBoolean | Use::Other => {}
         }
         self.list.push(Setting { key, value });
@@ -234,6 +237,10 @@ enum Use {
     Include,
     /// When objects are packed and pruned.
     Maintenance,
+    /// Where and how other repositories are reached.
+    Remote,
+    /// A folder that is written to.
+    WritesTo,
     Other,
 }
 
@@ -261,6 +268,10 @@ fn use_of(key: &[u8]) -> Use {
         (b"credential", b"helper") | (b"submodule", b"update") => Use::ShellProgram,
         (b"hook", b"command") => Use::Program,
         (b"gc" | b"maintenance", _) => Use::Maintenance,
+        (b"remote", b"url" | b"pushurl" | b"vcs" | b"promisor")
+        | (b"url", b"insteadof" | b"pushinsteadof") => Use::Remote,
+        (b"protocol" | b"extensions", _) => Use::Remote,
+        (b"format", b"outputdirectory") => Use::WritesTo,
         (b"include" | b"includeif", b"path") | (b"init", b"templatedir") => Use::Include,
         _ => Use::Other,
     }

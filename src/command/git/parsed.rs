@@ -72,7 +72,9 @@ impl Parsed {
                 parsed.operands.extend_from_slice(&args[at..]);
                 break;
             }
-            if word.len() < 2 || word[0] != b'-' {
+            // git config reads no options behind its first operand.
+            let only_operands = verb.starts_with("config") && !parsed.operands.is_empty();
+            if only_operands || word.len() < 2 || word[0] != b'-' {
                 parsed.operands.push(arg.clone());
             } else if word[1] == b'-' {
                 at += parsed.long(spec, arg, args.get(at));

@@ -463,6 +463,8 @@ fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
         "commit" | "tag" | "merge" | "notes" => &["file", "template"],
         "grep" => &["f"],
         "archive" => &["add-file"],
+        "blame" | "annotate" => &["contents"],
+        "format-patch" => &["signature-file"],
         _ => &[],
     };
     for option in reads {
@@ -480,7 +482,20 @@ fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     meaning
         .paths
         .extend(parsed.operands.iter().take(write_operands).map(|path| (path.clone(), Access::Write)));
-    if (matches!(verb, "diff" | "grep") && parsed.has("no-index")) || verb == "hash-object" {
+    let outside = parsed
+        .operands
+        .iter()
+        .any(|operand| operand.prefix().starts_with(b"/") || operand.prefix().starts_with(b"~"));
+    let reads_operands = match verb {
+        "diff" => parsed.has("no-index") || outside,
+        "grep" => parsed.has("no-index"),
+        "hash-object" | "interpret-trailers" => true,
+        _ => false,
+    };
+    if verb == "mv" {
+        meaning.paths.extend(parsed.operands.iter().map(|path| (path.clone(), Access::Write)));
+    }
+    if reads_operands {
         meaning.paths.extend(parsed.operands.iter().map(|path| (path.clone(), Access::Read)));
     }
     if verb == "format-patch" && !parsed.has("stdout") {

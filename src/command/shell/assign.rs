@@ -33,13 +33,25 @@ impl Parser<'_> {
             b"!",
             b"time",
         ];
-        let reserved =
-            opening.contains(&joined.as_slice()) || CLOSING.contains(&joined.as_slice()) || joined == b"}";
+        let reserved = joined == b"]]"
+            || opening.contains(&joined.as_slice())
+            || CLOSING.contains(&joined.as_slice())
+            || joined == b"}";
         if assigns || names_descriptor || reserved {
             return Err(self.error_at(
                 word.span.start,
                 ShellErrorKind::Unexpected("line continuation inside a token".into()),
             ));
+        }
+        Ok(())
+    }
+
+    /// A name from `start` to here that a line continuation cuts.
+    pub(super) fn refuse_split_name(&self, start: usize) -> Result<()> {
+        if self.src[start..self.pos].contains(&b'\\') {
+            return Err(
+                self.error_at(start, ShellErrorKind::Unexpected("line continuation inside a token".into()))
+            );
         }
         Ok(())
     }

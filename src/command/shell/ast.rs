@@ -11,6 +11,8 @@ use std::rc::Rc;
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Script {
     pub(crate) lists: Vec<AndOr>,
+    /// Shells differ about where a string in it ends (set on whole texts only).
+    pub(crate) is_ambiguous: bool,
 }
 
 /// Pipelines joined by `&&` and `||`; all but the first run conditionally.
@@ -37,6 +39,8 @@ pub(crate) struct Simple {
     pub(crate) assignments: Vec<Assignment>,
     pub(crate) words: Vec<Word>,
     pub(crate) redirections: Vec<Redirection>,
+    /// How many words stood before `&>`, which some shells read as `&` and `>`.
+    pub(crate) cut_at: Option<usize>,
 }
 
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! Shell builtins that change the shell's state or run text: `cd`, `export`, `alias`, `eval`, `trap`, …
 
-use super::super::analyze::{Analyzer, Start, Stdin};
+use super::super::analyze::{Analyzer, Refusal, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::effect::Effects;
 use super::super::intent::{Deferred, Intent, Origin};
@@ -16,28 +16,64 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
         evaluated_names(analyzer, &args[1..], start);
     }
     match name {
-        b"cd" | b"pushd" => change_folder(analyzer, scope, &args[1..]),
+        b"cd" | b"pushd" => {
+            change_folder(analyzer, scope, &args[1..]);
+            let names = start.env.assigned();
+            let searched = |arg: &Arg| !matches!(arg.prefix().first(), Some(b'.' | b'/' | b'-'));
+            let by_path = names.iter().any(|name| name == b"CDPATH") && args[1..].iter().any(searched);
+            if by_path || args[1..].iter().any(|arg| arg.known() == Some(b"-n")) {
+                scope.set_folder(Folder::Unknown);
+            }
+        }
         b"popd" => scope.set_folder(Folder::Unknown),
-        b"export" | b"declare" | b"typeset" | b"local" | b"readonly" => declare(scope, &args[1..]),
+        b"export" | b"declare" | b"typeset" | b"local" | b"readonly" => {
+            for text in args[1..]
+                .iter()
+                .filter_map(Arg::known)
+                .filter(|text| text.starts_with(b"PS") || text.starts_with(b"PROMPT"))
+            {
+                evaluated(analyzer, text, start);
+            }
+            declare(scope, &args[1..]);
+            if name == b"readonly" {
+                freeze(scope, &args[1..]);
+            }
+        }
         b"unset" => unset(scope, &args[1..]),
-        b"read" | b"getopts" | b"let" => forget(scope, &args[1..]),
+        b"read" | b"getopts" | b"let" => {
+            if let Stdin::Text(text) = &start.stdin {
+                evaluated_subscript(analyzer, text, start);
+            }
+            forget(scope, &args[1..]);
+        }
         b"mapfile" | b"readarray" => {
             forget(scope, &args[1..]);
             callback(analyzer, &args[1..], start);
         }
         b"printf" if args.get(1).is_some_and(|arg| arg.prefix().starts_with(b"-v")) => {
+            args[2..].iter().filter_map(Arg::known).for_each(|text| evaluated(analyzer, text, start));
             forget(scope, &[args[1].skip(2)]);
             forget(scope, &args[2..]);
         }
         b"shift" | b"set" => {
+            if args.get(1).is_some_and(|arg| arg.prefix().starts_with(b"-") && arg.prefix().contains(&b'k')) {
+                // Every `name=value` argument is an assignment from here on.
+                analyzer.refuse(Refusal::TooManyVariables);
+            }
+            args[1..]
+                .iter()
+                .filter_map(Arg::known)
+                .for_each(|text| evaluated_subscript(analyzer, text, start));
             for parameter in b'0'..=b'9' {
                 scope.set_variable(&[parameter], Value::Unknown);
             }
         }
         b"hash" => remember(scope, &args[1..]),
-        b"compgen" => {
-            args[1..].iter().filter_map(Arg::known).for_each(|text| evaluated(analyzer, text, start))
+        b"compgen" | b"complete" => {
+            args[1..].iter().filter_map(Arg::known).for_each(|text| evaluated(analyzer, text, start));
+            callback(analyzer, &args[1..], start);
         }
+        b"shopt" if args[1..].iter().any(|arg| arg.known() == Some(b"lastpipe")) => scope.distrust(),
         b"alias" => alias(analyzer, scope, &args[1..], start),
         b"eval" => {
             eval(analyzer, scope, args, &args[1..], start);
@@ -56,9 +92,7 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
         b"command" if args.len() > 1 => {
             let skip =
                 args.iter().skip(1).take_while(|arg| matches!(arg.known(), Some(b"-p" | b"--"))).count() + 1;
-            return skip < args.len()
-                && keeps_state(&args[skip])
-                && run(analyzer, scope, &args[skip..], start);
+            return skip < args.len() && run(analyzer, scope, &args[skip..], start);
         }
         _ => return false,
     }
@@ -89,25 +123,6 @@ const EVALUATES_NAMES: [&[u8]; 14] = [
     b"compgen",
 ];
 
-/// Builtins that `command NAME` still runs in this shell.
-fn keeps_state(arg: &Arg) -> bool {
-    matches!(
-        arg.known(),
-        Some(
-            b"cd"
-                | b"pushd"
-                | b"popd"
-                | b"eval"
-                | b"export"
-                | b"declare"
-                | b"typeset"
-                | b"local"
-                | b"readonly"
-                | b"trap"
-        )
-    )
-}
-
 fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
     let is_option = |word: &[u8]| {
         word == b"--"
@@ -129,13 +144,21 @@ fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
     scope.set_folder(folder);
 }
 
+/// Later assignments to these names fail, so the values they would give are not believed.
+fn freeze(scope: &mut Scope, args: &[Arg]) {
+    for arg in args {
+        let name: Vec<u8> = arg.prefix().iter().copied().take_while(|&byte| is_name_byte(byte)).collect();
+        scope.freeze(name);
+    }
+}
+
 fn declare(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
         // `declare -l`, `-i`, `-n`: later values are not what is written.
         let word = arg.prefix();
-        if word.len() > 1
-            && matches!(word[0], b'-' | b'+')
-            && word.iter().any(|letter| b"lucin".contains(letter))
+        let transforms = |letter: &u8| b"lucinr".contains(letter);
+        if word.len() > 1 && matches!(word[0], b'-' | b'+') && word.iter().any(transforms)
+            || word.is_empty() && !arg.is_exact()
         {
             scope.distrust();
         }
@@ -191,7 +214,7 @@ fn remember(scope: &mut Scope, args: &[Arg]) {
 pub(super) fn evaluated(analyzer: &mut Analyzer<'_>, text: &[u8], start: &Start) {
     if text.contains(&b'`') || text.windows(2).any(|window| window == b"$(") {
         let quoted = [b": \"".as_slice(), text, b"\""].concat();
-        analyzer.shell_text(&quoted, start);
+        analyzer.shell_text_if_readable(&quoted, start);
     }
 }
 
@@ -203,13 +226,17 @@ fn evaluated_names(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
 }
 
 pub(super) fn evaluated_subscript(analyzer: &mut Analyzer<'_>, text: &[u8], start: &Start) {
-    if text.windows(3).any(|window| window == b"[$(" || window.starts_with(b"[`")) {
+    if text.contains(&b'[') {
         evaluated(analyzer, text, start);
     }
 }
 
 fn forget(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
+        // A name that is not known could be any name.
+        if arg.prefix().is_empty() && !arg.is_exact() {
+            scope.distrust();
+        }
         let name: Vec<u8> = arg.prefix().iter().copied().take_while(|&byte| is_name_byte(byte)).collect();
         if name.first().copied().is_some_and(is_name_start) {
             scope.set_variable(&name, Value::Unknown);
@@ -223,9 +250,34 @@ fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &S
         let Some(text) = arg.known() else { continue };
         let Some(at) = text.iter().position(|&byte| byte == b'=') else { continue };
         let (name, value) = (&text[..at], &text[at + 1..]);
+        let reserved = matches!(
+            name,
+            b"if"
+                | b"while"
+                | b"until"
+                | b"for"
+                | b"case"
+                | b"time"
+                | b"coproc"
+                | b"function"
+                | b"select"
+                | b"!"
+                | b"{"
+                | b"[["
+        );
+        if reserved || value.contains(&b'#') {
+            // It could turn what follows into anything: the rest of a line into a comment, a loop into a command.
+            analyzer.refuse(Refusal::Alias);
+            return;
+        }
         let start = Start { origin: Origin::Shell, ..start.clone() };
         // A value that is no complete command (`alias s='sudo '`) is judged with what follows its use.
-        if super::parse(value, 0, analyzer.context.limits.depth).is_ok() && !value.ends_with(b" ") {
+        let parsed = super::parse(value, 0, analyzer.context.limits.depth);
+        if parsed.is_err() || value.windows(2).any(|pair| pair == b"<<") {
+            analyzer.refuse(Refusal::Alias);
+            return;
+        }
+        if !value.ends_with(b" ") {
             analyzer.shell_text(value, &start);
         }
         scope.set_alias(name, Value::Known(value.to_vec()));
@@ -257,9 +309,10 @@ fn eval(analyzer: &mut Analyzer<'_>, scope: &mut Scope, all: &[Arg], args: &[Arg
 fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) {
     let args = if args.first().and_then(Arg::known) == Some(b"--") { &args[1..] } else { args };
     let [action, _, ..] = args else { return };
+    // It runs at another time, with whatever values there are then.
+    scope.distrust();
     if let Some(text) = action.known()
-        && text != b"-"
-        && !text.starts_with(b"-")
+        && !matches!(text, b"-" | b"-l" | b"-p")
     {
         let mark = scope.mark();
         analyzer.shell_text_in(text, start, scope);
@@ -273,10 +326,7 @@ fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &St
 
 /// A sourced file may change anything this shell knows.
 fn source(scope: &mut Scope) {
-    let names: Vec<Vec<u8>> = scope.variables().map(|(name, _)| name.to_vec()).collect();
-    for name in names {
-        scope.set_variable(&name, Value::Unknown);
-    }
+    scope.distrust();
     scope.set_folder(Folder::Unknown);
 }
 
@@ -294,7 +344,9 @@ pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
             let interprets = rest[..options].iter().any(|option| option.contains(&b'e'));
             match text.contains(&b'\\') {
                 false => Stdin::Text(text.into()),
-                true if interprets => Stdin::Text(unescape(&text, 4).into()),
+                true if interprets => {
+                    unescape(&text, 4).map_or(Stdin::Unknown, |text| Stdin::Text(text.into()))
+                }
                 // Some shells interpret backslashes without being asked.
                 true => Stdin::Unknown,
             }
@@ -314,7 +366,7 @@ const LONGEST_OUTPUT: usize = 64 * 1024;
 
 /// The format with `%s` filled in, repeated while arguments are left; other conversions are not followed.
 fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
-    let format = unescape(format, 3);
+    let Some(format) = unescape(format, 3) else { return Stdin::Unknown };
     let mut text = Vec::new();
     let mut rest = args.iter();
     loop {
@@ -334,7 +386,10 @@ fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
                 }
                 Some(b'b') => {
                     used = true;
-                    text.extend_from_slice(&unescape(rest.next().copied().unwrap_or_default(), 4));
+                    let Some(word) = unescape(rest.next().copied().unwrap_or_default(), 4) else {
+                        return Stdin::Unknown;
+                    };
+                    text.extend_from_slice(&word);
                 }
                 _ => return Stdin::Unknown,
             }
@@ -350,7 +405,8 @@ fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
 }
 
 /// Backslash escapes as `printf` and `echo -e` know them; they differ in how many octal digits they take.
-fn unescape(text: &[u8], octal: usize) -> Vec<u8> {
+/// None for an escape that is not followed here.
+fn unescape(text: &[u8], octal: usize) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
     let digits = |from: usize, radix: u32, most: usize| {
@@ -388,8 +444,8 @@ fn unescape(text: &[u8], octal: usize) -> Vec<u8> {
                     out.extend_from_slice(b"\\x");
                 }
             }
-            other => out.extend_from_slice(&[b'\\', other]),
+            _ => return None,
         }
     }
-    out
+    Some(out)
 }

@@ -44,9 +44,9 @@ impl Expander<'_> {
             out.push(Arg::exact(bytes.clone()));
             return;
         }
-        if let [Piece::Parameter { name, plain: true, .. }] = word.pieces.as_slice()
-            && matches!(name.as_slice(), b"@" | b"*")
-            && self.positional(out)
+        if let [Piece::Parameter { name, plain: true, quoted, .. }] = word.pieces.as_slice()
+            && (name == b"@" || name == b"*" && !quoted)
+            && self.positional(out, *quoted)
         {
             return;
         }
@@ -62,12 +62,16 @@ impl Expander<'_> {
     }
 
     /// `"$@"` of a text whose parameters are known. False when they are not.
-    fn positional(&self, out: &mut Vec<Arg>) -> bool {
+    fn positional(&self, out: &mut Vec<Arg>, quoted: bool) -> bool {
         let before = out.len();
         for index in 1..10u8 {
             match self.scope.variable(&[b'0' + index]) {
-                Some(Value::Known(value)) => out.push(Arg::exact(value.clone())),
-                Some(Value::Unknown | Value::Unset) => {
+                Some(Value::Known(value))
+                    if quoted || value.iter().all(|byte| !b" \t\n*?[".contains(byte)) =>
+                {
+                    out.push(Arg::exact(value.clone()));
+                }
+                Some(Value::Known(_) | Value::Unknown | Value::Unset) => {
                     out.truncate(before);
                     return false;
                 }
@@ -141,7 +145,15 @@ impl Expander<'_> {
         if end != 1 || (end == rest.len() && more_pieces) {
             return rest;
         }
-        let home = self.home.unwrap_or(b"~");
+        // A home set in the text is the one that counts.
+        let home = match self.scope.trusted(b"HOME") {
+            Some(Value::Known(home)) => home.as_slice(),
+            Some(_) => {
+                atoms.push(Atom::Hole { splits: false });
+                return &rest[1..];
+            }
+            None => self.home.unwrap_or(b"~"),
+        };
         atoms.extend(home.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
         &rest[1..]
     }

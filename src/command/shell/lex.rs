@@ -428,6 +428,8 @@ impl Parser<'_> {
                 Some(b'\'') => break,
                 Some(b'\\') => {
                     self.pos += 1;
+                    // A shell without this quoting ends the string at the first quote.
+                    self.is_ambiguous |= self.peek() == Some(b'\'');
                     self.ansi_escape(&mut text);
                 }
                 Some(byte) => {

@@ -21,11 +21,13 @@ pub(super) struct Parser<'a> {
     depth: usize,
     max_depth: usize,
     pub(super) pending: Vec<PendingBody>,
+    /// Shells differ about where a string in it ends.
+    pub(super) is_ambiguous: bool,
 }
 
 /// Parses a whole text whose surroundings are already `depth` levels deep.
 pub(crate) fn parse(text: &[u8], depth: usize, max_depth: usize) -> Result<Script> {
-    Parser { src: text, pos: 0, depth, max_depth, pending: Vec::new() }.whole()
+    Parser { src: text, pos: 0, depth, max_depth, pending: Vec::new(), is_ambiguous: false }.whole()
 }
 
 impl<'a> Parser<'a> {
@@ -81,7 +83,14 @@ impl<'a> Parser<'a> {
 
     /// A parser for a text found inside this one (backquotes, here-documents).
     pub(super) fn child<'b>(&self, text: &'b [u8]) -> Parser<'b> {
-        Parser { src: text, pos: 0, depth: self.depth, max_depth: self.max_depth, pending: Vec::new() }
+        Parser {
+            src: text,
+            pos: 0,
+            depth: self.depth,
+            max_depth: self.max_depth,
+            pending: Vec::new(),
+            is_ambiguous: false,
+        }
     }
 
     pub(super) fn subparse(&mut self, text: &[u8]) -> Result<Script> {
@@ -89,7 +98,8 @@ impl<'a> Parser<'a> {
     }
 
     fn whole(mut self) -> Result<Script> {
-        let script = self.script()?;
+        let mut script = self.script()?;
+        script.is_ambiguous = self.is_ambiguous;
         if self.pos < self.src.len() {
             return Err(self.unexpected());
         }
@@ -120,7 +130,7 @@ impl<'a> Parser<'a> {
             }
             lists.push(list);
         }
-        Ok(Script { lists })
+        Ok(Script { lists, is_ambiguous: false })
     }
 
     fn at_list_end(&self) -> bool {
@@ -335,6 +345,7 @@ impl<'a> Parser<'a> {
             while self.peek().is_some_and(|byte| !is_meta(byte)) {
                 self.pos += 1;
             }
+            self.refuse_split_name(start)?;
             variable = Some(self.src[start..self.pos].to_vec());
             self.skip_newlines()?;
             if self.keyword_here(b"in") {
@@ -429,17 +440,27 @@ impl<'a> Parser<'a> {
     fn test(&mut self) -> Result<Compound> {
         let open = self.pos;
         let mut words = Vec::new();
+        let mut parentheses = 0usize;
         loop {
             self.skip_newlines()?;
             match self.peek() {
                 None => return Err(self.error_at(open, ShellErrorKind::Unterminated("`[[`"))),
-                Some(b']') if self.keyword_here(b"]]") => {
+                Some(b']') if parentheses == 0 && self.keyword_here(b"]]") => {
                     self.pos += 2;
                     return Ok(expression(words));
                 }
                 Some(b'<' | b'>') if self.peek_at(1) == Some(b'(') => words.push(self.word(Place::Test)?),
-                Some(byte) if is_meta(byte) => self.pos += 1,
-                Some(_) => words.push(self.word(Place::Test)?),
+                Some(byte) if is_meta(byte) => {
+                    // A regular expression may hold `]]` between its parentheses.
+                    parentheses += usize::from(byte == b'(');
+                    parentheses -= usize::from(byte == b')' && parentheses > 0);
+                    self.pos += 1;
+                }
+                Some(_) => {
+                    let word = self.word(Place::Test)?;
+                    self.refuse_split_token(&word)?;
+                    words.push(word);
+                }
             }
         }
     }
@@ -463,7 +484,10 @@ impl<'a> Parser<'a> {
         }
         let inner = self.command()?;
         let list = AndOr { pipelines: vec![vec![inner]], background: false };
-        Ok(Command::Compound(Box::new(bodies(CompoundKind::Subshell, vec![Script { lists: vec![list] }]))))
+        Ok(Command::Compound(Box::new(bodies(
+            CompoundKind::Subshell,
+            vec![Script { lists: vec![list], is_ambiguous: false }],
+        ))))
     }
 
     fn function(&mut self) -> Result<Command> {
@@ -476,6 +500,7 @@ impl<'a> Parser<'a> {
         if self.pos == start {
             return Err(self.error(ShellErrorKind::Expected("a function name")));
         }
+        self.refuse_split_name(start)?;
         let name = self.src[start..self.pos].to_vec();
         self.skip_blanks();
         if self.peek() == Some(b'(') {
@@ -502,6 +527,9 @@ impl<'a> Parser<'a> {
         let mut simple = Simple::default();
         loop {
             self.skip_blanks();
+            if self.peek() == Some(b'&') && self.peek_at(1) == Some(b'>') {
+                simple.cut_at.get_or_insert(simple.words.len());
+            }
             if let Some(redirection) = self.redirection()? {
                 simple.redirections.push(redirection);
                 continue;
@@ -522,7 +550,13 @@ impl<'a> Parser<'a> {
                         return Err(self.unexpected());
                     }
                     self.pos += 1;
-                    let name = self.src[simple.words[0].span.clone()].to_vec();
+                    let span = simple.words[0].span.clone();
+                    if self.src[span.clone()].contains(&b'\\') {
+                        return Err(
+                            self.error_at(span.start, ShellErrorKind::Unexpected("function name".into()))
+                        );
+                    }
+                    let name = self.src[span].to_vec();
                     return self.function_body(name);
                 }
                 Some(b'<' | b'>') => simple.words.push(self.word(Place::Command)?),

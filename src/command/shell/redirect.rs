@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use super::assign::without_continuations;
-use super::ast::{Piece, Redirection, RedirectionKind, Word};
+use super::ast::{Redirection, RedirectionKind, Word};
 use super::error::{ShellError, ShellErrorKind};
 use super::lex::{Pieces, Place, is_name_byte};
 use super::parse::Parser;
@@ -64,6 +64,10 @@ impl Parser<'_> {
             return Ok(None);
         }
         self.pos = at + operator.len();
+        if self.src[self.pos..].starts_with(b"\\\n") {
+            // `<<` and `-` on the next line are one operator.
+            return Err(self.error(ShellErrorKind::Unexpected("line continuation inside a token".into())));
+        }
         self.skip_blanks();
         let before = self.pos;
         let target = self.word(Place::Command)?;
@@ -88,25 +92,23 @@ impl Parser<'_> {
     /// A here-document's delimiter is its word with the quotes taken off and nothing expanded: `<<"$X"` waits for a
     /// line that says `$X`. Also tells whether anything was quoted.
     pub(super) fn delimiter(&self, word: &Word) -> (Vec<u8>, bool) {
-        let plain = |piece: &Piece| matches!(piece, Piece::Literal { .. });
         let mut text = Vec::new();
+        let mut quote = None;
         let mut quoted = false;
-        if word.pieces.iter().all(plain) {
-            for piece in &word.pieces {
-                if let Piece::Literal { bytes, quoted: is_quoted } = piece {
-                    text.extend_from_slice(bytes);
-                    quoted |= *is_quoted;
+        let mut rest = self.src[word.span.clone()].iter().copied().peekable();
+        while let Some(byte) = rest.next() {
+            match (byte, quote) {
+                (_, Some(end)) if byte == end => quote = None,
+                (b'\'' | b'"', None) => {
+                    quote = Some(byte);
+                    quoted = true;
                 }
-            }
-            return (text, quoted);
-        }
-        let mut rest = self.src[word.span.clone()].iter();
-        while let Some(&byte) = rest.next() {
-            match byte {
-                b'\'' | b'"' => quoted = true,
-                b'\\' => {
+                (b'\\', None) => {
                     quoted = true;
                     text.extend(rest.next());
+                }
+                (b'\\', Some(b'"')) if matches!(rest.peek(), Some(b'$' | b'`' | b'"' | b'\\')) => {
+                    text.extend(rest.next())
                 }
                 _ => text.push(byte),
             }
@@ -129,7 +131,8 @@ impl Parser<'_> {
                     line = &line[tabs..];
                 }
                 self.pos += (length + 1).min(rest.len());
-                if pending.expand && continued {
+                let short = text.len() - logical_start <= 4 * pending.delimiter.len() + 16;
+                if pending.expand && continued && (short || line == pending.delimiter) {
                     let joined = [&text[logical_start..text.len() - 2], line].concat();
                     if line == pending.delimiter
                         || joined.ends_with(&pending.delimiter)

@@ -54,6 +54,8 @@ pub(crate) struct Scope {
     pub(crate) overflowed: bool,
     /// Values may change behind the text's back: namerefs, `declare -l`, traps. No value is believed any more.
     untrusted: bool,
+    /// Names that cannot be assigned to any more.
+    frozen: Vec<Vec<u8>>,
 }
 
 /// Variables that change what the programs started after them do, exported or not (which is not always known).
@@ -95,8 +97,17 @@ impl Scope {
     /// A value that may be put in; none once values are not believed any more.
     pub(crate) fn trusted(&self, name: &[u8]) -> Option<&Value> {
         match self.variable(name) {
-            Some(_) if self.untrusted => Some(&Value::Unknown),
+            Some(_) if self.untrusted || is_set_by_the_shell(name) => Some(&Value::Unknown),
             value => value,
+        }
+    }
+
+    pub(crate) fn freeze(&mut self, name: Vec<u8>) {
+        // Each assignment looks through them.
+        if self.frozen.len() < MOST_INHERITED {
+            self.frozen.push(name);
+        } else {
+            self.untrusted = true;
         }
     }
 
@@ -116,17 +127,14 @@ impl Scope {
         scope
     }
 
-    pub(crate) fn variables(&self) -> impl Iterator<Item = (&[u8], &Value)> {
-        self.variables.iter().map(|(name, value)| (name.as_slice(), value))
-    }
-
     /// The variables that programs started from here are affected by.
     pub(crate) fn inherited(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.inherited.iter().filter_map(|name| Some((name.as_slice(), self.variables.get(name)?)))
     }
 
     pub(crate) fn set_variable(&mut self, name: &[u8], value: Value) {
-        let value = bounded(value);
+        let value =
+            if self.frozen.iter().any(|known| known == name) { Value::Unknown } else { bounded(value) };
         if self.variables.len() >= MOST_NAMES && !self.variables.contains_key(name) {
             return;
         }
@@ -149,7 +157,10 @@ impl Scope {
         if self.aliases.len() >= MOST_NAMES && !self.aliases.contains_key(name) {
             return;
         }
-        let old = self.aliases.insert(name.to_vec(), bounded(value));
+        // Which of two definitions is in force is not followed.
+        let differs = self.aliases.get(name).is_some_and(|known| *known != value);
+        let value = if differs { Value::Unknown } else { bounded(value) };
+        let old = self.aliases.insert(name.to_vec(), value);
         self.log.push(Change::Alias(name.to_vec(), old));
     }
 
@@ -195,6 +206,27 @@ impl Scope {
             }
         }
     }
+}
+
+/// Variables that a shell changes by itself.
+fn is_set_by_the_shell(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"REPLY"
+            | b"MAPFILE"
+            | b"OPTARG"
+            | b"OPTIND"
+            | b"BASH_REMATCH"
+            | b"_"
+            | b"RANDOM"
+            | b"LINENO"
+            | b"SECONDS"
+            | b"BASH_COMMAND"
+            | b"OLDPWD"
+            | b"DIRSTACK"
+            | b"PIPESTATUS"
+            | b"COPROC"
+    )
 }
 
 fn bounded(value: Value) -> Value {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::super::analyze::{Analyzer, Refusal, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::files;
-use super::super::intent::{Access, Intent, Origin, PathUse};
+use super::super::intent::{Access, Deferred, Intent, Origin, PathUse};
 use super::super::place::{Folder, base_name};
 use super::super::wrapper::is_shell;
 use super::ast::{
@@ -54,13 +54,19 @@ impl<'w> Walker<'w, '_> {
 
     fn and_or(&mut self, list: &'w AndOr, stdin: &Stdin) {
         let mark = self.scope.mark();
+        let mut conditional_folder = false;
         for (index, pipeline) in list.pipelines.iter().enumerate() {
             let before = self.scope.mark();
             self.pipeline(pipeline, stdin);
-            // `cd x && git commit`: the folder holds for what follows in the list, and it is what will be judged.
-            if index > 0 && !changes_folder_only(pipeline) {
+            // `make && cd x && git commit`: within the list the folder holds for what follows.
+            if index > 0 && changes_folder_only(pipeline) {
+                conditional_folder = true;
+            } else if index > 0 {
                 self.scope.blur_since(before);
             }
+        }
+        if conditional_folder {
+            self.scope.set_folder(Folder::Unknown);
         }
         if list.background {
             self.scope.undo_to(mark);
@@ -103,8 +109,14 @@ impl<'w> Walker<'w, '_> {
             Command::Simple(simple) => self.simple(simple, stdin),
             Command::Compound(compound) => self.compound(compound, stdin),
             Command::Function { name, body } => {
-                // Judged as if it were called, without believing that it was.
+                // Judged as if it were called, without believing that it was: with today's values, and with none, because when
+                // it is called they may be others. None is believed from here on.
                 let mark = self.scope.mark();
+                if !self.scope.is_untrusted() {
+                    self.call(name, body, stdin);
+                    self.scope.undo_to(mark);
+                    self.scope.distrust();
+                }
                 self.call(name, body, stdin);
                 self.scope.undo_to(mark);
                 self.functions.insert(name, body);
@@ -139,6 +151,10 @@ impl<'w> Walker<'w, '_> {
             }
         }
         let mark = self.scope.mark();
+        if compound.kind == CompoundKind::Expression {
+            compound.words.iter().for_each(|word| self.forget_named(word));
+            self.plain_commands(compound);
+        }
         if let Some(variable) = &compound.variable {
             self.scope.set_variable(variable, Value::Unknown);
         }
@@ -152,9 +168,17 @@ impl<'w> Walker<'w, '_> {
             if changed.folder {
                 self.scope.set_folder(Folder::Unknown);
             }
+            if changed.anything {
+                self.scope.distrust();
+            }
         }
-        for body in &compound.bodies {
+        for (index, body) in compound.bodies.iter().enumerate() {
             self.script(body, &stdin);
+            // One branch does not see what another has set; but the condition of an `if` always runs first.
+            let is_condition = compound.words.is_empty() && index == 0;
+            if compound.kind == CompoundKind::Conditional && !is_condition {
+                self.scope.blur_since(mark);
+            }
         }
         match compound.kind {
             CompoundKind::Subshell => self.scope.undo_to(mark),
@@ -164,11 +188,44 @@ impl<'w> Walker<'w, '_> {
         self.write_only_intent(&compound.redirections);
     }
 
+    /// `((x=1))`: what an arithmetic text names it may have set.
+    fn forget_named(&mut self, word: &Word) {
+        for piece in &word.pieces {
+            let Piece::Literal { bytes, .. } = piece else { continue };
+            for name in bytes.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_') {
+                if self.scope.variable(name).is_some() {
+                    self.scope.set_variable(name, Value::Unknown);
+                }
+            }
+        }
+    }
+
+    /// `((git checkout main))` is arithmetic for one shell and a subshell in a subshell for another. Two words in a row are
+    /// never arithmetic.
+    fn plain_commands(&mut self, compound: &Compound) {
+        let [word] = compound.words.as_slice() else { return };
+        let text = self.text.get(word.span.clone()).unwrap_or_default();
+        let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let is_name = |word: &[u8]| word[0].is_ascii_alphabetic() || word[0] == b'/';
+        if let (Some(first), Some(second)) = (words.next(), words.next())
+            && is_name(first)
+            && (is_name(second) || second[0] == b'-' && second.len() > 1)
+        {
+            let text = text.to_vec();
+            self.analyzer.shell_text_if_readable(&text, self.start);
+        }
+    }
+
     fn expander(&self) -> Expander<'_> {
         Expander { scope: self.scope, text: self.text, home: self.analyzer.context.home.as_deref() }
     }
 
     fn simple(&mut self, simple: &'w Simple, stdin: &Stdin) {
+        let bodies = simple.redirections.iter().filter_map(|redirection| redirection.body.get());
+        let weight: usize = bodies.map(|body| body.span.len()).sum();
+        if !self.analyzer.burn(weight + 64 * (1 + simple.words.len() + simple.assignments.len())) {
+            return;
+        }
         for assignment in &simple.assignments {
             for word in &assignment.words {
                 self.substitutions(word);
@@ -180,6 +237,15 @@ impl<'w> Walker<'w, '_> {
         self.redirections(&simple.redirections);
         if simple.words.is_empty() {
             for assignment in &simple.assignments {
+                if assignment.name == b"BASH_ARGV0" {
+                    self.scope.set_variable(b"0", Value::Unknown);
+                }
+                if !assignment.plain {
+                    for word in &assignment.words {
+                        let element = known_value(&self.expander().single(word));
+                        self.evaluated_later(&assignment.name, &element);
+                    }
+                }
                 let value = match (assignment.plain, assignment.words.last()) {
                     (true, Some(word)) => known_value(&self.expander().single(word)),
                     _ => Value::Unknown,
@@ -199,13 +265,33 @@ impl<'w> Walker<'w, '_> {
             return;
         }
         let mut args = Vec::with_capacity(simple.words.len());
-        for word in &simple.words {
+        let mut second_command = None;
+        for (index, word) in simple.words.iter().enumerate() {
+            if simple.cut_at == Some(index) && index > 0 {
+                second_command = Some(args.len());
+            }
             self.expander().expand(word, &mut args);
         }
         if args.is_empty() {
             return;
         }
+        // `a &>f b`: another shell starts `a` in the background and then runs `b`.
+        if let Some(at) = second_command {
+            let start = Start {
+                parent: self.start.parent,
+                origin: Origin::Shell,
+                folder: self.scope.folder().clone(),
+                ..Start::default()
+            };
+            self.analyzer.command(args[at..].to_vec(), start);
+        }
         let start = self.start_of(simple, stdin);
+        // Some shells keep an assignment before a builtin or a function.
+        for assignment in &simple.assignments {
+            if self.scope.variable(&assignment.name).is_some() {
+                self.scope.set_variable(&assignment.name, Value::Unknown);
+            }
+        }
         if self.scope.overflowed {
             self.analyzer.refuse(Refusal::TooManyVariables);
         }
@@ -215,14 +301,23 @@ impl<'w> Walker<'w, '_> {
                 self.scope.set_variable(&assignment.name, Value::Unknown);
             }
         }
+        for (name, value) in start.env.select(&[], |name| matches!(name, b"BASH_ENV" | b"ENV")) {
+            let _ = name;
+            if let Some(text) = value.known() {
+                builtin::evaluated(self.analyzer, text, self.start);
+            }
+        }
         self.substituted_scripts(simple, &args, &start);
+        self.expand_alias(&args, &start);
         if builtin::run(self.analyzer, self.scope, &args, &start) {
             return;
         }
-        self.expand_alias(&args, &start);
         if let Some(name) = args[0].known()
             && let Some((&name, &body)) = self.functions.get_key_value(name)
         {
+            for text in args[1..].iter().filter_map(Arg::known) {
+                builtin::evaluated_subscript(self.analyzer, text, self.start);
+            }
             // It may be the function or, elsewhere, a program of that name: both are judged.
             let input = start.stdin.clone();
             let mark = self.scope.mark();
@@ -311,10 +406,16 @@ impl<'w> Walker<'w, '_> {
     /// `alias g=git; g checkout main`: some shells expand it, so it is judged as if this one did.
     fn expand_alias(&mut self, args: &[Arg], start: &Start) {
         let Some(name) = args[0].known() else { return };
-        let Some(Value::Known(value)) = self.scope.alias(name).cloned() else { return };
-        if value.starts_with(name) && value.get(name.len()).is_none_or(|byte| *byte == b' ') {
-            return;
-        }
+        let value = match self.scope.alias(name).cloned() {
+            Some(Value::Known(value)) => value,
+            None => return,
+            Some(_) => {
+                // Set twice, or too long to follow.
+                let intent = Intent { deferred: Some(Deferred::Text), ..Intent::default() };
+                self.analyzer.finish(intent, args.to_vec(), start);
+                return;
+            }
+        };
         let mut text = value;
         // A blank at its end makes the next word an alias too.
         let mut next_expands = text.ends_with(b" ");
@@ -346,11 +447,13 @@ impl<'w> Walker<'w, '_> {
                     for word in nested {
                         self.substitutions(word);
                     }
-                    // `${x:=word}` sets it.
-                    let operator =
-                        nested.last().map(|word| &self.text[word.span.start.min(self.text.len())..]);
-                    if operator.is_some_and(|text| text.starts_with(b"=") || text.starts_with(b":=")) {
+                    // `${x:=word}` sets it; `${!n:=word}` sets what n names.
+                    let operator = nested.last().and_then(|word| word.pieces.first());
+                    if let Some(Piece::Literal { bytes, .. }) = operator
+                        && (bytes.starts_with(b"=") || bytes.starts_with(b":="))
+                    {
                         self.scope.set_variable(name, Value::Unknown);
+                        self.scope.distrust();
                     }
                 }
                 Piece::Command { script, .. } | Piece::Process(script) => {
@@ -358,7 +461,11 @@ impl<'w> Walker<'w, '_> {
                     self.script(script, &Stdin::Inherited);
                     self.scope.undo_to(mark);
                 }
-                Piece::Arithmetic(word) | Piece::Pattern(word) => self.substitutions(word),
+                Piece::Arithmetic(word) => {
+                    self.forget_named(word);
+                    self.substitutions(word);
+                }
+                Piece::Pattern(word) => self.substitutions(word),
             }
         }
     }
@@ -433,11 +540,15 @@ impl<'w> Walker<'w, '_> {
     }
 }
 
+const MOST_CHANGED: usize = 4096;
+
 /// What a loop's body may change: variables and the folder.
 #[derive(Default)]
 struct Changed<'w> {
     names: Vec<&'w [u8]>,
     folder: bool,
+    /// Something in it can set any variable.
+    anything: bool,
 }
 
 impl<'w> Changed<'w> {
@@ -451,15 +562,49 @@ impl<'w> Changed<'w> {
         match command {
             Command::Simple(simple) => {
                 let names = simple.assignments.iter().map(|assignment| assignment.name.as_slice());
-                self.names.extend(names.filter(|_| simple.words.is_empty()));
+                if self.names.len() < MOST_CHANGED {
+                    self.names.extend(names.filter(|_| simple.words.is_empty()));
+                } else {
+                    self.anything = true;
+                }
                 if let Some([Piece::Literal { bytes, .. }]) =
                     simple.words.first().map(|word| word.pieces.as_slice())
                 {
-                    self.folder |= matches!(bytes.as_slice(), b"cd" | b"pushd" | b"popd");
+                    let name = bytes.as_slice();
+                    let any = [
+                        b"read".as_slice(),
+                        b"printf",
+                        b"export",
+                        b"declare",
+                        b"typeset",
+                        b"local",
+                        b"readonly",
+                        b"eval",
+                        b"source",
+                        b".",
+                        b"command",
+                        b"builtin",
+                        b"mapfile",
+                        b"readarray",
+                        b"getopts",
+                        b"let",
+                        b"set",
+                        b"shift",
+                        b"unset",
+                        b"trap",
+                    ];
+                    self.anything |= any.contains(&name);
+                    self.folder |= matches!(
+                        name,
+                        b"cd" | b"pushd" | b"popd" | b"command" | b"builtin" | b"eval" | b"source" | b"."
+                    );
                 }
             }
-            Command::Compound(compound) => compound.bodies.iter().for_each(|body| self.script(body)),
-            Command::Function { .. } => {}
+            Command::Compound(compound) => {
+                self.names.extend(compound.variable.as_deref());
+                compound.bodies.iter().for_each(|body| self.script(body));
+            }
+            Command::Function { .. } => self.anything = true,
         }
     }
 }
@@ -472,5 +617,5 @@ fn known_value(arg: &Arg) -> Value {
 fn changes_folder_only(pipeline: &[Command]) -> bool {
     let [Command::Simple(simple)] = pipeline else { return false };
     let Some(word) = simple.words.first() else { return false };
-    matches!(word.pieces.as_slice(), [Piece::Literal { bytes, .. }] if matches!(bytes.as_slice(), b"cd" | b"pushd" | b"export"))
+    matches!(word.pieces.as_slice(), [Piece::Literal { bytes, .. }] if matches!(bytes.as_slice(), b"cd" | b"pushd"))
 }

@@ -46,8 +46,12 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut deferred = None;
     if let Some(text) = split {
         // Outside quotes `\_` is a blank of env's own.
-        let plain =
-            text.known().and_then(|text| std::str::from_utf8(text).ok()).map(|text| text.replace("\\_", " "));
+        let stops = text.known().is_some_and(|text| text.windows(2).any(|pair| pair == b"\\c"));
+        let plain = text
+            .known()
+            .filter(|_| !stops)
+            .and_then(|text| std::str::from_utf8(text).ok())
+            .map(|text| text.replace("\\_", " "));
         match plain.as_deref().map(shell_words::split) {
             // A `$` in it is a variable that env itself puts in.
             Some(Ok(parts)) => words.extend(parts.into_iter().map(|part| match part.find('$') {
@@ -147,7 +151,9 @@ pub(super) fn gdb(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
         .position(|arg| matches!(arg.known(), Some(b"--args" | b"-args")))
         .map_or(args.len(), |at| at + 1);
     let scripted = args[1..inner].iter().any(|arg| {
-        matches!(arg.prefix(), b"-ex" | b"-iex" | b"-x" | b"-ix")
+        [b"-ex".as_slice(), b"-iex", b"-x", b"-ix", b"-eval", b"-command", b"-init"]
+            .iter()
+            .any(|option| arg.prefix().starts_with(option))
             || arg.prefix().starts_with(b"--eval-command")
             || arg.prefix().starts_with(b"--command")
     });

@@ -17,7 +17,8 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     };
     let mut replace: Option<Vec<u8>> = None;
     let mut plain_input = true;
-    let mut one_by_one = false;
+    let mut group: Option<usize> = None;
+    let mut by_line = false;
     let inner = leading(&args[1..], &VALUED, &mut |met| match (met.short, met.long) {
         (b'I', _) | (0, b"replace") => {
             replace = Some(met.value.as_ref().map_or(b"{}".to_vec(), |value| value.prefix().to_vec()));
@@ -25,7 +26,18 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
         (b'i', _) => {
             replace = Some(met.value.as_ref().map_or(b"{}".to_vec(), |value| value.prefix().to_vec()))
         }
-        (b'n' | b'L' | b'l', _) | (0, b"max-args" | b"max-lines") => one_by_one = true,
+        (b'n', _) | (0, b"max-args") => {
+            let count = met
+                .value
+                .as_ref()
+                .and_then(Arg::known)
+                .and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+            group = Some(count.unwrap_or(1).max(1));
+        }
+        (b's', _) | (0, b"max-chars") => plain_input = false,
+        (0, long) if long.len() > 2 && b"replace".starts_with(long) => replace = Some(b"{}".to_vec()),
+        (0, long) if long.len() > 2 && b"null".starts_with(long) => plain_input = false,
+        (b'L' | b'l', _) | (0, b"max-lines") => by_line = true,
         (b'a' | b'd' | b'0', _) | (0, b"arg-file" | b"delimiter" | b"null") => plain_input = false,
         _ => {}
     }) + 1;
@@ -53,10 +65,16 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
             analyzer.command(with, inside);
         }
         (None, Some(words)) => {
-            // How many words go to each start of the command is not followed: each alone, and all together.
-            if one_by_one {
-                for word in &words {
-                    let with = [command.clone(), vec![Arg::exact(word.clone())]].concat();
+            if by_line && let Stdin::Text(text) = &start.stdin {
+                for line in text.split(|&byte| byte == b'\n').take(MOST_ITEMS) {
+                    let words = xargs_items(line, false).unwrap_or_default();
+                    let with = [command.clone(), words.into_iter().map(Arg::exact).collect()].concat();
+                    analyzer.command(with, inside.clone());
+                }
+            }
+            if let Some(group) = group {
+                for words in words.chunks(group) {
+                    let with = [command.clone(), words.iter().cloned().map(Arg::exact).collect()].concat();
                     analyzer.command(with, inside.clone());
                 }
             }
@@ -231,6 +249,8 @@ fn takes_argument(option: &[u8]) -> bool {
                 | b"-printf"
                 | b"-context"
                 | b"-regextype"
+                | b"-D"
+                | b"-files0-from"
         )
 }
 

@@ -84,11 +84,9 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, kind: Kind, args: Vec<Arg>, s
             wrap(analyzer, args, inner, plain.effects, start);
         }
         Kind::Subcommand(table) => {
-            let first = args
-                .iter()
-                .position(|arg| !arg.prefix().starts_with(b"-") && arg.prefix() != args[0].prefix());
-            let entry = first.and_then(|at| {
-                let name = args[at].known()?;
+            // Options with values may stand before the subcommand, so every word is looked at.
+            let entry = args.iter().enumerate().skip(1).find_map(|(at, arg)| {
+                let name = arg.known()?;
                 table.iter().find(|entry| entry.name.as_bytes() == name).map(|entry| (at, entry))
             });
             match entry {

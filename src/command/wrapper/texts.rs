@@ -218,7 +218,16 @@ pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
         analyzer.command(rest, start.clone());
         return;
     }
-    let verb = 1 + leading(&args[1..], &GLOBAL, &mut |_| {});
+    let mut shell_command = None;
+    let verb = 1 + leading(&args[1..], &GLOBAL, &mut |met| {
+        if met.short == b'c' {
+            shell_command = met.value.clone();
+        }
+    });
+    if let Some(text) = shell_command {
+        wrap_text(analyzer, args, &text, Effects::NONE, start);
+        return;
+    }
     let runs = [
         b"new-session".as_slice(),
         b"new",
@@ -279,6 +288,14 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
                 texts.push(arg.skip(2));
             }
         }
+    }
+    // `tar cIf PROGRAM FILE`: letters without a dash, values behind them.
+    if name == b"tar"
+        && args.get(1).is_some_and(|arg| {
+            !arg.prefix().starts_with(b"--") && arg.prefix().iter().any(|letter| b"IF".contains(letter))
+        })
+    {
+        texts.extend(args.iter().skip(2).take(3).cloned());
     }
     let mut intent = Intent::default();
     files::describe(&name, &args, &start.folder, analyzer.context, &mut intent);
