@@ -77,7 +77,7 @@ fn main() {
     println!("\n{:<44} {:>12} {:>12} {:>8}", "growth (double the input, bar 2.2×)", "half", "whole", "ratio");
     growth(
         "19,000 simple commands",
-        |size| Request::Shell(b"echo a b c; ".repeat(size * 19_000 >> 20)),
+        |size| Request::Shell(b"echo a b c; ".repeat((size * 19_000) >> 20)),
         &policy,
     );
     growth(
@@ -92,12 +92,12 @@ fn main() {
     );
     growth(
         "4,700 pipelines and lists",
-        |size| Request::Shell(b"a | b && c || d; ".repeat(size * 4_700 >> 20)),
+        |size| Request::Shell(b"a | b && c || d; ".repeat((size * 4_700) >> 20)),
         &policy,
     );
     growth(
         "19,000 here-documents",
-        |size| Request::Shell(b"cat <<A\nsome text of a document\nA\n".repeat(size * 19_000 >> 20)),
+        |size| Request::Shell(b"cat <<A\nsome text of a document\nA\n".repeat((size * 19_000) >> 20)),
         &policy,
     );
     growth("a commit message of 1 MiB", |size| argv(&["git", "commit", "-m", &"x".repeat(size)]), &policy);

@@ -97,6 +97,9 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
         _ => return false,
     }
     let mut intent = Intent::default();
+    if args.iter().any(|arg| !arg.is_exact()) {
+        intent.deferred = Some(Deferred::Arguments);
+    }
     if matches!(name, b"source" | b".") {
         intent.effects = Effects::RUN_SCRIPT;
         intent.deferred = Some(Deferred::Text);
@@ -429,7 +432,8 @@ fn unescape(text: &[u8], octal: usize) -> Option<Vec<u8>> {
             b'n' => out.push(b'\n'),
             b't' => out.push(b'\t'),
             b'r' => out.push(b'\r'),
-            b'\\' | b'"' | b'\'' => out.push(next),
+            b'\\' => out.push(next),
+            b'"' | b'\'' if octal == 3 => out.push(next),
             b'0'..=b'7' => {
                 let (value, used) = digits(at - 1, 8, octal);
                 out.push((value & 0xff) as u8);

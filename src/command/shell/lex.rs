@@ -543,7 +543,10 @@ impl Parser<'_> {
         let waiting = std::mem::take(&mut self.pending);
         let script = self.nested(Parser::script)?;
         let unread = std::mem::replace(&mut self.pending, waiting);
-        self.pending.extend(unread);
+        if !unread.is_empty() {
+            // Shells differ on where its body then is.
+            return Err(self.error(ShellErrorKind::Unterminated("here-document in a substitution")));
+        }
         match self.peek() {
             Some(b')') => {
                 self.pos += 1;

@@ -62,7 +62,7 @@ fn special(name: &[u8]) -> Option<Special> {
         b"setarch" => direct::setarch,
         b"busybox" | b"toybox" => direct::multi_call,
         b"eval" => texts::eval,
-        b"tar" | b"rsync" | b"split" | b"sort" | b"man" | b"nodemon" => texts::option_command,
+        b"tar" | b"rsync" | b"split" | b"sort" | b"man" | b"nodemon" | b"zip" => texts::option_command,
         _ if is_shell(name) => shells::analyze,
         _ if foreign::is_interpreter(name) => foreign::analyze,
         _ if loader::is_loader(name) => loader::analyze,

@@ -1,6 +1,6 @@
 //! `sh`, `bash`, `dash`, `zsh`, …: every spelling of `-c`, scripts, text on standard input.
 
-use super::super::analyze::{Analyzer, Start, Stdin};
+use super::super::analyze::{Analyzer, Refusal, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::effect::Effects;
 use super::super::intent::{Deferred, Intent, Origin};
@@ -39,6 +39,12 @@ enum Source {
 }
 
 pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
+    // `bash -k`: every `name=value` argument in its text is an assignment.
+    let leading = args[1..].iter().map(Arg::prefix).take_while(|word| word.starts_with(b"-"));
+    if leading.filter(|word| !word.starts_with(b"--")).any(|word| word.contains(&b'k')) {
+        analyzer.refuse(Refusal::TooManyVariables);
+        return;
+    }
     let source = source(&args[1..]);
     let mut intent = Intent { effects: Effects::RUN_SHELL, ..Intent::default() };
     match source {

@@ -269,6 +269,7 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
         ],
         b"rsync" => &[b"-e", b"--rsh", b"--rsync-path"],
         b"split" => &[b"--filter"],
+        b"zip" => &[b"-TT", b"--unzip-command"],
         b"sort" => &[b"--compress-program"],
         b"man" => &[b"-P", b"--pager", b"-H", b"--html"],
         _ => &[b"--exec", b"-x"],
