@@ -223,7 +223,9 @@ impl<'w> Walker<'w, '_> {
     fn simple(&mut self, simple: &'w Simple, stdin: &Stdin) {
         let bodies = simple.redirections.iter().filter_map(|redirection| redirection.body.get());
         let weight: usize = bodies.map(|body| body.span.len()).sum();
-        if !self.analyzer.burn(weight + 64 * (1 + simple.words.len() + simple.assignments.len())) {
+        // Every command of the text looks through what was set around it.
+        let around = 8 * self.start.env.weight();
+        if !self.analyzer.burn(weight + around + 64 * (1 + simple.words.len() + simple.assignments.len())) {
             return;
         }
         for assignment in &simple.assignments {
