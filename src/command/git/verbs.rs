@@ -263,6 +263,10 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
     }
 }
 
+/// Options with which branch and tag only list, whatever is named.
+const LISTING: [&str; 8] =
+    ["list", "contains", "no-contains", "with", "without", "merged", "no-merged", "points-at"];
+
 /// `git branch` lists when nothing is named, or when an option that only lists is there.
 fn branch(parsed: &Parsed) -> Effects {
     let changes = [
@@ -280,37 +284,16 @@ fn branch(parsed: &Parsed) -> Effects {
     if parsed.has_any(&changes) {
         return REFS;
     }
-    let lists = [
-        "list",
-        "contains",
-        "no-contains",
-        "with",
-        "without",
-        "merged",
-        "no-merged",
-        "points-at",
-        "show-current",
-    ];
-    if parsed.operands.is_empty() || parsed.surely_has_any(&lists) { READS } else { REFS }
+    let lists = parsed.surely_has_any(&LISTING) || parsed.surely_has("show-current");
+    if parsed.operands.is_empty() || lists { READS } else { REFS }
 }
 
 fn tag(parsed: &Parsed) -> Effects {
     if parsed.has("delete") {
         return REFS;
     }
-    let lists = [
-        "list",
-        "verify",
-        "contains",
-        "no-contains",
-        "with",
-        "without",
-        "merged",
-        "no-merged",
-        "points-at",
-        "n",
-    ];
-    if parsed.operands.is_empty() || parsed.surely_has_any(&lists) { READS } else { REFS }
+    let lists = parsed.surely_has_any(&LISTING) || parsed.surely_has_any(&["verify", "n"]);
+    if parsed.operands.is_empty() || lists { READS } else { REFS }
 }
 
 /// The older form, without a subcommand: one key reads, a key and a value write.

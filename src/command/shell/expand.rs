@@ -44,7 +44,12 @@ impl Expander<'_> {
             out.push(Arg::exact(bytes.clone()));
             return;
         }
-        if let [Piece::Parameter { name, plain: true, quoted, .. }] = word.pieces.as_slice()
+        // Double quotes begin with an empty literal.
+        let pieces = match word.pieces.as_slice() {
+            [Piece::Literal { bytes, quoted: true }, rest @ ..] if bytes.is_empty() => rest,
+            pieces => pieces,
+        };
+        if let [Piece::Parameter { name, plain: true, quoted, .. }] = pieces
             && (name == b"@" || name == b"*" && !quoted)
             && self.positional(out, *quoted)
         {
