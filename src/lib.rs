@@ -4,12 +4,17 @@
 //! code to this list.
 //!
 //! ```text
-//! command   ─                          argv, environment, shell text → intents. Reads no policy, does no I/O.
-//! policy    ─ command                  TOML → Policy, merged and checked, with source spans. Touches no process.
-//! decide    ─ policy command           (policy, intents) → verdict. Pure and total.
-//! intercept ─ decide policy command    questions from inside the sandbox → answers. Denies on any error.
-//! audit     ─ decide policy command    corpora × policies → tables, reports, snapshots.
-//! cli       ─ audit decide policy command   arguments → requests, results → text. The only room that prints.
+//! sys        ─                          thin safe wrappers over system calls. The only `unsafe`.
+//! command    ─                          argv, environment, shell text → intents. Reads no policy, does no I/O.
+//! policy     ─ command                  TOML → Policy, merged and checked, with source spans. Touches no process.
+//! decide     ─ policy command           (policy, intents) → verdict. Pure and total.
+//! transcript ─ sys                      events → hash-chained lines on disk; reader, check, replay.
+//! sandbox    ─ policy sys               plan → Landlock rules, seccomp programs, mounts; probe of the kernel.
+//! intercept  ─ decide policy command transcript sandbox sys   questions and notifications from inside → answers. Denies on any error.
+//! outcome    ─ transcript policy        what a run did → one structured result.
+//! launch     ─ intercept sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns.
+//! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
+//! cli        ─ launch outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```
 
 pub mod audit;
@@ -17,4 +22,9 @@ pub mod cli;
 pub mod command;
 pub mod decide;
 pub mod intercept;
+pub mod launch;
+pub mod outcome;
 pub mod policy;
+pub mod sandbox;
+pub mod sys;
+pub mod transcript;

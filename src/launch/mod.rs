@@ -1,0 +1,1 @@
+//! A plan → a running process tree → a result. The only room that spawns processes.

@@ -1,0 +1,1 @@
+//! Thin safe wrappers over system calls: the only place with `unsafe`.
