@@ -89,14 +89,17 @@ fn show(
     }
     writeln!(out, "programs no rule speaks of: {}", policy.default_action.action.name())?;
     writeln!(out, "git commands no rule speaks of: {}", policy.git_default_action.action.name())?;
-    for (name, items) in [
-        ("read", &policy.filesystem.read),
-        ("write", &policy.filesystem.write),
-        ("hosts", &policy.network.allow),
-        ("variables", &policy.environment.pass),
-    ] {
-        writeln!(out, "{name}: {}", if items.is_empty() { "none".to_string() } else { items.join(" ") })?;
-    }
+    let listed = |items: &[String]| if items.is_empty() { "none".to_string() } else { items.join(" ") };
+    writeln!(out, "read: {}", listed(&policy.filesystem.read))?;
+    writeln!(out, "write: {}", listed(&policy.filesystem.write))?;
+    writeln!(out, "execute: {}", policy::execute(&policy))?;
+    writeln!(out, "hosts: {}", listed(&policy.network.allow))?;
+    writeln!(out, "variables: {}", listed(&policy.environment.pass))?;
+    let sandbox = &policy.sandbox;
+    writeln!(out, "sandbox: namespaces {}, verify_exec {}", sandbox.namespaces.name(), sandbox.verify_exec)?;
+    writeln!(out, "imported into the home: {}", listed(&policy.home.import))?;
+    let toolchains = &policy.toolchains;
+    writeln!(out, "toolchains: {}, caches {}", listed(&toolchains.detect), toolchains.caches.name())?;
     let limits: Vec<String> =
         policy.limits.values.iter().map(|(key, value)| format!("{key} {value}")).collect();
     writeln!(out, "limits: {}", limits.join(", "))?;
@@ -129,7 +132,7 @@ fn policy_json(policy: &Policy) -> Value {
         "name": policy.name, "description": policy.description, "extends": policy.extends,
         "default_action": policy.default_action.action, "git_default_action": policy.git_default_action.action,
         "filesystem": policy.filesystem, "network": policy.network, "environment": policy.environment,
-        "limits": limits, "git": policy.git, "rules": rules,
+        "limits": limits, "sandbox": policy.sandbox, "home": policy.home, "toolchains": policy.toolchains, "git": policy.git, "rules": rules,
     })
 }
 

@@ -18,10 +18,22 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     );
     changed("git.branch_prefix", a.git.branch_prefix.clone(), b.git.branch_prefix.clone());
     changed("git.sign", a.git.sign.to_string(), b.git.sign.to_string());
+    changed("sandbox.namespaces", a.sandbox.namespaces.name().into(), b.sandbox.namespaces.name().into());
+    changed("sandbox.verify_exec", a.sandbox.verify_exec.to_string(), b.sandbox.verify_exec.to_string());
+    changed("toolchains.caches", a.toolchains.caches.name().into(), b.toolchains.caches.name().into());
     changed("network.loopback", a.network.loopback.to_string(), b.network.loopback.to_string());
+    let (a_execute, b_execute) = (&a.filesystem.execute, &b.filesystem.execute);
+    if a_execute.is_some() != b_execute.is_some() {
+        changed("filesystem.execute", execute(a), execute(b));
+    }
+    let both = a_execute.as_ref().zip(b_execute.as_ref());
+    let (a_execute, b_execute) = both.unwrap_or((NO_LIST, NO_LIST));
     let lists = [
         ("filesystem.read", &a.filesystem.read, &b.filesystem.read),
         ("filesystem.write", &a.filesystem.write, &b.filesystem.write),
+        ("filesystem.execute", a_execute, b_execute),
+        ("home.import", &a.home.import, &b.home.import),
+        ("toolchains.detect", &a.toolchains.detect, &b.toolchains.detect),
         ("network.allow", &a.network.allow, &b.network.allow),
         ("environment.pass", &a.environment.pass, &b.environment.pass),
         ("environment.redact", &a.environment.redact, &b.environment.redact),
@@ -81,6 +93,18 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
         lines.push(format!("+ rule {} ({}): {}", rule.id, rule.action.name(), described(rule)));
     }
     lines
+}
+
+/// One policy names what may be started and the other does not: there are no items to compare.
+const NO_LIST: &Vec<String> = &Vec::new();
+
+/// Where programs may be started from, in words.
+pub fn execute(policy: &Policy) -> String {
+    match &policy.filesystem.execute {
+        None => "everything readable or writable".to_string(),
+        Some(items) if items.is_empty() => "none".to_string(),
+        Some(items) => items.join(" "),
+    }
 }
 
 /// A rule's conditions on one line.

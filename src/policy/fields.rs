@@ -26,6 +26,8 @@ pub(super) enum Kind {
     Action,
     /// One of a few words.
     Choice(&'static [&'static str]),
+    /// A list of a few words; what one of them is, for messages.
+    Choices(&'static [&'static str], &'static str),
     /// Effect classes by name.
     Effects,
     /// Commands: shell text, or lists of words.
@@ -62,6 +64,9 @@ pub(super) static POLICY: &[Field] = &[
     field("network", Kind::Table(NETWORK), "Which hosts they may reach."),
     field("environment", Kind::Table(ENVIRONMENT), "Which variables they get."),
     field("limits", Kind::Table(LIMITS), "How long and how much."),
+    field("sandbox", Kind::Table(SANDBOX), "How the sandbox is built."),
+    field("home", Kind::Table(HOME), "The run's own, private home."),
+    field("toolchains", Kind::Table(TOOLCHAINS), "Compilers and package caches of the user's home."),
     field("git", Kind::Table(GIT), "git in the task's repository."),
     field(
         "command",
@@ -77,6 +82,11 @@ pub(super) static FILESYSTEM: &[Field] = &[
         "Folders and files that may be read. `{worktree}`, `{home}` (the run's own), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (a role's document) and absolute paths.",
     ),
     field("write", Kind::List, "Folders and files that may be written."),
+    field(
+        "execute",
+        Kind::List,
+        "Programs may be started only from these. Unless given, from everything that may be read or written.",
+    ),
     OVERRIDE_SECTION,
 ];
 
@@ -107,6 +117,43 @@ pub(super) static LIMITS: &[Field] = &[
         "Largest command that is analysed; a larger one is denied.",
     ),
     field("command_depth", Kind::Number(4, 64), "Deepest nesting of a command; a deeper one is denied."),
+    OVERRIDE_SECTION,
+];
+
+pub(super) static SANDBOX: &[Field] = &[
+    field(
+        "namespaces",
+        Kind::Choice(&["auto", "require", "off"]),
+        "`auto` (unless given): namespaces of the run's own where the machine allows them. `require`: no run without them. `off`: none.",
+    ),
+    field(
+        "verify_exec",
+        Kind::Flag,
+        "Judge a program again at its exec stop, so that a racing thread wins nothing. `true` unless given.",
+    ),
+    OVERRIDE_SECTION,
+];
+
+pub(super) static HOME: &[Field] = &[
+    field(
+        "import",
+        Kind::List,
+        "Files of the user's home that are copied into the run's: `~/.gitconfig`. They are named in full, and none unless given.",
+    ),
+    OVERRIDE_SECTION,
+];
+
+pub(super) static TOOLCHAINS: &[Field] = &[
+    field(
+        "detect",
+        Kind::Choices(&super::model::TOOLCHAINS, "toolchain"),
+        "Toolchains in the user's home that are found and granted read-only; all unless given, `[]` for none.",
+    ),
+    field(
+        "caches",
+        Kind::Choice(&["shared", "private"]),
+        "`shared` (unless given): the user's package caches can be read, under a writable layer of the run's own. `private`: empty caches of the run's own.",
+    ),
     OVERRIDE_SECTION,
 ];
 

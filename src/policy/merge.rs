@@ -4,8 +4,7 @@ use super::diagnostic::{Diagnostic, Severity, Source};
 use super::diff::described;
 use super::fields::nearest;
 use super::model::{Action, Default, Place, Policy, Rule};
-use super::reader::{At, File, FileRule, Section};
-use crate::command::Limits as CommandLimits;
+use super::reader::{At, File, FileRule};
 
 /// Merges files, the root of the chain first. Problems come back beside what could be merged.
 pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
@@ -23,6 +22,9 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
             network: std::default::Default::default(),
             environment: std::default::Default::default(),
             limits: std::default::Default::default(),
+            sandbox: std::default::Default::default(),
+            home: std::default::Default::default(),
+            toolchains: std::default::Default::default(),
             git: std::default::Default::default(),
             remarks: Vec::new(),
         },
@@ -39,15 +41,15 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
 /// The one thing that no section's `override` can loosen.
 const TOP_DEFAULT: &str = "the default action";
 
-struct Merger {
-    policy: Policy,
+pub(super) struct Merger {
+    pub(super) policy: Policy,
     problems: Vec<Diagnostic>,
     /// 0 for the root of the chain.
-    level: usize,
+    pub(super) level: usize,
 }
 
 impl Merger {
-    fn problem(
+    pub(super) fn problem(
         &mut self,
         severity: Severity,
         span: std::ops::Range<usize>,
@@ -70,12 +72,12 @@ impl Merger {
             let parent = std::mem::take(&mut self.policy.name);
             self.policy.extends.insert(0, parent);
         }
-        self.policy.name = file.name.map(|name| name.value).unwrap_or_default();
-        self.policy.description = file.description;
-        self.default_action(file.default_action, false, false);
+        self.policy.name = file.name.as_ref().map(|name| name.value.clone()).unwrap_or_default();
+        self.policy.description.clone_from(&file.description);
+        self.default_action(file.default_action.clone(), false, false);
         let overrides = file.git.overrides;
         self.default_action(file.git.default_action.clone(), true, overrides);
-        self.sections(&file.filesystem, &file.network, &file.environment, &file.limits, &file.git);
+        self.sections(&file);
         self.rules(file.rules);
     }
 
@@ -94,7 +96,7 @@ impl Merger {
     }
 
     /// Reports something that grants more than the policy extended: an error, or a note when it is meant.
-    fn loosened(&mut self, span: std::ops::Range<usize>, what: &str, overrides: bool) {
+    pub(super) fn loosened(&mut self, span: std::ops::Range<usize>, what: &str, overrides: bool) {
         let next_step = if what == TOP_DEFAULT {
             "an extending policy can only tighten; allow single programs by rules with `override = true`"
         } else {
@@ -110,133 +112,6 @@ impl Merger {
                 "grants more",
                 Some(next_step),
             );
-        }
-    }
-
-    fn sections(
-        &mut self,
-        filesystem: &Section,
-        network: &Section,
-        environment: &Section,
-        limits: &Section,
-        git: &Section,
-    ) {
-        let mut policy = std::mem::take(&mut self.policy.filesystem);
-        self.grants(filesystem, "read", &mut policy.read);
-        self.grants(filesystem, "write", &mut policy.write);
-        self.policy.filesystem = policy;
-
-        let mut policy = std::mem::take(&mut self.policy.network);
-        self.grants(network, "allow", &mut policy.allow);
-        for (_, flag) in &network.flags {
-            if self.level > 0 && flag.value && !policy.loopback {
-                self.loosened(flag.span.clone(), "`loopback`", network.overrides);
-            }
-            policy.loopback = flag.value;
-        }
-        self.policy.network = policy;
-
-        let mut policy = std::mem::take(&mut self.policy.environment);
-        self.grants(environment, "pass", &mut policy.pass);
-        for (_, list) in environment.lists.iter().filter(|(key, _)| *key == "redact") {
-            // What is hidden stays hidden.
-            policy.redact.extend(list.value.iter().map(|item| item.value.clone()));
-        }
-        for (name, value) in &environment.map {
-            let known = policy.set.iter().find(|(known, _)| *known == name.value).map(|(_, value)| value);
-            if self.level > 0 && known != Some(value) {
-                self.loosened(
-                    name.span.clone(),
-                    &format!("the variable `{}`", name.value),
-                    environment.overrides,
-                );
-            }
-            policy.set.retain(|(known, _)| *known != name.value);
-            policy.set.push((name.value.clone(), value.clone()));
-        }
-        self.policy.environment = policy;
-
-        let mut values = std::mem::take(&mut self.policy.limits.values);
-        for (key, number) in &limits.numbers {
-            let current = values.iter_mut().find(|(known, _)| known == key);
-            match current {
-                Some((_, value)) => {
-                    let loosens = number.value > *value;
-                    if !loosens || limits.overrides {
-                        *value = number.value;
-                    }
-                    if loosens {
-                        self.loosened(number.span.clone(), &format!("`{key}`"), limits.overrides);
-                    }
-                }
-                None => {
-                    // The program's own bounds are what an unset one means.
-                    let defaults = CommandLimits::default();
-                    let unset = match *key {
-                        "command_bytes" => i64::try_from(defaults.bytes).ok(),
-                        "command_depth" => i64::try_from(defaults.depth).ok(),
-                        _ => None,
-                    };
-                    if self.level > 0 && unset.is_some_and(|unset| number.value > unset) {
-                        self.loosened(number.span.clone(), &format!("`{key}`"), limits.overrides);
-                    }
-                    values.push((key, number.value));
-                }
-            }
-        }
-        self.policy.limits.values = values;
-
-        for (key, text) in &git.texts {
-            if *key == "branch_prefix" {
-                if text.value.is_empty()
-                    || !text.value.ends_with('/')
-                    || text.value.starts_with('/')
-                    || text.value.contains("..")
-                {
-                    self.problem(
-                        Severity::Error,
-                        text.span.clone(),
-                        "a branch prefix ends in `/`".into(),
-                        "such as `task/`",
-                        None,
-                    );
-                }
-                if self.level > 0 && self.policy.git.branch_prefix != text.value {
-                    self.loosened(text.span.clone(), "`branch_prefix`", git.overrides);
-                }
-                self.policy.git.branch_prefix = text.value.clone();
-            }
-        }
-        for (_, list) in &git.lists {
-            let trailers: Vec<String> = list.value.iter().map(|item| item.value.clone()).collect();
-            if self.policy.git.trailers.iter().any(|known| !trailers.contains(known)) {
-                self.loosened(list.span.clone(), "`trailers`", git.overrides);
-            }
-            self.policy.git.trailers = trailers;
-        }
-        for (_, flag) in &git.flags {
-            if self.policy.git.sign && !flag.value {
-                self.loosened(flag.span.clone(), "`sign`", git.overrides);
-            }
-            self.policy.git.sign = flag.value;
-        }
-    }
-
-    /// A list of grants: an extending policy may leave some out, not add any.
-    fn grants(&mut self, section: &Section, key: &str, current: &mut Vec<String>) {
-        for (_, list) in section.lists.iter().filter(|(known, _)| *known == key) {
-            if self.level > 0 {
-                for item in &list.value {
-                    if !current.iter().any(|known| covers(known, &item.value)) {
-                        self.loosened(
-                            item.span.clone(),
-                            &format!("`{}` in `{key}`", item.value),
-                            section.overrides,
-                        );
-                    }
-                }
-            }
-            *current = list.value.iter().map(|item| item.value.clone()).collect();
         }
     }
 
@@ -337,20 +212,4 @@ impl Merger {
             examples: rule.examples,
         }
     }
-}
-
-/// Whether one grant includes another: the same, a folder above it, a wider name.
-fn covers(wide: &str, narrow: &str) -> bool {
-    if wide == narrow {
-        return true;
-    }
-    let climbs = narrow.split('/').any(|part| part == "..");
-    if wide.starts_with('/') || wide.starts_with('{') {
-        let folder = wide.trim_end_matches('/');
-        return !climbs && narrow.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
-    }
-    if let Some(suffix) = wide.strip_prefix("*.") {
-        return narrow.strip_suffix(suffix).is_some_and(|rest| rest.ends_with('.'));
-    }
-    wide.strip_suffix('*').is_some_and(|prefix| narrow.starts_with(prefix))
 }

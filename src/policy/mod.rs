@@ -14,15 +14,16 @@ mod model;
 mod pattern;
 mod reader;
 mod schema;
+mod sections;
 mod values;
 
 pub use builtin::BUILT_IN;
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
-pub use diff::{described, diff};
+pub use diff::{described, diff, execute};
 pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
-    Action, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Limits, Network,
-    PathAccess, Place, Policy, Rule,
+    Action, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home, Limits,
+    Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains,
 };
 pub use pattern::{PathPattern, Pattern};
 pub use schema::schema;

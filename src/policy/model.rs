@@ -31,6 +31,9 @@ impl Action {
     }
 }
 
+/// Every toolchain that can be looked for in the user's home.
+pub const TOOLCHAINS: [&str; 5] = ["rust", "node", "python", "go", "java"];
+
 /// A policy with everything it extends merged in.
 #[derive(Debug, Clone)]
 pub struct Policy {
@@ -56,6 +59,12 @@ pub struct Policy {
     pub environment: Environment,
     /// Bounds.
     pub limits: Limits,
+    /// How the sandbox is built.
+    pub sandbox: Sandbox,
+    /// The run's private home.
+    pub home: Home,
+    /// What of the user's home programs are built with.
+    pub toolchains: Toolchains,
     /// git.
     pub git: Git,
     /// Warnings and notes from loading: nothing that keeps it from being used.
@@ -175,6 +184,21 @@ pub struct Filesystem {
     pub read: Vec<String>,
     /// May be written.
     pub write: Vec<String>,
+    /// Where programs may be started from. `None` is everything that may be read or written.
+    pub execute: Option<Vec<String>>,
+}
+
+impl Filesystem {
+    /// Where programs may be started from, in either case. Each name once.
+    pub fn executable(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = match &self.execute {
+            Some(names) => names.iter().map(String::as_str).collect(),
+            None => self.read.iter().chain(&self.write).map(String::as_str).collect(),
+        };
+        let mut seen = std::collections::HashSet::new();
+        names.retain(|name| seen.insert(*name));
+        names
+    }
 }
 
 /// Hosts a run may reach.
@@ -208,6 +232,96 @@ impl Limits {
     /// The value of a key, if one is set.
     pub fn get(&self, key: &str) -> Option<i64> {
         self.values.iter().find(|(known, _)| *known == key).map(|&(_, value)| value)
+    }
+}
+
+/// How the sandbox is built.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Sandbox {
+    /// Namespaces of the run's own.
+    pub namespaces: Namespaces,
+    /// Whether a program is judged again at its exec stop.
+    pub verify_exec: bool,
+}
+
+impl std::default::Default for Sandbox {
+    fn default() -> Self {
+        Self { namespaces: Namespaces::Auto, verify_exec: true }
+    }
+}
+
+/// Whether a run gets namespaces of its own. The order is from loose to tight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Namespaces {
+    /// It gets none.
+    Off,
+    /// It gets them where the machine allows that.
+    Auto,
+    /// It does not start without them.
+    Require,
+}
+
+impl Namespaces {
+    /// The word used in policies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Auto => "auto",
+            Self::Require => "require",
+        }
+    }
+
+    /// What a word of a policy means.
+    pub(super) fn named(word: &str) -> Option<Self> {
+        [Self::Off, Self::Auto, Self::Require].into_iter().find(|known| known.name() == word)
+    }
+}
+
+/// The run's private home.
+#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+pub struct Home {
+    /// Files of the user's home that are copied into it, each beginning with `~/`.
+    pub import: Vec<String>,
+}
+
+/// What of the user's home programs are built with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Toolchains {
+    /// Those that are looked for: names from [`TOOLCHAINS`].
+    pub detect: Vec<String>,
+    /// The package caches.
+    pub caches: Caches,
+}
+
+impl std::default::Default for Toolchains {
+    fn default() -> Self {
+        Self { detect: TOOLCHAINS.map(str::to_string).to_vec(), caches: Caches::Shared }
+    }
+}
+
+/// Which package caches a run sees. The order is from loose to tight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Caches {
+    /// The user's, readable, under a writable layer of the run's own.
+    Shared,
+    /// Empty ones of its own.
+    Private,
+}
+
+impl Caches {
+    /// The word used in policies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Private => "private",
+        }
+    }
+
+    /// What a word of a policy means.
+    pub(super) fn named(word: &str) -> Option<Self> {
+        [Self::Shared, Self::Private].into_iter().find(|known| known.name() == word)
     }
 }
 

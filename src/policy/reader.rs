@@ -38,6 +38,9 @@ pub(super) struct File {
     pub(super) network: Section,
     pub(super) environment: Section,
     pub(super) limits: Section,
+    pub(super) sandbox: Section,
+    pub(super) home: Section,
+    pub(super) toolchains: Section,
     pub(super) git: Section,
     pub(super) rules: Vec<FileRule>,
     /// A rule had an error in what it matches or says: examples cannot be judged.
@@ -148,6 +151,9 @@ impl Reader<'_> {
         file.network = self.section(table, "network", fields::NETWORK);
         file.environment = self.section(table, "environment", fields::ENVIRONMENT);
         file.limits = self.section(table, "limits", fields::LIMITS);
+        file.sandbox = self.section(table, "sandbox", fields::SANDBOX);
+        file.home = self.section(table, "home", fields::HOME);
+        file.toolchains = self.section(table, "toolchains", fields::TOOLCHAINS);
         file.git = self.section(table, "git", fields::GIT);
         let Some(rules) = find(table, "command") else { return };
         let DeValue::Array(list) = rules.get_ref() else {
@@ -221,12 +227,15 @@ impl Reader<'_> {
                 Kind::Text => section.texts.extend(self.text(value).map(|text| (field.name, text))),
                 Kind::Action => section.default_action = self.action(value),
                 Kind::Map => section.map = self.map(value),
-                Kind::Texts
-                | Kind::Choice(_)
-                | Kind::Effects
-                | Kind::Commands
-                | Kind::Table(_)
-                | Kind::Tables(_) => {}
+                Kind::Choice(words) => {
+                    section.texts.extend(self.choice(value, words).map(|text| (field.name, text)));
+                }
+                Kind::Choices(words, what) => {
+                    if let Some(list) = self.choices(value, words, what) {
+                        section.lists.push((field.name, At { value: list, span: value.span() }));
+                    }
+                }
+                Kind::Texts | Kind::Effects | Kind::Commands | Kind::Table(_) | Kind::Tables(_) => {}
             }
         }
         section
@@ -265,6 +274,9 @@ impl Reader<'_> {
                     return;
                 }
                 "a host is `name`, `*.suffix` or `name:port`"
+            }
+            ("home", "import") if !is_file_of_the_home(text) => {
+                "a file of the home begins with `~/`, and is named in full: no `..`, no `*`"
             }
             ("git", "trailers") if text.contains('\n') || !text.contains(": ") => {
                 "a trailer is `Name: value` on one line"
@@ -578,6 +590,13 @@ impl Reader<'_> {
 
 fn find<'t, 'i>(table: &'t Table<'i>, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
     table.get(key)
+}
+
+/// `~/` and the names of folders and a file. A pattern would copy what nobody has looked at.
+fn is_file_of_the_home(text: &str) -> bool {
+    let is_name = |part: &str| !matches!(part, "" | "." | "..");
+    let fits = |byte: u8| !byte.is_ascii_control() && !b"*?[]{}".contains(&byte);
+    text.strip_prefix("~/").is_some_and(|rest| rest.split('/').all(is_name) && rest.bytes().all(fits))
 }
 
 /// Letters for which git has a long name wherever it has the letter.

@@ -35,6 +35,7 @@ fn property(field: &Field) -> Value {
         Kind::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
         Kind::Action => json!({ "enum": ["allow", "ask", "deny"] }),
         Kind::Choice(words) => json!({ "enum": words }),
+        Kind::Choices(words, _) => json!({ "type": "array", "items": { "enum": words } }),
         Kind::Effects => {
             let names: Vec<Value> = CLASSES
                 .iter()

@@ -115,6 +115,38 @@ impl Reader<'_> {
         Some(At { value: action, span: text.span })
     }
 
+    /// One of a few words.
+    pub(super) fn choice(
+        &mut self,
+        value: &Spanned<DeValue<'_>>,
+        words: &'static [&'static str],
+    ) -> Option<At<String>> {
+        let text = self.text(value)?;
+        if !words.contains(&text.value.as_str()) {
+            self.unknown_word(text.span, "word", &text.value, words.iter().copied());
+            return None;
+        }
+        Some(text)
+    }
+
+    /// A list of a few words; those that are none of them are left out.
+    pub(super) fn choices(
+        &mut self,
+        value: &Spanned<DeValue<'_>>,
+        words: &'static [&'static str],
+        what: &str,
+    ) -> Option<Vec<At<String>>> {
+        let mut list = self.list(value)?;
+        list.retain(|item| {
+            let is_known = words.contains(&item.value.as_str());
+            if !is_known {
+                self.unknown_word(item.span.clone(), what, &item.value, words.iter().copied());
+            }
+            is_known
+        });
+        Some(list)
+    }
+
     pub(super) fn list(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
         let DeValue::Array(items) = value.get_ref() else {
             self.wrong_type(value, "a list of strings");

@@ -19,6 +19,26 @@ fn list_show_and_diff() {
     )
     .unwrap();
     assert_eq!(json["git_default_action"], "deny");
+    assert_eq!(json["filesystem"]["execute"], Value::Null);
+    assert_eq!(json["sandbox"], serde_json::json!({ "namespaces": "auto", "verify_exec": true }));
+    assert_eq!(json["home"]["import"], serde_json::json!([]));
+    assert_eq!(json["toolchains"]["caches"], "shared");
+}
+
+#[test]
+fn a_difference_in_how_a_run_is_built_is_told() {
+    let scratch = Scratch::new("built");
+    let body = "[filesystem]\nexecute = [\"{system}\"]\n[sandbox]\noverride = true\nnamespaces = \"require\"\nverify_exec = false\n\
+                [home]\noverride = true\nimport = [\"~/.gitconfig\"]\n[toolchains]\ndetect = [\"rust\", \"go\"]\ncaches = \"private\"\n";
+    let path =
+        scratch.write("mine.toml", format!("version = 1\nname = \"mine\"\nextends = \"strict\"\n{body}"));
+    let shown = text(&guard().args(["policy", "diff", "strict"]).arg(&path).output().unwrap());
+    insta::assert_snapshot!("diff_built", shown);
+    let effective = text(&guard().args(["policy", "show", "--effective"]).arg(&path).output().unwrap());
+    assert!(effective.contains("\nexecute: {system}\n"), "{effective}");
+    assert!(effective.contains("\nsandbox: namespaces require, verify_exec false\n"), "{effective}");
+    assert!(effective.contains("\nimported into the home: ~/.gitconfig\n"), "{effective}");
+    assert!(effective.contains("\ntoolchains: rust go, caches private\n"), "{effective}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What holds for any command and any policy.
 
 use guard::decide::load_text;
-use guard::policy::{Action, Policy};
+use guard::policy::{Action, Folders, Policy, TOOLCHAINS};
 use proptest::prelude::*;
 
 use crate::support::{argv, shell, source, strict};
@@ -216,4 +216,88 @@ proptest! {
             prop_assert!(tight.action() >= loose.action(), "{words:?}\n{parent_text}\n{child_text}\n{loose:?}\n{tight:?}");
         }
     }
+}
+
+/// Some of the words, as a TOML list.
+fn some(words: &'static [&'static str]) -> impl Strategy<Value = String> {
+    prop::sample::subsequence(words.to_vec(), 0..=words.len()).prop_map(|words| format!("{words:?}"))
+}
+
+fn one(words: &'static [&'static str]) -> impl Strategy<Value = String> {
+    prop::sample::select(words.to_vec()).prop_map(|word| format!("{word:?}"))
+}
+
+/// The sections that say how a run is built, each key there or not.
+fn sections() -> impl Strategy<Value = String> {
+    const FILES: &[&str] =
+        &["{system}", "{worktree}", "{worktree}/src", "{home}", "/srv", "/srv/bin", "{toolchains}"];
+    const IMPORTS: &[&str] = &["~/.gitconfig", "~/.config", "~/.config/git/ignore"];
+    const PASSED: &[&str] = &["PATH", "LC_*", "LC_ALL", "LANG"];
+    let said = |key: &'static str, value: BoxedStrategy<String>| {
+        prop::option::of(value.prop_map(move |value| format!("{key} = {value}\n")))
+            .prop_map(Option::unwrap_or_default)
+    };
+    let flag = || prop::sample::select(vec!["true", "false"]).prop_map(str::to_string).boxed();
+    (
+        said("read", some(FILES).boxed()),
+        said("write", some(FILES).boxed()),
+        said("execute", some(FILES).boxed()),
+        said("namespaces", one(&["off", "auto", "require"]).boxed()),
+        said("verify_exec", flag()),
+        said("import", some(IMPORTS).boxed()),
+        said("detect", some(&TOOLCHAINS).boxed()),
+        said("caches", one(&["shared", "private"]).boxed()),
+        said("pass", some(PASSED).boxed()),
+        said("file_mib", (1..4i64).prop_map(|number| number.to_string()).boxed()),
+    )
+        .prop_map(|(read, write, execute, namespaces, verify, import, detect, caches, pass, limit)| {
+            format!(
+                "[filesystem]\n{read}{write}{execute}[sandbox]\n{namespaces}{verify}[home]\n{import}[toolchains]\n{detect}{caches}[environment]\n{pass}[limits]\n{limit}"
+            )
+        })
+}
+
+/// Whether every name is one of the others, or below one, or a case of one with a star.
+fn is_within(narrow: &[impl AsRef<str>], wide: &[impl AsRef<str>]) -> bool {
+    narrow.iter().map(AsRef::as_ref).all(|narrow| {
+        wide.iter().map(AsRef::as_ref).any(|wide| {
+            let below = narrow.strip_prefix(wide).is_some_and(|rest| rest.starts_with('/'));
+            let case = wide.strip_suffix('*').is_some_and(|start| narrow.starts_with(start));
+            narrow == wide || (below && !wide.starts_with('~')) || case
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+
+    /// Sections of an extending policy are refused, or nowhere looser; and refused only when they are looser.
+    #[test]
+    fn merging_sections_never_loosens(parent in sections(), child in sections()) {
+        let folder = crate::support::Scratch::new("sections");
+        let parent_text = format!("version = 1\nname = \"p\"\n{parent}");
+        let path = folder.write("p.toml", &parent_text);
+        let parent = load_text(source(&parent_text), &Folders::default()).unwrap();
+        let alone = load_text(source(&format!("version = 1\nname = \"c\"\n{child}")), &Folders::default()).unwrap();
+        let child_text = format!("version = 1\nname = \"c\"\nextends = {:?}\n{child}", path.display().to_string());
+        let Ok(child) = load_text(source(&child_text), &Folders::default()) else {
+            prop_assert!(!is_tighter(&alone, &parent), "refused:\n{parent_text}\n{child_text}");
+            return Ok(());
+        };
+        prop_assert!(is_tighter(&child, &parent), "{parent_text}\n{child_text}");
+    }
+}
+
+fn is_tighter(tight: &Policy, loose: &Policy) -> bool {
+    let limit = |policy: &Policy| policy.limits.get("file_mib").unwrap_or(i64::MAX);
+    is_within(&tight.filesystem.read, &loose.filesystem.read)
+        && is_within(&tight.filesystem.write, &loose.filesystem.write)
+        && is_within(&tight.filesystem.executable(), &loose.filesystem.executable())
+        && tight.sandbox.namespaces >= loose.sandbox.namespaces
+        && tight.sandbox.verify_exec >= loose.sandbox.verify_exec
+        && is_within(&tight.home.import, &loose.home.import)
+        && is_within(&tight.toolchains.detect, &loose.toolchains.detect)
+        && tight.toolchains.caches >= loose.toolchains.caches
+        && is_within(&tight.environment.pass, &loose.environment.pass)
+        && limit(tight) <= limit(loose)
 }

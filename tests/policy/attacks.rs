@@ -76,6 +76,11 @@ fn an_extending_policy_cannot_loosen_in_any_section() {
         "[environment.set]\nLD_PRELOAD = \"x\"",
         "[filesystem]\nwrite = [\"{worktree}/../..\"]",
         "[filesystem]\nread = [\"/\"]",
+        "[filesystem]\nexecute = [\"/\"]",
+        "[filesystem]\nexecute = [\"{artifact}\"]",
+        "[sandbox]\nnamespaces = \"off\"",
+        "[sandbox]\nverify_exec = false",
+        "[home]\nimport = [\"~/.ssh/id_ed25519\"]",
     ] {
         assert!(is_refused(&child(body)), "{body}");
     }
@@ -83,8 +88,41 @@ fn an_extending_policy_cannot_loosen_in_any_section() {
         "[filesystem]\nwrite = [\"{worktree}/src\"]",
         "[limits]\ntotal_seconds = 5",
         "[environment]\npass = [\"LC_ALL\"]",
+        "[filesystem]\nexecute = [\"{system}\", \"{worktree}/bin\"]",
+        "[filesystem]\nexecute = []",
+        "[sandbox]\nnamespaces = \"require\"\nverify_exec = true",
+        "[home]\nimport = []",
+        "[toolchains]\ndetect = [\"go\"]\ncaches = \"private\"",
     ] {
         assert!(!is_refused(&child(body)), "{body}");
+    }
+}
+
+#[test]
+fn what_a_parent_gave_up_stays_given_up() {
+    let scratch = Scratch::new("given-up");
+    scratch.write(
+        "p.toml",
+        child(
+            "[filesystem]\nexecute = [\"{system}\"]\n[sandbox]\nnamespaces = \"require\"\n[toolchains]\ndetect = [\"rust\"]\ncaches = \"private\"",
+        ),
+    );
+    let lint = |body: &str| {
+        let path =
+            scratch.write("c.toml", format!("version = 1\nname = \"c\"\nextends = \"./p.toml\"\n{body}\n"));
+        guard().args(["policy", "lint"]).arg(path).output().unwrap()
+    };
+    for body in [
+        "[filesystem]\nexecute = [\"{worktree}\"]",
+        "[sandbox]\nnamespaces = \"auto\"",
+        "[toolchains]\ndetect = [\"node\"]",
+        "[toolchains]\ncaches = \"shared\"",
+    ] {
+        assert_eq!(lint(body).status.code(), Some(1), "{body}");
+        let (section, rest) = body.split_once('\n').unwrap();
+        let shown = lint(&format!("{section}\noverride = true\n{rest}"));
+        assert_eq!(shown.status.code(), Some(0), "{body}");
+        assert!(text(&shown).contains("is loosened by override"), "{body}: {}", text(&shown));
     }
 }
 

@@ -45,6 +45,8 @@ fn built_in_policies_fit_the_schema_and_mistakes_do_not() {
         "version = 2\nname = \"a\"",
         "version = 1",
         "version = 1\nname = \"a\"\nx = 1",
+        "version = 1\nname = \"a\"\n[sandbox]\nnamespaces = \"on\"",
+        "version = 1\nname = \"a\"\n[toolchains]\ndetect = [\"cobol\"]",
         "version = 1\nname = \"a\"\n[[command]]\nid = \"a\"\naction = \"no\"\nreason = \"r\"",
     ] {
         assert!(!validator.is_valid(&as_json(wrong)), "{wrong}");

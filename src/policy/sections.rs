@@ -1,0 +1,203 @@
+//! The sections of a policy file, merged into what the file extends: what each key means when it is said again.
+//!
+//! Grants can be left out, not added; bounds and switches can be tightened, not loosened. What a section does otherwise
+//! is an error, or a note when it says `override`.
+
+use std::cmp::Reverse;
+
+use super::diagnostic::Severity;
+use super::merge::Merger;
+use super::model::{Caches, Limits, Namespaces};
+use super::reader::{At, File, Section};
+use crate::command::Limits as CommandLimits;
+
+impl Merger {
+    /// All sections of a file.
+    pub(super) fn sections(&mut self, file: &File) {
+        self.filesystem(&file.filesystem);
+        self.network(&file.network);
+        self.environment(&file.environment);
+        self.limits(&file.limits);
+        self.sandbox(&file.sandbox);
+        self.home(&file.home);
+        self.toolchains(&file.toolchains);
+        self.git(&file.git);
+    }
+
+    fn filesystem(&mut self, section: &Section) {
+        let mut files = std::mem::take(&mut self.policy.filesystem);
+        // What programs could be started from so far, also where that was not said.
+        let mut execute: Vec<String> = files.executable().into_iter().map(str::to_string).collect();
+        self.grants(section, "read", &mut files.read);
+        self.grants(section, "write", &mut files.write);
+        if self.grants(section, "execute", &mut execute) {
+            files.execute = Some(execute);
+        }
+        self.policy.filesystem = files;
+    }
+
+    fn network(&mut self, section: &Section) {
+        let mut network = std::mem::take(&mut self.policy.network);
+        self.grants(section, "allow", &mut network.allow);
+        for (key, flag) in &section.flags {
+            self.only_tighter(section, key, flag, !network.loopback, !flag.value);
+            network.loopback = flag.value;
+        }
+        self.policy.network = network;
+    }
+
+    fn environment(&mut self, section: &Section) {
+        let mut environment = std::mem::take(&mut self.policy.environment);
+        self.grants(section, "pass", &mut environment.pass);
+        for (_, list) in section.lists.iter().filter(|(key, _)| *key == "redact") {
+            // What is hidden stays hidden.
+            environment.redact.extend(list.value.iter().map(|item| item.value.clone()));
+        }
+        for (name, value) in &section.map {
+            let known = environment.set.iter().find(|(known, _)| *known == name.value);
+            if self.level > 0 && known.map(|(_, value)| value) != Some(value) {
+                let what = format!("the variable `{}`", name.value);
+                self.loosened(name.span.clone(), &what, section.overrides);
+            }
+            environment.set.retain(|(known, _)| *known != name.value);
+            environment.set.push((name.value.clone(), value.clone()));
+        }
+        self.policy.environment = environment;
+    }
+
+    fn limits(&mut self, section: &Section) {
+        let mut limits = std::mem::take(&mut self.policy.limits);
+        for (key, number) in &section.numbers {
+            if let Some(current) = limits.get(key).or(unset_limit(key)) {
+                // A lower bound is the tighter one.
+                self.only_tighter(section, key, number, Reverse(current), Reverse(number.value));
+            }
+            set_limit(&mut limits, key, number.value);
+        }
+        self.policy.limits = limits;
+    }
+
+    fn sandbox(&mut self, section: &Section) {
+        let mut sandbox = self.policy.sandbox.clone();
+        for (key, text) in &section.texts {
+            if let Some(said) = Namespaces::named(&text.value) {
+                self.only_tighter(section, key, text, sandbox.namespaces, said);
+                sandbox.namespaces = said;
+            }
+        }
+        for (key, flag) in &section.flags {
+            self.only_tighter(section, key, flag, sandbox.verify_exec, flag.value);
+            sandbox.verify_exec = flag.value;
+        }
+        self.policy.sandbox = sandbox;
+    }
+
+    fn home(&mut self, section: &Section) {
+        let mut import = std::mem::take(&mut self.policy.home.import);
+        self.grants(section, "import", &mut import);
+        self.policy.home.import = import;
+    }
+
+    fn toolchains(&mut self, section: &Section) {
+        let mut toolchains = self.policy.toolchains.clone();
+        self.grants(section, "detect", &mut toolchains.detect);
+        for (key, text) in &section.texts {
+            if let Some(said) = Caches::named(&text.value) {
+                self.only_tighter(section, key, text, toolchains.caches, said);
+                toolchains.caches = said;
+            }
+        }
+        self.policy.toolchains = toolchains;
+    }
+
+    fn git(&mut self, section: &Section) {
+        for (_, text) in section.texts.iter().filter(|(key, _)| *key == "branch_prefix") {
+            self.branch_prefix(section, text);
+        }
+        let mut git = std::mem::take(&mut self.policy.git);
+        for (_, list) in &section.lists {
+            let trailers: Vec<String> = list.value.iter().map(|item| item.value.clone()).collect();
+            if git.trailers.iter().any(|known| !trailers.contains(known)) {
+                self.loosened(list.span.clone(), "`trailers`", section.overrides);
+            }
+            git.trailers = trailers;
+        }
+        for (key, flag) in &section.flags {
+            self.only_tighter(section, key, flag, git.sign, flag.value);
+            git.sign = flag.value;
+        }
+        self.policy.git = git;
+    }
+
+    fn branch_prefix(&mut self, section: &Section, text: &At<String>) {
+        let prefix = text.value.as_str();
+        if !prefix.ends_with('/') || prefix.starts_with('/') || prefix.contains("..") {
+            let message = "a branch prefix ends in `/`".to_string();
+            self.problem(Severity::Error, text.span.clone(), message, "such as `task/`", None);
+        }
+        if self.level > 0 && self.policy.git.branch_prefix != prefix {
+            self.loosened(text.span.clone(), "`branch_prefix`", section.overrides);
+        }
+        self.policy.git.branch_prefix = prefix.to_string();
+    }
+
+    /// Reports a value that is looser than the one in force so far, by an order from loose to tight.
+    fn only_tighter<V, T: Ord + Copy>(
+        &mut self,
+        section: &Section,
+        key: &str,
+        at: &At<V>,
+        current: T,
+        said: T,
+    ) {
+        if self.level > 0 && said < current {
+            self.loosened(at.span.clone(), &format!("`{key}`"), section.overrides);
+        }
+    }
+
+    /// A list of grants: an extending policy may leave some out, not add any. Says whether the section has the list.
+    fn grants(&mut self, section: &Section, key: &str, current: &mut Vec<String>) -> bool {
+        let Some((_, list)) = section.lists.iter().find(|(known, _)| *known == key) else { return false };
+        for item in &list.value {
+            if self.level > 0 && !current.iter().any(|known| covers(known, &item.value)) {
+                let what = format!("`{}` in `{key}`", item.value);
+                self.loosened(item.span.clone(), &what, section.overrides);
+            }
+        }
+        *current = list.value.iter().map(|item| item.value.clone()).collect();
+        true
+    }
+}
+
+/// What a limit that nobody set means: the program's own bounds.
+fn unset_limit(key: &str) -> Option<i64> {
+    let defaults = CommandLimits::default();
+    match key {
+        "command_bytes" => i64::try_from(defaults.bytes).ok(),
+        "command_depth" => i64::try_from(defaults.depth).ok(),
+        _ => None,
+    }
+}
+
+fn set_limit(limits: &mut Limits, key: &'static str, value: i64) {
+    match limits.values.iter_mut().find(|(known, _)| *known == key) {
+        Some((_, current)) => *current = value,
+        None => limits.values.push((key, value)),
+    }
+}
+
+/// Whether one grant includes another: the same, a folder above it, a wider name.
+fn covers(wide: &str, narrow: &str) -> bool {
+    if wide == narrow {
+        return true;
+    }
+    let climbs = narrow.split('/').any(|part| part == "..");
+    if wide.starts_with('/') || wide.starts_with('{') {
+        let folder = wide.trim_end_matches('/');
+        return !climbs && narrow.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
+    }
+    if let Some(suffix) = wide.strip_prefix("*.") {
+        return narrow.strip_suffix(suffix).is_some_and(|rest| rest.ends_with('.'));
+    }
+    wide.strip_suffix('*').is_some_and(|prefix| narrow.starts_with(prefix))
+}
