@@ -1,1 +1,34 @@
 //! A plan → Landlock rules, seccomp programs and mounts; and the probe that says what this kernel can do.
+//!
+//! Everything here runs in the process that is about to become the agent (or, for mounts, in the first process of its
+//! namespaces), takes away, and never gives back. A layer that cannot be applied is an error: nothing degrades silently.
+
+mod files;
+mod filter;
+mod mounts;
+mod probe;
+
+pub use files::{Grant, Rights, landlock_version, restrict, restrict_signals};
+pub use filter::{Entry, LIST, METADATA, ON_PROCESSES, compile, notified, read};
+pub use mounts::{Layer, View, enter};
+pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
+
+/// A layer that cannot be applied.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SandboxError {
+    /// The list of system calls, or its compilation.
+    #[error("the system call filter cannot be made: {0}")]
+    Filter(String),
+    /// Landlock.
+    #[error("Landlock cannot be applied: {0}")]
+    Landlock(String),
+    /// Namespaces and mounts.
+    #[error("the namespaces cannot be set up: {step}: {source}")]
+    Namespaces {
+        /// What was being done.
+        step: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}

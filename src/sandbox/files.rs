@@ -1,0 +1,118 @@
+//! Grants → a Landlock domain.
+
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, RestrictionStatus,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+};
+use serde::Serialize;
+
+use super::SandboxError;
+
+/// What a grant lets processes do at and below a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rights {
+    /// Read files and list folders.
+    Read,
+    /// Read, and start programs.
+    ReadExecute,
+    /// Read and write.
+    Write,
+    /// Read, write, and start programs.
+    WriteExecute,
+    /// A device: read, write and control it.
+    Device,
+}
+
+impl Rights {
+    /// Whether files may be changed.
+    pub fn is_write(self) -> bool {
+        matches!(self, Self::Write | Self::WriteExecute)
+    }
+
+    /// The letters that `--dry-run` shows.
+    pub fn letters(self) -> &'static str {
+        match self {
+            Self::Read => "r--",
+            Self::ReadExecute => "r-x",
+            Self::Write => "rw-",
+            Self::WriteExecute => "rwx",
+            Self::Device => "dev",
+        }
+    }
+}
+
+/// A path and what may be done there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Grant {
+    /// Where; the whole tree below a folder.
+    pub path: PathBuf,
+    /// What.
+    pub rights: Rights,
+    /// Where it comes from, for people.
+    pub why: String,
+}
+
+/// The version of Landlock this kernel offers; 0 for none.
+pub fn landlock_version() -> i32 {
+    crate::sys::landlock_version()
+}
+
+/// Restricts this process and everything it starts to the grants. No TCP, no signals and no abstract sockets to the outside.
+pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
+    let abi = ABI::from(landlock_version());
+    let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(abi))
+        .map_err(|error| failed(&error))?;
+    if !AccessNet::from_all(abi).is_empty() {
+        ruleset = ruleset.handle_access(AccessNet::from_all(abi)).map_err(|error| failed(&error))?;
+    }
+    if !Scope::from_all(abi).is_empty() {
+        ruleset = ruleset.scope(Scope::from_all(abi)).map_err(|error| failed(&error))?;
+    }
+    let mut created = ruleset.create().map_err(|error| failed(&error))?;
+    for grant in grants {
+        let Ok(path) = PathFd::new(&grant.path) else { continue };
+        let wanted = access(grant.rights, abi);
+        let wanted = if grant.path.is_dir() { wanted } else { wanted & AccessFs::from_file(abi) };
+        let rule = PathBeneath::new(path, wanted);
+        created = created
+            .add_rule(rule)
+            .map_err(|error| SandboxError::Landlock(format!("{}: {error}", grant.path.display())))?;
+    }
+    let status: RestrictionStatus = created.restrict_self().map_err(|error| failed(&error))?;
+    if !status.no_new_privs {
+        return Err(SandboxError::Landlock("no_new_privs is not set".to_string()));
+    }
+    Ok(())
+}
+
+/// Keeps this process, and what it starts, from signalling anything outside. Nothing else is restricted.
+pub fn restrict_signals() -> Result<(), SandboxError> {
+    let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .scope(Scope::Signal)
+        .map_err(|error| failed(&error))?;
+    ruleset.create().and_then(|created| created.restrict_self()).map(drop).map_err(|error| failed(&error))
+}
+
+fn access(rights: Rights, abi: ABI) -> landlock::BitFlags<AccessFs> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let all = AccessFs::from_all(abi);
+    let wanted = match rights {
+        Rights::Read => read,
+        Rights::ReadExecute => read | AccessFs::Execute,
+        // Device files need a capability to be made; nobody inside has one.
+        Rights::Write => {
+            all & !(AccessFs::Execute | AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev)
+        }
+        Rights::WriteExecute => all & !(AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev),
+        Rights::Device => read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev,
+    };
+    wanted & all
+}

@@ -1,0 +1,185 @@
+//! The run's own view of the file system, where namespaces can be had.
+//!
+//! Runs in the first process of the new namespaces, before anything of the agent does. Copies of the trees that stay
+//! writable (or visible below what is hidden) are taken first; then everything is made read-only at once; then the
+//! copies are put in their places. What is left out stays read-only, metadata included.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+use serde::Serialize;
+
+use super::SandboxError;
+use crate::sys::mount as sys;
+
+/// A cache of the user's with a writable layer on top.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Layer {
+    /// The user's folder, never written.
+    pub lower: PathBuf,
+    /// Where changes go.
+    pub upper: PathBuf,
+    /// The kernel's own work folder beside it.
+    pub work: PathBuf,
+    /// Where the run sees both as one.
+    pub at: PathBuf,
+}
+
+/// What the run sees.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct View {
+    /// Trees that stay writable.
+    pub writable: Vec<PathBuf>,
+    /// Trees that stay visible, read-only, though something above them is hidden.
+    pub visible: Vec<PathBuf>,
+    /// Folders that are empty but for the trees above.
+    pub hidden: Vec<PathBuf>,
+    /// (a folder of the run, the usual path it appears at): `/tmp` and the like.
+    pub private: Vec<(PathBuf, PathBuf)>,
+    /// Caches with a writable layer.
+    pub layers: Vec<Layer>,
+    /// Maps of a new user namespace to write, if one was made: (user, group).
+    pub user: Option<(u32, u32)>,
+}
+
+fn at<T>(step: impl Into<String>, result: io::Result<T>) -> Result<T, SandboxError> {
+    result.map_err(|source| SandboxError::Namespaces { step: step.into(), source })
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// Sets the view up for this process, which must be alone in new mount and PID namespaces.
+pub fn enter(view: &View) -> Result<(), SandboxError> {
+    if let Some((uid, gid)) = view.user {
+        map_user(uid, gid)?;
+    }
+    // Before anything else: nothing done here may be seen outside.
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    at("cut off from other mounts", mount_with(None, Path::new("/"), None, private, None))?;
+    for layer in &view.layers {
+        put_layer(layer)?;
+    }
+    let mut trees = copies(view)?;
+    at("make everything read-only", sys::restrict_tree(c"/", sys::READ_ONLY | sys::NO_SUID))?;
+    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    at("mount /proc", mount_with(Some("proc"), Path::new("/proc"), Some("proc"), plain, None))?;
+    let terminals = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    at(
+        "mount /dev/pts",
+        mount_with(
+            Some("devpts"),
+            Path::new("/dev/pts"),
+            Some("devpts"),
+            terminals,
+            Some("newinstance,ptmxmode=0666,mode=620"),
+        ),
+    )?;
+    for hidden in &view.hidden {
+        let step = format!("hide {}", hidden.display());
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        at(step, mount_with(Some("guard"), hidden, Some("tmpfs"), flags, Some("size=1m,mode=0755")))?;
+    }
+    // Outer places first: inner ones are put on top of them.
+    trees.sort_by_key(|(_, place)| place.components().count());
+    for (tree, place) in &trees {
+        let step = format!("put {} in place", place.display());
+        at(&*step, make_place(place, tree))?;
+        at(step, c_path(place).and_then(|path| sys::attach(tree.as_fd(), &path)))?;
+    }
+    for hidden in &view.hidden {
+        let flags = MsFlags::MS_REMOUNT
+            | MsFlags::MS_BIND
+            | MsFlags::MS_RDONLY
+            | MsFlags::MS_NOSUID
+            | MsFlags::MS_NODEV;
+        at(format!("seal {}", hidden.display()), mount_with(None, hidden, None, flags, None))?;
+    }
+    // The working folder was looked up before the mounts changed.
+    at("enter /", std::env::set_current_dir("/"))
+}
+
+fn mount_with(
+    source: Option<&str>,
+    target: &Path,
+    kind: Option<&str>,
+    flags: MsFlags,
+    data: Option<&str>,
+) -> io::Result<()> {
+    mount(source, target, kind, flags, data).map_err(io::Error::from)
+}
+
+fn map_user(uid: u32, gid: u32) -> Result<(), SandboxError> {
+    at("map the group", std::fs::write("/proc/self/setgroups", "deny"))?;
+    at("map the user", std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1\n")))?;
+    at("map the group", std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")))
+}
+
+/// A cache and the run's own layer as one folder. Fails where the kernel or the file system cannot.
+fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
+    let option = |name: &str, path: &Path| -> io::Result<Vec<u8>> {
+        let bytes = path.as_os_str().as_bytes();
+        // These separate options and layers; a cache in such a folder is not worth an escape syntax.
+        if bytes.iter().any(|byte| matches!(byte, b',' | b':' | b'\\')) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok([name.as_bytes(), b"=", bytes].concat())
+    };
+    let step = format!("layer over {}", layer.lower.display());
+    let options = || -> io::Result<Vec<u8>> {
+        let parts = [
+            option("lowerdir", &layer.lower)?,
+            option("upperdir", &layer.upper)?,
+            option("workdir", &layer.work)?,
+            b"userxattr".to_vec(),
+        ];
+        Ok(parts.join(&b','))
+    };
+    let options = at(&*step, options())?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let data = OsStr::from_bytes(&options);
+    at(step, mount(Some("guard"), &layer.at, Some("overlay"), flags, Some(data)).map_err(io::Error::from))
+}
+
+fn copies(view: &View) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {
+    let copy = |from: &Path| {
+        at(format!("copy {}", from.display()), c_path(from).and_then(|path| sys::clone_tree(&path)))
+    };
+    let mut trees = Vec::new();
+    for path in &view.writable {
+        let tree = copy(path)?;
+        at("restrict a copy", sys::restrict_copy(tree.as_fd(), sys::NO_SUID | sys::NO_DEVICES))?;
+        trees.push((tree, path.clone()));
+    }
+    for path in &view.visible {
+        let tree = copy(path)?;
+        at(
+            "restrict a copy",
+            sys::restrict_copy(tree.as_fd(), sys::READ_ONLY | sys::NO_SUID | sys::NO_DEVICES),
+        )?;
+        trees.push((tree, path.clone()));
+    }
+    for (source, place) in &view.private {
+        let tree = copy(source)?;
+        at("restrict a copy", sys::restrict_copy(tree.as_fd(), sys::NO_SUID | sys::NO_DEVICES))?;
+        trees.push((tree, place.clone()));
+    }
+    Ok(trees)
+}
+
+/// The file or folder a tree is put on, made where it lies in a folder of the run's own.
+fn make_place(place: &Path, tree: &OwnedFd) -> io::Result<()> {
+    if place.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    if let Some(parent) = place.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let is_folder = nix::sys::stat::fstat(tree)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    if is_folder { std::fs::create_dir(place) } else { std::fs::File::create(place).map(drop) }
+}

@@ -1,0 +1,187 @@
+//! What this kernel offers, found by asking it, and what a policy needs of it.
+
+use serde::Serialize;
+
+use super::mounts::{View, enter};
+use crate::policy::{Namespaces, Policy};
+use crate::sys::{process, seccomp};
+
+/// One thing a kernel may offer.
+#[derive(Debug, Clone, Serialize)]
+pub struct Ability {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub present: bool,
+    /// What was found.
+    pub found: String,
+    /// What it is for.
+    pub purpose: &'static str,
+    /// How to get it, when it is not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<&'static str>,
+}
+
+/// What this kernel offers.
+#[derive(Debug, Clone, Serialize)]
+pub struct Kernel {
+    /// Its release.
+    pub release: String,
+    /// The version of Landlock; 0 for none.
+    pub landlock: i32,
+    /// System calls can be answered by a supervisor, without the double answers that signals cause.
+    pub listener: bool,
+    /// Programs can be held at their exec (not so with Yama's ptrace_scope 2 and 3).
+    pub tracing: bool,
+    /// User, mount, PID and IPC namespaces can be made and a view set up in them; why not, otherwise.
+    pub namespaces: Result<(), String>,
+}
+
+/// Something a policy needs and the kernel does not give.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Need {
+    /// What is missing.
+    pub missing: String,
+    /// The next step.
+    pub fix: String,
+}
+
+/// Landlock's first version with TCP rules; before it a program could open connections the supervisor never sees.
+const LANDLOCK_TCP: i32 = 4;
+/// Landlock's first version with scoped signals.
+const LANDLOCK_SCOPES: i32 = 6;
+
+/// Asks the kernel. Tries namespaces in a child process.
+pub fn probe() -> Kernel {
+    let mut kernel = quick_probe();
+    kernel.namespaces = try_namespaces();
+    kernel
+}
+
+/// Asks the kernel what can be asked without making a process; namespaces count as there.
+pub fn quick_probe() -> Kernel {
+    let release =
+        std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string();
+    let yama = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    let yama = yama.and_then(|text| text.trim().parse::<i32>().ok()).unwrap_or(0);
+    Kernel {
+        release,
+        landlock: super::landlock_version(),
+        listener: seccomp::listener_is_supported(),
+        tracing: yama < 2 || process::may_administrate() && yama < 3,
+        namespaces: Ok(()),
+    }
+}
+
+/// The flags of the namespaces a run gets, and the user and group to map when one of them is a user namespace.
+pub fn namespace_flags() -> (i32, Option<(u32, u32)>) {
+    let plain = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
+    if process::may_administrate() {
+        return (plain, None);
+    }
+    let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    (plain | libc::CLONE_NEWUSER, Some((uid, gid)))
+}
+
+fn try_namespaces() -> Result<(), String> {
+    let (flags, user) = namespace_flags();
+    let (reader, writer) = nix::unistd::pipe().map_err(|error| error.to_string())?;
+    let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
+    if pid == 0 {
+        let problem = enter(&View { user, ..View::default() }).err().map(|error| error.to_string());
+        let _ = nix::unistd::write(&writer, problem.unwrap_or_default().as_bytes());
+        process::exit_now(0);
+    }
+    drop(writer);
+    let mut problem = String::new();
+    let _ = std::io::Read::read_to_string(&mut std::fs::File::from(reader), &mut problem);
+    let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None);
+    if problem.is_empty() { Ok(()) } else { Err(problem) }
+}
+
+impl Kernel {
+    /// Everything that was asked, for people.
+    pub fn abilities(&self) -> Vec<Ability> {
+        let landlock = |least: i32| self.landlock >= least;
+        vec![
+            Ability {
+                name: "landlock",
+                present: landlock(LANDLOCK_TCP),
+                found: format!("ABI {}", self.landlock),
+                purpose: "the boundary: files by path, TCP",
+                fix: (!landlock(LANDLOCK_TCP))
+                    .then_some("use Linux 6.7 or newer with `landlock` in the `lsm=` boot parameter"),
+            },
+            Ability {
+                name: "landlock-scopes",
+                present: landlock(LANDLOCK_SCOPES),
+                found: if landlock(LANDLOCK_SCOPES) { "signals, abstract sockets" } else { "none" }.to_string(),
+                purpose: "no signals to processes outside; needed where namespaces cannot be had",
+                fix: (!landlock(LANDLOCK_SCOPES)).then_some("use Linux 6.12 or newer, or allow user namespaces"),
+            },
+            Ability {
+                name: "seccomp-notification",
+                present: self.listener,
+                found: if self.listener { "with WAIT_KILLABLE_RECV" } else { "none" }.to_string(),
+                purpose: "every program start, connect and bind reaches the supervisor",
+                fix: (!self.listener).then_some("use Linux 5.19 or newer; leave another sandbox that has a listener"),
+            },
+            Ability {
+                name: "exec-verification",
+                present: self.tracing,
+                found: if self.tracing { "ptrace of own descendants" } else { "ptrace forbidden" }.to_string(),
+                purpose: "a program is looked at again when it has started",
+                fix: (!self.tracing).then_some("set kernel.yama.ptrace_scope to 1 or 0"),
+            },
+            Ability {
+                name: "namespaces",
+                present: self.namespaces.is_ok(),
+                found: match &self.namespaces {
+                    Ok(()) => "user, mount, PID, IPC".to_string(),
+                    Err(problem) => problem.clone(),
+                },
+                purpose: "private /tmp, read-only rest, hidden home, no foreign processes; optional",
+                fix: self.namespaces.is_err().then_some(
+                    "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); runs work without",
+                ),
+            },
+        ]
+    }
+
+    /// What keeps a policy from being enforced here; nothing when it can be.
+    pub fn missing_for(&self, policy: &Policy, namespaces: Namespaces) -> Vec<Need> {
+        let mut missing = Vec::new();
+        let mut need = |is_there: bool, missing_thing: &str, fix: &str| {
+            if !is_there {
+                missing.push(Need { missing: missing_thing.to_string(), fix: fix.to_string() });
+            }
+        };
+        need(
+            self.landlock >= LANDLOCK_TCP,
+            "Landlock with TCP rules (ABI 4)",
+            "use Linux 6.7 or newer with `landlock` in the `lsm=` boot parameter",
+        );
+        need(
+            self.listener,
+            "seccomp user notification with WAIT_KILLABLE_RECV",
+            "use Linux 5.19 or newer, and start guard outside other sandboxes",
+        );
+        let own_processes = self.namespaces.is_ok() && namespaces != Namespaces::Off;
+        need(
+            self.landlock >= LANDLOCK_SCOPES || own_processes,
+            "a way to keep signals inside (Landlock ABI 6, or a PID namespace)",
+            "use Linux 6.12 or newer, or allow user namespaces",
+        );
+        need(
+            self.tracing || !policy.sandbox.verify_exec,
+            "verification of program starts (ptrace of own descendants)",
+            "set kernel.yama.ptrace_scope to 1, or `verify_exec = false` in a policy of your own",
+        );
+        need(
+            self.namespaces.is_ok() || namespaces != Namespaces::Require,
+            "user, mount, PID and IPC namespaces",
+            "allow unprivileged user namespaces, or use `namespaces = \"auto\"`",
+        );
+        missing
+    }
+}

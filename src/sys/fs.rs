@@ -1,0 +1,93 @@
+//! Files: opening them without surprises, and changing their metadata by descriptor.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{check, check_int};
+
+/// How `open_in` walks a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Walk {
+    /// As the kernel always does.
+    Plain,
+    /// The folder is the root: absolute paths and links start there, `..` stops there, magic links are refused.
+    InRoot,
+}
+
+/// Opens a path for looking at (`O_PATH`) from a folder.
+pub fn open_in(folder: BorrowedFd<'_>, path: &CStr, walk: Walk, follow: bool) -> io::Result<OwnedFd> {
+    let nofollow = if follow { 0 } else { libc::O_NOFOLLOW };
+    open_how(folder, path, libc::O_PATH | libc::O_CLOEXEC | nofollow, walk)
+}
+
+/// Opens a path with these flags from a folder.
+pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> io::Result<OwnedFd> {
+    // SAFETY: plain integers: all-zero is a valid value.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = flags as u64;
+    how.resolve = match walk {
+        Walk::Plain => 0,
+        Walk::InRoot => libc::RESOLVE_IN_ROOT,
+    };
+    // SAFETY: the path is null-terminated and the structure as large as said.
+    let fd = check(unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            folder.as_raw_fd(),
+            path.as_ptr(),
+            &raw const how,
+            size_of::<libc::open_how>(),
+        )
+    })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+const EMPTY: &CStr = c"";
+
+/// Changes the mode of what a descriptor stands for (an `O_PATH` one will do).
+pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
+    // SAFETY: an empty path and plain integers.
+    check(unsafe {
+        libc::syscall(libc::SYS_fchmodat2, fd.as_raw_fd(), EMPTY.as_ptr(), mode, libc::AT_EMPTY_PATH)
+    })
+    .map(drop)
+}
+
+/// Changes the owner.
+pub fn chown(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: an empty path and plain integers.
+    check_int(unsafe { libc::fchownat(fd.as_raw_fd(), EMPTY.as_ptr(), uid, gid, libc::AT_EMPTY_PATH) })
+        .map(drop)
+}
+
+/// Changes the times: `None` is now.
+pub fn set_times(fd: BorrowedFd<'_>, times: Option<[(i64, i64); 2]>) -> io::Result<()> {
+    let times = times.map(|times| times.map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec }));
+    let pointer = times.as_ref().map_or(std::ptr::null(), |times| times.as_ptr());
+    // SAFETY: null, or two timespecs that live through the call.
+    check_int(unsafe { libc::utimensat(fd.as_raw_fd(), EMPTY.as_ptr(), pointer, libc::AT_EMPTY_PATH) })
+        .map(drop)
+}
+
+/// Sets an extended attribute of what a path leads to.
+pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> io::Result<()> {
+    // SAFETY: null-terminated strings and a buffer of the length said.
+    check_int(unsafe {
+        libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
+    })
+    .map(drop)
+}
+
+/// Removes an extended attribute of what a path leads to.
+pub fn remove_xattr(path: &CStr, name: &CStr) -> io::Result<()> {
+    // SAFETY: null-terminated strings.
+    check_int(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)
+}
+
+/// Whether what a descriptor stands for lies on a mount that cannot be written.
+pub fn is_on_readonly_mount(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let found = nix::sys::statvfs::fstatvfs(fd)?;
+    Ok(found.flags().contains(nix::sys::statvfs::FsFlags::ST_RDONLY))
+}

@@ -1,0 +1,78 @@
+//! Mounts as descriptors: a tree is copied first and put in place later, when its surroundings have become read-only.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::check;
+
+const OPEN_TREE_CLONE: libc::c_uint = 1;
+const AT_RECURSIVE: libc::c_int = 0x8000;
+const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+
+/// Nothing can be written.
+pub const READ_ONLY: u64 = 1;
+/// Set-user-ID bits mean nothing.
+pub const NO_SUID: u64 = 2;
+/// Device files mean nothing.
+pub const NO_DEVICES: u64 = 4;
+
+/// A copy of the mounts at and below a path, attached nowhere yet.
+pub fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint | AT_RECURSIVE as libc::c_uint;
+    // SAFETY: a null-terminated path.
+    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Puts a copied tree over a path.
+pub fn attach(tree: BorrowedFd<'_>, at: &CStr) -> io::Result<()> {
+    // SAFETY: null-terminated paths.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            at.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    })
+    .map(drop)
+}
+
+#[repr(C)]
+struct Attributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+fn set_attributes(folder: i32, path: &CStr, flags: libc::c_int, attributes: &Attributes) -> io::Result<()> {
+    // SAFETY: a null-terminated path and a structure as large as said.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            folder,
+            path.as_ptr(),
+            flags,
+            std::ptr::from_ref(attributes),
+            size_of::<Attributes>(),
+        )
+    })
+    .map(drop)
+}
+
+/// Adds attributes to every mount at and below a path, and cuts it off from what other namespaces mount.
+pub fn restrict_tree(path: &CStr, attributes: u64) -> io::Result<()> {
+    let wanted = Attributes { set: attributes, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
+    set_attributes(libc::AT_FDCWD, path, AT_RECURSIVE, &wanted)
+}
+
+/// Adds attributes to every mount of a copied tree.
+pub fn restrict_copy(tree: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
+    let wanted = Attributes { set: attributes, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
+    set_attributes(tree.as_raw_fd(), c"", AT_RECURSIVE | libc::AT_EMPTY_PATH, &wanted)
+}

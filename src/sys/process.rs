@@ -1,0 +1,216 @@
+//! Processes: making them, taking rights away from them, looking at them.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{check, check_int};
+
+/// Forks, with new namespaces if `flags` say so: 0 in the child.
+///
+/// The caller must have only one thread: the child goes on with ordinary code, which may allocate.
+pub fn fork(flags: i32) -> io::Result<i32> {
+    if flags == 0 {
+        // SAFETY: the process has one thread (see above), so the child's memory is consistent.
+        return check_int(unsafe { libc::fork() });
+    }
+    // SAFETY: as fork: no stack, no shared memory; the arguments after the flags are not used without their flags.
+    check(unsafe {
+        libc::syscall(libc::SYS_clone, flags as libc::c_long | libc::c_long::from(libc::SIGCHLD), 0, 0, 0, 0)
+    })
+    .map(|pid| pid as i32)
+}
+
+/// Leaves at once, without running destructors or flushing anything: for children that share buffers with their parent.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// A descriptor for a thread.
+pub fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
+    const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
+    // SAFETY: plain integers.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A duplicate of another thread's descriptor.
+pub fn descriptor_of(thread: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: plain integers.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, thread.as_raw_fd(), number, 0) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn prctl(option: i32, a: usize, b: usize) -> io::Result<i32> {
+    // SAFETY: only options with plain integer arguments are used in this file.
+    check_int(unsafe { libc::prctl(option, a, b, 0usize, 0usize) })
+}
+
+/// Nothing this process executes can gain rights any more.
+pub fn set_no_new_privileges() -> io::Result<()> {
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map(drop)
+}
+
+/// Whether others of the same user may look into this process.
+pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
+    prctl(libc::PR_SET_DUMPABLE, usize::from(dumpable), 0).map(drop)
+}
+
+/// Orphaned descendants become this process's children.
+pub fn become_subreaper() -> io::Result<()> {
+    prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map(drop)
+}
+
+/// The kernel kills this process when its parent ends.
+pub fn die_with_parent() -> io::Result<()> {
+    prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize, 0).map(drop)
+}
+
+/// Gives up every capability, for this process and whatever it executes; also those root has by being root.
+pub fn drop_capabilities() -> io::Result<()> {
+    for capability in 0..64 {
+        match prctl(libc::PR_CAPBSET_DROP, capability, 0) {
+            Ok(_) => {}
+            // EINVAL: past the last one. EPERM: no right to, and so none to lose by exec (no_new_privs).
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    match prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as usize, 0) {
+        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
+        _ => {}
+    }
+    set_capabilities(0, 0)
+}
+
+/// Gives up the effective capabilities of this thread alone: the kernel then judges its calls as any user's.
+pub fn drop_effective_capabilities() -> io::Result<()> {
+    set_capabilities(0, 0)
+}
+
+fn set_capabilities(effective: u32, permitted: u32) -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    struct Data {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let data = [const { Data { effective: 0, permitted: 0, inheritable: 0 } }; 2].map(|_| Data {
+        effective,
+        permitted,
+        inheritable: 0,
+    });
+    // SAFETY: version 3 of the interface: one header, two data structures, both live through the call.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
+}
+
+/// Whether this process has CAP_SYS_ADMIN.
+pub fn may_administrate() -> bool {
+    const CAP_SYS_ADMIN: usize = 21;
+    let effective = std::fs::read_to_string("/proc/self/status").ok().and_then(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    });
+    effective.is_some_and(|effective| effective >> CAP_SYS_ADMIN & 1 == 1)
+}
+
+/// An empty session keyring instead of the user's. Kernels without keyrings have none to leave.
+pub fn leave_session_keyring() {
+    const JOIN_SESSION_KEYRING: libc::c_int = 1;
+    // SAFETY: a null name asks for an anonymous keyring.
+    unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
+}
+
+/// Every descriptor from `first` on is closed at the next exec.
+pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })
+        .map(drop)
+}
+
+/// Every descriptor in the range is closed now.
+///
+/// Owners of such descriptors in this process must not be dropped or used any more.
+pub fn close_range(first: u32, last: u32) -> io::Result<()> {
+    if first > last {
+        return Ok(());
+    }
+    // SAFETY: plain integers; the documentation above says what the caller answers for.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+}
+
+/// Kills everything this process may signal but itself. Only for a process that a Landlock scope or a PID namespace
+/// keeps from signalling anything but its own descendants.
+pub fn kill_everything() -> io::Result<()> {
+    // SAFETY: plain integers.
+    match check_int(unsafe { libc::kill(-1, libc::SIGKILL) }) {
+        Err(error)
+            if error.raw_os_error() != Some(libc::ESRCH) && error.raw_os_error() != Some(libc::EPERM) =>
+        {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The program of this thread becomes another. Only comes back on failure.
+pub fn execute(
+    program: &std::ffi::CStr,
+    argv: &[std::ffi::CString],
+    environment: &[std::ffi::CString],
+) -> io::Error {
+    let pointers = |texts: &[std::ffi::CString]| -> Vec<*const libc::c_char> {
+        texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, environment) = (pointers(argv), pointers(environment));
+    // SAFETY: null-terminated arrays of null-terminated strings that live through the call.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Ended {
+    /// From the status that `wait` gives.
+    pub fn from_status(status: i32) -> Self {
+        if libc::WIFSIGNALED(status) {
+            Self::Signal(libc::WTERMSIG(status))
+        } else {
+            Self::Code(libc::WEXITSTATUS(status))
+        }
+    }
+
+    /// As shells say it: the code, or 128 and the signal.
+    pub fn shell_code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+/// Takes a child of this thread that has ended, if there is one.
+pub fn reap(block: bool) -> io::Result<Option<(i32, i32)>> {
+    let mut status = 0;
+    let flags = libc::__WALL | libc::__WNOTHREAD | if block { 0 } else { libc::WNOHANG };
+    // SAFETY: `status` is a valid place for an int.
+    match check_int(unsafe { libc::waitpid(-1, &raw mut status, flags) })? {
+        0 => Ok(None),
+        pid => Ok(Some((pid, status))),
+    }
+}

@@ -1,0 +1,60 @@
+//! The few tracing calls that hold a process at its exec until it has been looked at.
+
+use std::io;
+
+use super::{check, check_int};
+
+/// What a traced thread did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It has just become another program; this thread asked for it.
+    Exec(i32),
+    /// It stopped for something else; this signal must be given back when it is let go.
+    Stop(i32),
+    /// It is gone.
+    Exit,
+}
+
+fn request(request: libc::c_uint, pid: i32, data: usize) -> io::Result<()> {
+    // SAFETY: none of the requests used here write to this process's memory.
+    check(unsafe { libc::ptrace(request as _, pid, 0usize, data) }).map(drop)
+}
+
+/// Begins to trace a thread, without stopping it, so that a successful exec is reported; and asks it to stop at the next
+/// occasion, so that a failed one is reported too.
+pub fn watch_exec(tid: i32) -> io::Result<()> {
+    request(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACEEXEC as usize)?;
+    request(libc::PTRACE_INTERRUPT, tid, 0)
+}
+
+/// Lets a stopped thread go and forgets it.
+pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
+    request(libc::PTRACE_DETACH, tid, signal as usize)
+}
+
+/// The next change of any thread this thread traces, if there is one now.
+pub fn next_change(block: bool) -> io::Result<Option<(i32, Change)>> {
+    let mut status = 0;
+    // __WNOTHREAD: children of the other threads of this process are not ours to reap.
+    let flags = libc::__WALL | libc::__WNOTHREAD | if block { 0 } else { libc::WNOHANG };
+    // SAFETY: `status` is a valid place for an int.
+    let pid = check_int(unsafe { libc::waitpid(-1, &raw mut status, flags) });
+    let pid = match pid {
+        Ok(0) => return Ok(None),
+        Ok(pid) => pid,
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if !libc::WIFSTOPPED(status) {
+        return Ok(Some((pid, Change::Exit)));
+    }
+    let event = status >> 16;
+    if event == libc::PTRACE_EVENT_EXEC {
+        let mut former: libc::c_ulong = 0;
+        // SAFETY: PTRACE_GETEVENTMSG writes one unsigned long to the given place.
+        check(unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid, 0usize, &raw mut former) })?;
+        return Ok(Some((pid, Change::Exec(former as i32))));
+    }
+    let signal = if event == libc::PTRACE_EVENT_STOP { 0 } else { libc::WSTOPSIG(status) };
+    Ok(Some((pid, Change::Stop(signal))))
+}

@@ -1,0 +1,111 @@
+//! Sockets whose addresses are bytes copied from another process, and descriptors sent between processes.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use super::check_int;
+
+/// Connects a socket to an address given as the kernel wants it.
+pub fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
+    let length = length_of(address)?;
+    // SAFETY: an address of the length said; the kernel copies it before it looks at it.
+    check_int(unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length) }).map(drop)
+}
+
+/// Binds a socket to an address given as the kernel wants it.
+pub fn bind(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
+    let length = length_of(address)?;
+    // SAFETY: as for `connect`.
+    check_int(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr().cast(), length) }).map(drop)
+}
+
+/// Listens on a socket.
+pub fn listen(socket: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
+    // SAFETY: plain integers.
+    check_int(unsafe { libc::listen(socket.as_raw_fd(), backlog) }).map(drop)
+}
+
+fn length_of(address: &[u8]) -> io::Result<libc::socklen_t> {
+    libc::socklen_t::try_from(address.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+/// The address a socket is bound to, as bytes.
+pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0u8; 128];
+    let mut length = bytes.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes and says how many there are.
+    check_int(unsafe { libc::getsockname(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), &raw mut length) })?;
+    bytes.truncate(length as usize);
+    Ok(bytes)
+}
+
+/// The bytes of an address family in an address.
+pub fn family(address: &[u8]) -> Option<i32> {
+    address.first_chunk::<2>().map(|bytes| i32::from(u16::from_ne_bytes(*bytes)))
+}
+
+/// The address of a unix socket at a path.
+pub fn unix_address(path: &[u8]) -> Option<Vec<u8>> {
+    if path.len() >= 108 || path.contains(&0) {
+        return None;
+    }
+    let mut address = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
+    address.extend_from_slice(path);
+    address.push(0);
+    Some(address)
+}
+
+const ROOM_FOR_DESCRIPTORS: usize = 64;
+
+/// Sends bytes with a descriptor.
+pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: RawFd) -> io::Result<()> {
+    let mut control = [0u64; ROOM_FOR_DESCRIPTORS / 8];
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero is a valid message header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: computes a size from a size.
+    let (space, length) = unsafe { (libc::CMSG_SPACE(4), libc::CMSG_LEN(4)) };
+    message.msg_controllen = space as _;
+    // SAFETY: the control buffer is aligned and larger than `space`, so the first header and its data lie inside it.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = length as _;
+        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(descriptor);
+    }
+    // SAFETY: the message and everything it points to live through the call.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Receives bytes, and a descriptor if one came with them. No bytes: the other side is gone.
+pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut control = [0u64; ROOM_FOR_DESCRIPTORS / 8];
+    let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    // SAFETY: all-zero is a valid message header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = ROOM_FOR_DESCRIPTORS as _;
+    // SAFETY: the message and everything it points to live through the call.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    if got < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel filled in the control data; the macros stay inside `msg_controllen`.
+    let descriptor = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
+            let number = libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned();
+            Some(OwnedFd::from_raw_fd(number))
+        } else {
+            None
+        }
+    };
+    Ok((got as usize, descriptor))
+}

@@ -1,0 +1,42 @@
+//! Pseudo terminals.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::check_int;
+
+/// Opens a new pseudo terminal through this multiplexer (`/dev/ptmx`): its two ends.
+pub fn open(multiplexer: &std::path::Path) -> io::Result<(OwnedFd, OwnedFd)> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let master: OwnedFd = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOCTTY | libc::O_CLOEXEC)
+        .open(multiplexer)?
+        .into();
+    let unlocked: libc::c_int = 0;
+    // SAFETY: TIOCSPTLCK reads one int.
+    check_int(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) })?;
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: TIOCGPTPEER takes flags and gives a descriptor.
+    let slave = check_int(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok((master, unsafe { OwnedFd::from_raw_fd(slave) }))
+}
+
+/// Makes a terminal the controlling one of this session.
+pub fn take_control(terminal: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: a plain integer argument.
+    check_int(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }).map(drop)
+}
+
+/// Gives one terminal the size of another.
+pub fn copy_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain integers: all-zero is a valid value.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: TIOCGWINSZ fills in the structure, TIOCSWINSZ reads it.
+    unsafe {
+        check_int(libc::ioctl(from.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size))?;
+        check_int(libc::ioctl(to.as_raw_fd(), libc::TIOCSWINSZ, &raw const size)).map(drop)
+    }
+}
