@@ -1,1 +1,29 @@
-//! Events → append-only, hash-chained lines on disk; the reader, the check and the replay of them.
+//! Events → append-only, hash-chained lines on disk; the reader, the check and the store of them.
+//!
+//! One run has one file, `transcript.jsonl`, written outside the sandbox by one thread: callers append to a buffer under
+//! a mutex ([`Recorder`]), the thread redacts, chains and writes ([`Writer`]). A line is an [`Event`]; it is the only
+//! schema, for the live display, replay and reports too. The caller's part of the contract: the first event is
+//! [`STARTED`], the last is [`FINISHED`]; a file without that last line belongs to a run that was cut.
+//!
+//! Never: a secret on the disk, an unbounded queue, an fsync while the agent waits, a line changed after it was written.
+
+mod base64;
+mod bound;
+mod chain;
+mod check;
+mod event;
+mod output;
+mod reader;
+mod recorder;
+mod redact;
+mod shapes;
+mod store;
+mod writer;
+
+pub use check::{Check, Outcome, Problem, check};
+pub use event::{CUT, DROPPED, Event, FINISHED, OUTPUT, STARTED, Stream, schema};
+pub use reader::{LONGEST_LINE, Reader, Step};
+pub use recorder::Recorder;
+pub use redact::{MARK, Redactor, StreamRedactor};
+pub use store::{FILE, FindError, Run, RunState, StateFolderError, Store, state_folder};
+pub use writer::{Head, Line, Observer, Settings, Sink, Writer, start, start_on};

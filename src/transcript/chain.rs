@@ -1,0 +1,87 @@
+//! Parts of an event → the bytes of a line, each bound to the line before by its hash.
+
+use std::ops::Range;
+
+use sha2::{Digest, Sha256};
+
+use super::event::Clock;
+
+/// What stands in `prev` of the first line.
+pub(super) const BEGINNING: [u8; 64] = [b'0'; 64];
+
+/// The hash of a line (without its newline) as it stands in the next one.
+pub(super) fn hash(line: &[u8]) -> [u8; 64] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [0; 64];
+    for (pair, byte) in text.chunks_exact_mut(2).zip(Sha256::digest(line)) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    text
+}
+
+pub(super) fn text(hash: &[u8; 64]) -> String {
+    String::from_utf8_lossy(hash).into_owned()
+}
+
+/// The end of the chain, to which lines are added.
+pub(super) struct Chain {
+    run_id: Vec<u8>,
+    clock: Clock,
+    pub(super) seq: u64,
+    pub(super) last: [u8; 64],
+}
+
+impl Chain {
+    pub(super) fn new(run_id: &str) -> Self {
+        Self { run_id: quoted(run_id), clock: Clock::default(), seq: 0, last: BEGINNING }
+    }
+
+    /// Appends a line with its newline; `data` is JSON. Returns where the line stands, without the newline.
+    pub(super) fn append(
+        &mut self,
+        event_type: &str,
+        message: &str,
+        micros: i64,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Range<usize> {
+        let start = out.len();
+        out.extend_from_slice(b"{\"event_type\":");
+        quote(event_type, out);
+        out.extend_from_slice(b",\"message\":");
+        quote(message, out);
+        out.extend_from_slice(b",\"timestamp\":\"");
+        self.clock.write(micros, out);
+        out.extend_from_slice(b"\",\"data\":");
+        out.extend_from_slice(data);
+        out.extend_from_slice(b",\"run_id\":");
+        out.extend_from_slice(&self.run_id);
+        out.extend_from_slice(b",\"seq\":");
+        self.seq += 1;
+        number(self.seq, out);
+        out.extend_from_slice(b",\"prev\":\"");
+        out.extend_from_slice(&self.last);
+        out.extend_from_slice(b"\"}");
+        let line = start..out.len();
+        self.last = hash(&out[line.clone()]);
+        out.push(b'\n');
+        line
+    }
+}
+
+/// Appends a JSON string.
+pub(super) fn quote(text: &str, out: &mut Vec<u8>) {
+    // A `Vec` takes everything, and a string is always JSON.
+    let _ = serde_json::to_writer(out, text);
+}
+
+fn quoted(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    quote(text, &mut out);
+    out
+}
+
+fn number(number: u64, out: &mut Vec<u8>) {
+    let _ = serde_json::to_writer(out, &number);
+}

@@ -1,0 +1,134 @@
+//! What a line of a transcript is, for everyone who reads one.
+//!
+//! Soft-typed and additive: readers ignore event types and fields they do not know, and take ids as opaque.
+
+use std::io::Write;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::base64;
+
+/// The first event of a run.
+pub const STARTED: &str = "run.started";
+/// The last event of a run; its data is the run's result.
+pub const FINISHED: &str = "run.finished";
+/// A piece of what the agent printed: `data` is `{"stream", "text"}` or `{"stream", "base64"}`.
+pub const OUTPUT: &str = "output";
+/// From here on something is left out because the transcript reached its bound.
+pub const CUT: &str = "transcript.cut";
+/// How much was left out, just before the end.
+pub const DROPPED: &str = "transcript.dropped";
+
+/// One line of a transcript.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Event {
+    /// What happened, in dotted words: `run.started`, `exec`, `deny.exec`, `output`, `run.finished`, … More may come.
+    #[serde(default)]
+    pub event_type: String,
+    /// One line for people.
+    #[serde(default)]
+    pub message: String,
+    /// When: RFC 3339, UTC, microseconds.
+    #[serde(default)]
+    pub timestamp: String,
+    /// What belongs to this type of event. Fields may be added.
+    #[serde(default)]
+    pub data: Value,
+    /// The run; opaque.
+    #[serde(default)]
+    pub run_id: String,
+    /// The number of the line, from 1.
+    #[serde(default)]
+    pub seq: u64,
+    /// The SHA-256 of the line before, without its newline, in lower-case hexadecimal; 64 zeros in the first line.
+    #[serde(default)]
+    pub prev: String,
+}
+
+impl Event {
+    /// True when something was refused.
+    pub fn is_denial(&self) -> bool {
+        self.event_type.starts_with("deny.")
+    }
+
+    /// When it happened; `None` when the text is no time.
+    pub fn time(&self) -> Option<Timestamp> {
+        self.timestamp.parse().ok()
+    }
+
+    /// The stream and the bytes of an output event; `None` for every other one.
+    pub fn output(&self) -> Option<(Stream, Vec<u8>)> {
+        if self.event_type != OUTPUT {
+            return None;
+        }
+        let text = |key: &str| self.data.get(key).and_then(Value::as_str);
+        let stream = Stream::named(text("stream")?)?;
+        let bytes = match text("text") {
+            Some(text) => text.as_bytes().to_vec(),
+            None => base64::decode(text("base64")?)?,
+        };
+        Some((stream, bytes))
+    }
+}
+
+/// The JSON Schema of a line.
+pub fn schema() -> schemars::Schema {
+    schemars::schema_for!(Event)
+}
+
+/// Where output came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// A pseudo-terminal, where the two are one.
+    Terminal,
+}
+
+impl Stream {
+    pub(super) const ALL: [Self; 3] = [Self::Stdout, Self::Stderr, Self::Terminal];
+
+    /// Its name in events.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Terminal => "terminal",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stream| stream.name() == name)
+    }
+}
+
+/// Microseconds since 1970 as the clock shows them.
+pub(super) fn now() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// Writes times; the calendar is asked once a second and not once an event.
+#[derive(Default)]
+pub(super) struct Clock {
+    second: Option<i64>,
+    text: String,
+}
+
+impl Clock {
+    pub(super) fn write(&mut self, micros: i64, out: &mut Vec<u8>) {
+        let second = micros.div_euclid(1_000_000);
+        if self.second != Some(second) {
+            self.text = Timestamp::from_second(second).unwrap_or_default().to_string();
+            self.text.truncate(self.text.len() - 1);
+            self.second = Some(second);
+        }
+        // A `Vec` takes everything.
+        let _ = write!(out, "{}.{:06}Z", self.text, micros.rem_euclid(1_000_000));
+    }
+}

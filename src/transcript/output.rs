@@ -1,0 +1,66 @@
+//! One output stream: bytes in pieces → the `data` of output events, redacted, as text where it is text.
+
+use super::base64;
+use super::chain::quote;
+use super::event::Stream;
+use super::redact::{Redactor, StreamRedactor};
+
+/// The state between two pieces.
+pub(super) struct Output {
+    stream: Stream,
+    redactor: StreamRedactor,
+    /// The beginning of a character whose end has not come; then what is given out now.
+    bytes: Vec<u8>,
+    /// When the last piece came.
+    pub(super) since: i64,
+}
+
+impl Output {
+    pub(super) fn new(stream: Stream) -> Self {
+        Self { stream, redactor: StreamRedactor::default(), bytes: Vec::new(), since: 0 }
+    }
+
+    /// Takes a piece; true when `data` is the JSON of an event.
+    pub(super) fn push(&mut self, redactor: &Redactor, piece: &[u8], last: bool, data: &mut Vec<u8>) -> bool {
+        self.redactor.push(redactor, piece, last, &mut self.bytes);
+        self.write(last, data)
+    }
+
+    /// Gives out what was held back because more might follow; nothing did.
+    pub(super) fn show(&mut self, data: &mut Vec<u8>) -> bool {
+        self.redactor.show(&mut self.bytes);
+        self.write(false, data)
+    }
+
+    /// True while [`Self::show`] may have something to give.
+    pub(super) fn waits(&self) -> bool {
+        self.redactor.waits()
+    }
+
+    fn write(&mut self, last: bool, data: &mut Vec<u8>) -> bool {
+        let complete = match std::str::from_utf8(&self.bytes) {
+            Err(error) if !last && error.error_len().is_none() => error.valid_up_to(),
+            _ => self.bytes.len(),
+        };
+        if complete == 0 {
+            return false;
+        }
+        data.clear();
+        data.extend_from_slice(b"{\"stream\":\"");
+        data.extend_from_slice(self.stream.name().as_bytes());
+        match std::str::from_utf8(&self.bytes[..complete]) {
+            Ok(text) => {
+                data.extend_from_slice(b"\",\"text\":");
+                quote(text, data);
+            }
+            Err(_) => {
+                data.extend_from_slice(b"\",\"base64\":\"");
+                base64::encode(&self.bytes[..complete], data);
+                data.push(b'"');
+            }
+        }
+        data.push(b'}');
+        self.bytes.drain(..complete);
+        true
+    }
+}

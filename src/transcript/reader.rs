@@ -1,0 +1,102 @@
+//! A transcript file → its events, one at a time, in bounded memory.
+//!
+//! The file may still grow: a reader that came to the end can be asked again. The last line may be half written; that is
+//! an end, not an error. What a line says is not judged here.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::event::Event;
+
+/// No writer makes longer lines; a longer one is not read into memory.
+pub const LONGEST_LINE: usize = 16 << 20;
+
+/// What a reader finds at its place.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// A line that is an event.
+    Event(Box<Event>),
+    /// A line that is none, and why.
+    Bad(String),
+    /// The end, and how many bytes of an unfinished line stand there.
+    End {
+        /// Bytes after the last newline.
+        partial: usize,
+    },
+}
+
+/// Reads one file from its beginning.
+pub struct Reader<R = File> {
+    input: BufReader<R>,
+    line: Vec<u8>,
+    /// The line in `line` was given out.
+    given: bool,
+    /// The rest of the line is skipped: it is too long.
+    skipping: bool,
+}
+
+impl Reader<File> {
+    /// Opens a transcript. A pipe or a device under that name is refused, not waited for.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self::new(open_file(path)?))
+    }
+}
+
+/// Opens a regular file; anything else could block or never end.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
+    Ok(file)
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads events from anything.
+    pub fn new(input: R) -> Self {
+        let input = BufReader::with_capacity(64 << 10, input);
+        Self { input, line: Vec::new(), given: true, skipping: false }
+    }
+
+    /// The bytes of the line that [`Self::step`] gave last, without the newline.
+    pub fn line(&self) -> &[u8] {
+        self.line.strip_suffix(b"\n").unwrap_or(&self.line)
+    }
+
+    /// Goes to the next line. After `End` it can be called again, for a file that grows.
+    pub fn step(&mut self) -> io::Result<Step> {
+        if self.given {
+            self.line.clear();
+            self.given = false;
+        }
+        if !self.fill()? {
+            return Ok(Step::End { partial: self.line.len() });
+        }
+        self.given = true;
+        if std::mem::take(&mut self.skipping) {
+            return Ok(Step::Bad(format!("the line is longer than {} MiB", LONGEST_LINE >> 20)));
+        }
+        Ok(match serde_json::from_slice::<Event>(self.line()) {
+            Ok(event) => Step::Event(Box::new(event)),
+            Err(error) => Step::Bad(format!("the line is not an event: {error}")),
+        })
+    }
+
+    /// Reads on to the end of a line; false when the input ends before.
+    fn fill(&mut self) -> io::Result<bool> {
+        loop {
+            let room = (LONGEST_LINE + 1 - self.line.len()) as u64;
+            (&mut self.input).take(room).read_until(b'\n', &mut self.line)?;
+            if self.line.ends_with(b"\n") {
+                return Ok(true);
+            }
+            if self.line.len() <= LONGEST_LINE {
+                return Ok(false);
+            }
+            self.skipping = true;
+            self.line.clear();
+        }
+    }
+}

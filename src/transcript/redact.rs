@@ -1,0 +1,285 @@
+//! Text → the same text with `[redacted]` where a secret stood.
+//!
+//! Secrets are exact values, in the forms they take on the way (as they are, JSON-escaped, with a terminal's line ends),
+//! and what looks like a common credential. One pass: pairs of bytes that can begin a secret are looked up in a bitmap, and
+//! only there is compared. A stream gives the same answer however it is cut into pieces. Text without secrets is never
+//! changed, and no input panics.
+
+use super::shapes::{self, Measure, Reach, Tail};
+
+/// What stands where a secret stood.
+pub const MARK: &str = "[redacted]";
+
+/// Shorter values would black out ordinary words.
+const SHORTEST: usize = 6;
+/// What follows a credential and could belong to it is taken only so far: output must not hide behind a prefix.
+const LONGEST_TAIL: usize = 64 << 10;
+/// The beginning of a secret that is shown when nothing follows for a while.
+const SHOWN_WHEN_IDLE: usize = 4;
+
+/// Knows the secrets of one run.
+pub struct Redactor {
+    /// Bit `first << 8 | second`: a secret can begin so.
+    pairs: Box<[u64; 1024]>,
+    firsts: [bool; 256],
+    /// Sorted by their first byte, longer ones first.
+    values: Vec<Vec<u8>>,
+    /// By first byte: where in `values`.
+    buckets: Box<[(u32, u32); 256]>,
+    digits: bool,
+}
+
+enum Found {
+    Nothing,
+    /// From, to, and what else belongs to it.
+    Secret(usize, usize, Tail),
+    /// From here on it takes more text to tell.
+    Undecided(usize),
+}
+
+impl Redactor {
+    /// Hides these values, and common credentials.
+    pub fn new(secrets: &[Vec<u8>]) -> Self {
+        let mut values: Vec<Vec<u8>> = secrets
+            .iter()
+            .map(|secret| secret.trim_ascii())
+            .filter(|secret| secret.len() >= SHORTEST)
+            .flat_map(forms)
+            .collect();
+        values.sort_by(|a, b| a[0].cmp(&b[0]).then(b.len().cmp(&a.len())).then(a.cmp(b)));
+        values.dedup();
+        let mut redactor = Self {
+            pairs: Box::new([0; 1024]),
+            firsts: [false; 256],
+            buckets: Box::new([(0, 0); 256]),
+            digits: values.iter().any(|value| value.iter().all(|&byte| in_number(byte))),
+            values: Vec::new(),
+        };
+        let beginnings = values.iter().map(|value| [value[0], value[1]]).chain(shapes::beginnings());
+        for [first, second] in beginnings {
+            let pair = usize::from(first) << 8 | usize::from(second);
+            redactor.pairs[pair / 64] |= 1 << (pair % 64);
+            redactor.firsts[usize::from(first)] = true;
+        }
+        for (index, value) in (0u32..).zip(&values) {
+            let bucket = &mut redactor.buckets[usize::from(value[0])];
+            *bucket = (if bucket.1 == 0 { index } else { bucket.0 }, index + 1);
+        }
+        redactor.values = values;
+        redactor
+    }
+
+    /// Appends the text without its secrets. False, and nothing appended, when it has none.
+    pub fn text(&self, text: &[u8], out: &mut Vec<u8>) -> bool {
+        if matches!(self.scan(text, 0, true), Found::Nothing) {
+            return false;
+        }
+        StreamRedactor::default().push(self, text, true, out);
+        true
+    }
+
+    /// Appends JSON without the secrets in its strings and numbers; it stays JSON. False when it nests too deep to be read.
+    pub(super) fn json(&self, json: &[u8], deepest: usize, out: &mut Vec<u8>) -> bool {
+        let (mut at, mut depth) = (0, 0usize);
+        while let Some(&byte) = json.get(at) {
+            let end = match byte {
+                b'"' => {
+                    let end = string_end(json, at);
+                    self.string(&json[at..end], out);
+                    end
+                }
+                b'0'..=b'9' | b'-' if self.digits => {
+                    let end =
+                        at + json[at..].iter().position(|&byte| !in_number(byte)).unwrap_or(json.len() - at);
+                    self.number(&json[at..end], out);
+                    end
+                }
+                _ => {
+                    match byte {
+                        b'{' | b'[' => depth += 1,
+                        b'}' | b']' => depth = depth.saturating_sub(1),
+                        _ => {}
+                    }
+                    if depth > deepest {
+                        return false;
+                    }
+                    out.push(byte);
+                    at + 1
+                }
+            };
+            at = end;
+        }
+        true
+    }
+
+    /// A string literal with its quotes.
+    fn string(&self, literal: &[u8], out: &mut Vec<u8>) {
+        let body = &literal[1..literal.len() - 1];
+        let decoded: Option<String> =
+            body.contains(&b'\\').then(|| serde_json::from_slice(literal).unwrap_or_default());
+        let body = decoded.as_ref().map_or(body, |text| text.as_bytes());
+        let mut clean = Vec::new();
+        if self.text(body, &mut clean) {
+            // A value that is no text can match in the middle of a character.
+            super::chain::quote(&String::from_utf8_lossy(&clean), out);
+        } else {
+            out.extend_from_slice(literal);
+        }
+    }
+
+    fn number(&self, literal: &[u8], out: &mut Vec<u8>) {
+        if self.text(literal, &mut Vec::new()) {
+            super::chain::quote(MARK, out);
+        } else {
+            out.extend_from_slice(literal);
+        }
+    }
+
+    /// The first secret that begins at `from` or later.
+    fn scan(&self, text: &[u8], from: usize, last: bool) -> Found {
+        let mut at = from;
+        while let Some(pair) = text.get(at..at + 2) {
+            let pair = usize::from(pair[0]) << 8 | usize::from(pair[1]);
+            if self.pairs[pair / 64] >> (pair % 64) & 1 == 1 {
+                match self.secret_at(text, at, last) {
+                    Measure::No => {}
+                    Measure::More => return Found::Undecided(at),
+                    Measure::Yes(length, tail) => return Found::Secret(at, at + length, tail),
+                }
+            }
+            at += 1;
+        }
+        match text.get(at) {
+            Some(&byte) if !last && self.firsts[usize::from(byte)] => Found::Undecided(at),
+            _ => Found::Nothing,
+        }
+    }
+
+    fn secret_at(&self, text: &[u8], at: usize, last: bool) -> Measure {
+        let here = &text[at..];
+        let (first, end) = self.buckets[usize::from(here[0])];
+        for value in &self.values[first as usize..end as usize] {
+            if here.starts_with(value) {
+                return Measure::Yes(value.len(), Tail::None);
+            }
+            if !last && value.starts_with(here) {
+                return Measure::More;
+            }
+        }
+        shapes::measure(text, at, last)
+    }
+}
+
+/// The forms a value takes on its way into a transcript.
+fn forms(secret: &[u8]) -> Vec<Vec<u8>> {
+    let escaped = |bytes: &[u8]| {
+        let text = serde_json::to_string(&String::from_utf8_lossy(bytes)).unwrap_or_default();
+        text.as_bytes().get(1..text.len().saturating_sub(1)).unwrap_or_default().to_vec()
+    };
+    let mut forms = vec![secret.to_vec()];
+    if secret.contains(&b'\n') {
+        let lines: Vec<&[u8]> = secret.split(|&byte| byte == b'\n').collect();
+        forms.push(lines.join(b"\r\n".as_slice()));
+    }
+    if std::str::from_utf8(secret).is_ok() {
+        let once = escaped(secret);
+        forms.push(escaped(&once));
+        forms.push(once);
+    }
+    forms
+}
+
+fn in_number(byte: u8) -> bool {
+    byte.is_ascii_digit() || b"+-.eE".contains(&byte)
+}
+
+/// Where the string literal that begins at `at` ends, with its quote. The JSON is our own serializer's.
+fn string_end(json: &[u8], at: usize) -> usize {
+    let mut end = at + 1;
+    while let Some(&byte) = json.get(end) {
+        end += match byte {
+            b'"' => return end + 1,
+            b'\\' => 2,
+            _ => 1,
+        };
+    }
+    json.len()
+}
+
+/// Redacts one stream that comes in pieces.
+#[derive(Default)]
+pub struct StreamRedactor {
+    /// What comes again with the next piece: a little that is settled (what stands before a secret can decide about it),
+    /// then what is not.
+    held: Vec<u8>,
+    /// Where in `held` the unsettled begins.
+    settled: usize,
+    /// Up to where `held` was given out.
+    shown: usize,
+    /// A credential that may go on, and how much of it was taken.
+    tail: Option<(Tail, usize)>,
+}
+
+impl StreamRedactor {
+    /// Takes a piece and appends what can be shown. With `last` nothing is held back.
+    pub fn push(&mut self, redactor: &Redactor, piece: &[u8], last: bool, out: &mut Vec<u8>) {
+        self.held.extend_from_slice(piece);
+        let mut text = std::mem::take(&mut self.held);
+        let (mut at, mut shown) = (self.settled, self.shown);
+        let keep = loop {
+            if let Some((tail, taken)) = self.tail {
+                let most = LONGEST_TAIL.saturating_sub(taken).min(text.len() - at);
+                let within = &text[at..at + most];
+                let whole = most == text.len() - at;
+                match tail.reach(within, last || !whole) {
+                    Reach::GoesOn(length) if whole && taken + length < LONGEST_TAIL => {
+                        self.tail = Some((tail, taken + length));
+                        at += length;
+                        shown = text.len();
+                        break at;
+                    }
+                    Reach::GoesOn(length) | Reach::Ends(length) => at += length,
+                }
+                self.tail = None;
+                shown = shown.max(at);
+            }
+            match redactor.scan(&text, at, last) {
+                Found::Nothing => {
+                    out.extend_from_slice(&text[shown.min(text.len())..]);
+                    shown = text.len();
+                    break text.len();
+                }
+                Found::Undecided(from) => {
+                    out.extend_from_slice(&text[shown.min(from)..from]);
+                    shown = shown.max(from);
+                    break from;
+                }
+                Found::Secret(from, to, tail) => {
+                    out.extend_from_slice(&text[shown.min(from)..from]);
+                    out.extend_from_slice(MARK.as_bytes());
+                    at = to;
+                    shown = shown.max(to);
+                    self.tail = Some((tail, 0));
+                }
+            }
+        };
+        let before = keep.saturating_sub(shapes::CONTEXT);
+        text.drain(..before);
+        self.held = text;
+        self.settled = keep - before;
+        self.shown = shown - before;
+    }
+
+    /// Nothing came for a while: shows what is held, unless so much of a secret stands there that it is hardly chance.
+    pub fn show(&mut self, out: &mut Vec<u8>) {
+        if self.waits() {
+            out.extend_from_slice(&self.held[self.shown..]);
+            self.shown = self.held.len();
+        }
+    }
+
+    /// True when [`Self::show`] would show something.
+    pub fn waits(&self) -> bool {
+        self.shown < self.held.len() && self.held.len() - self.settled < SHOWN_WHEN_IDLE
+    }
+}

@@ -1,0 +1,306 @@
+//! What common credentials look like: a beginning, the letters that follow, and how many there must be.
+//!
+//! Every measure here is a function of the text from the credential's first byte on and is settled by a bounded number
+//! of bytes, so that a stream cut anywhere gives the same answer as the whole text, in linear time on any input.
+
+/// No shape needs more than this to be settled.
+const SETTLED: usize = 4096;
+/// How much of a private key must follow its header; less is somebody writing about keys.
+const KEY_BODY: usize = 16;
+/// How long the name in the last line of a private key can be.
+const LONGEST_LABEL: usize = 64;
+
+/// What a shape says of the text at a place.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Measure {
+    No,
+    /// It is one: these first bytes, and everything that [`Tail`] goes on to take.
+    Yes(usize, Tail),
+    /// More text is needed.
+    More,
+}
+
+/// What still belongs to a credential after the bytes that settled it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Tail {
+    None,
+    Run(fn(u8) -> bool),
+    /// The lines of a private key to its last one.
+    Key,
+}
+
+/// How far a tail goes in a piece of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// It ends before this byte.
+    Ends(usize),
+    /// It takes this many bytes and may go on in what follows.
+    GoesOn(usize),
+}
+
+struct Run {
+    prefix: &'static [u8],
+    letters: fn(u8) -> bool,
+    least: usize,
+    /// A prefix that could end an ordinary word must begin one here, and letters alone must not look like words.
+    wordy: bool,
+}
+
+const fn run(prefix: &'static [u8], letters: fn(u8) -> bool, least: usize) -> Run {
+    Run { prefix, letters, least, wordy: false }
+}
+
+const RUNS: &[Run] = &[
+    run(b"AIza", url64, 35),
+    run(b"AKIA", capital, 16),
+    run(b"ASIA", capital, 16),
+    run(b"GOCSPX-", url64, 20),
+    run(b"dckr_pat_", url64, 20),
+    run(b"ghp_", alphanumeric, 30),
+    run(b"gho_", alphanumeric, 30),
+    run(b"ghu_", alphanumeric, 30),
+    run(b"ghs_", alphanumeric, 30),
+    run(b"ghr_", alphanumeric, 30),
+    run(b"github_pat_", word, 22),
+    run(b"glpat-", url64, 20),
+    run(b"hf_", alphanumeric, 30),
+    run(b"npm_", alphanumeric, 36),
+    run(b"pypi-AgE", url64, 30),
+    run(b"sk_live_", alphanumeric, 16),
+    run(b"sk_test_", alphanumeric, 16),
+    run(b"xoxa-", url64, 10),
+    run(b"xoxb-", url64, 10),
+    run(b"xoxe-", url64, 10),
+    run(b"xoxp-", url64, 10),
+    run(b"xoxr-", url64, 10),
+    run(b"xoxs-", url64, 10),
+    run(b"ya29.", url64, 20),
+    Run { prefix: b"sk-", letters: url64, least: 20, wordy: true },
+];
+
+const BEARER: &[u8] = b"bearer";
+const KEY_BEGIN: &[u8] = b"-----BEGIN ";
+const KEY_END: &[u8] = b"-----END ";
+
+/// The first two bytes of everything [`measure`] knows.
+pub(super) fn beginnings() -> impl Iterator<Item = [u8; 2]> {
+    let fixed = [*b"ey", *b"--", *b"Be", *b"be", *b"BE"];
+    RUNS.iter().map(|run| [run.prefix[0], run.prefix[1]]).chain(fixed)
+}
+
+/// Whether a credential begins at `at`. With `last` the text ends where it ends, and the answer is never `More`.
+pub(super) fn measure(text: &[u8], at: usize, last: bool) -> Measure {
+    let here = &text[at..text.len().min(at + SETTLED)];
+    // Beyond the window the answer is no: it may not depend on how much happens to be there.
+    let more = if last || here.len() == SETTLED { Measure::No } else { Measure::More };
+    match here[0] {
+        b'e' => token(text, at, here, more),
+        b'-' => key(here, more),
+        b'B' | b'b' => bearer(text, at, here, more),
+        _ => runs(text, at, here, more),
+    }
+}
+
+fn runs(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
+    let mut answer = Measure::No;
+    for run in RUNS {
+        match prefix(here, run.prefix, more) {
+            Measure::No => continue,
+            Measure::More => {
+                answer = more;
+                continue;
+            }
+            Measure::Yes(..) => {}
+        }
+        if run.wordy && !begins_a_word(text, at) {
+            continue;
+        }
+        let body = &here[run.prefix.len()..];
+        let length = length(body, run.letters);
+        let settled = match run.wordy {
+            false => (length >= run.least).then_some(run.least),
+            true => {
+                body[..length].iter().position(|&byte| unlike_words(byte)).map(|seen| run.least.max(seen + 1))
+            }
+        };
+        match settled {
+            Some(settled) if settled <= length => {
+                return Measure::Yes(run.prefix.len() + settled, Tail::Run(run.letters));
+            }
+            _ if length == body.len() => answer = more,
+            _ => {}
+        }
+    }
+    answer
+}
+
+/// `eyJ….….…`: a JSON web token.
+fn token(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
+    match prefix(here, b"eyJ", more) {
+        Measure::Yes(..) if begins_a_word(text, at) => {}
+        Measure::Yes(..) => return Measure::No,
+        other => return other,
+    }
+    let header = length(here, url64);
+    let Some(dot) = here.get(header) else { return more };
+    if *dot != b'.' || header < 8 {
+        return Measure::No;
+    }
+    let payload = length(&here[header + 1..], url64);
+    match payload {
+        4.. => Measure::Yes(header + 5, Tail::Run(dotted64)),
+        _ if header + 1 + payload == here.len() => more,
+        _ => Measure::No,
+    }
+}
+
+/// `Bearer …`, in any case, followed by something that is no word.
+fn bearer(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
+    let known = here.len().min(BEARER.len());
+    if !here[..known].eq_ignore_ascii_case(&BEARER[..known]) || !begins_a_word(text, at) {
+        return Measure::No;
+    }
+    let blanks = length(&here[known..], |byte| byte == b' ' || byte == b'\t');
+    let body = &here[known + blanks..];
+    if known < BEARER.len() || body.is_empty() {
+        return more;
+    }
+    let length = length(body, credential);
+    let digit = body[..length].iter().position(u8::is_ascii_digit);
+    match digit.map(|seen| (seen + 1).max(16)) {
+        Some(settled) if blanks > 0 && settled <= length => {
+            Measure::Yes(known + blanks + settled, Tail::Run(credential))
+        }
+        _ if blanks > 0 && length == body.len() => more,
+        _ => Measure::No,
+    }
+}
+
+/// `-----BEGIN … PRIVATE KEY-----` and what follows.
+fn key(here: &[u8], more: Measure) -> Measure {
+    match prefix(here, KEY_BEGIN, more) {
+        Measure::Yes(..) => {}
+        other => return other,
+    }
+    let label = length(&here[KEY_BEGIN.len()..], label);
+    let end = KEY_BEGIN.len() + label;
+    match prefix(&here[end..], b"-----", more) {
+        Measure::Yes(..) => {}
+        other => return other,
+    }
+    let label = &here[KEY_BEGIN.len()..end];
+    if !label.ends_with(b"PRIVATE KEY") && !label.ends_with(b"PRIVATE KEY BLOCK") {
+        return Measure::No;
+    }
+    let body = &here[end + 5..];
+    match length(&body[..body.len().min(KEY_BODY)], armour) {
+        KEY_BODY => Measure::Yes(end + 5, Tail::Key),
+        length if length == body.len() => more,
+        _ => Measure::No,
+    }
+}
+
+/// `Yes` when the text begins so, `more` when it ends before it can be told.
+fn prefix(here: &[u8], prefix: &[u8], more: Measure) -> Measure {
+    if here.starts_with(prefix) {
+        Measure::Yes(prefix.len(), Tail::None)
+    } else if prefix.starts_with(here) {
+        more
+    } else {
+        Measure::No
+    }
+}
+
+impl Tail {
+    /// How far it goes from the beginning of `text`.
+    pub(super) fn reach(self, text: &[u8], last: bool) -> Reach {
+        match self {
+            Self::None => Reach::Ends(0),
+            Self::Run(letters) => match length(text, letters) {
+                whole if whole == text.len() => Reach::GoesOn(whole),
+                part => Reach::Ends(part),
+            },
+            Self::Key => key_reach(text, last),
+        }
+    }
+}
+
+fn key_reach(text: &[u8], last: bool) -> Reach {
+    let body = length(text, armour);
+    let mut from = 0;
+    while let Some(dash) = text[from..body].iter().position(|&byte| byte == b'-').map(|found| from + found) {
+        let here = &text[dash..];
+        if !last && KEY_END.starts_with(here) {
+            return Reach::GoesOn(dash);
+        }
+        if here.starts_with(KEY_END) {
+            let label = KEY_END.len() + length(&here[KEY_END.len()..], label).min(LONGEST_LABEL);
+            let dashes = length(&here[label..], |byte| byte == b'-').min(5);
+            if !last && dashes < 5 && label + dashes == here.len() {
+                return Reach::GoesOn(dash);
+            }
+            return Reach::Ends(dash + label + dashes);
+        }
+        from = dash + 1;
+    }
+    if body == text.len() { Reach::GoesOn(body) } else { Reach::Ends(body) }
+}
+
+/// A word begins here; also after what only looks like letters: an escape, a colour, a percent code.
+fn begins_a_word(text: &[u8], at: usize) -> bool {
+    let before = &text[at.saturating_sub(CONTEXT)..at];
+    let Some((&last, rest)) = before.split_last() else { return true };
+    if !url64(last) {
+        return true;
+    }
+    let escape = rest.last() == Some(&b'\\') && b"nrtbfv".contains(&last);
+    let percent = rest.len() >= 2 && rest[rest.len() - 2] == b'%' && last.is_ascii_hexdigit();
+    let colour = last == b'm' && {
+        let numbers = rest.iter().rev().take_while(|byte| byte.is_ascii_digit() || **byte == b';').count();
+        rest.len() > numbers && rest[rest.len() - 1 - numbers] == b'['
+    };
+    escape || percent || colour
+}
+
+/// How many bytes before a place [`measure`] looks at.
+pub(super) const CONTEXT: usize = 24;
+
+fn length(text: &[u8], letters: impl Fn(u8) -> bool) -> usize {
+    text.iter().position(|&byte| !letters(byte)).unwrap_or(text.len())
+}
+
+fn alphanumeric(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+}
+
+fn capital(byte: u8) -> bool {
+    byte.is_ascii_uppercase() || byte.is_ascii_digit()
+}
+
+fn word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn url64(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
+fn dotted64(byte: u8) -> bool {
+    url64(byte) || byte == b'.' || byte == b'='
+}
+
+fn credential(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte)
+}
+
+fn label(byte: u8) -> bool {
+    byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b' '
+}
+
+fn armour(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"+/=\r\n\t -:,\\".contains(&byte)
+}
+
+fn unlike_words(byte: u8) -> bool {
+    byte.is_ascii_digit() || byte.is_ascii_uppercase()
+}

@@ -1,0 +1,385 @@
+//! The writer's end: one thread that redacts, chains, shows and writes what the recorders left in the buffer.
+//!
+//! Lines reach the file within about ten milliseconds, many to a `write`; a process killed at any moment leaves a file
+//! that can be read up to its last complete line. Nothing is synchronised to the disk before [`Writer::finish`].
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::bound::{Admission, Bound, Class};
+use super::chain::{self, Chain};
+use super::event::{CUT, DROPPED, FINISHED, OUTPUT, Stream, now};
+use super::output::Output;
+use super::recorder::{Batch, Entry, Kind, Recorder, Shared, Waited};
+use super::redact::Redactor;
+use super::store::{FILE, lock};
+
+/// How long events may wait for company.
+const TICK: Duration = Duration::from_millis(5);
+/// After so many ticks without an event the thread sleeps until it is woken.
+const QUIET_TICKS: u32 = 10;
+/// Output that may be the beginning of a secret is held back this long (microseconds).
+const HELD: i64 = 50_000;
+/// Written when so much is ready.
+const READY: usize = 256 << 10;
+/// Longer messages are cut.
+const LONGEST_MESSAGE: usize = 64 << 10;
+/// Longer data is replaced by its beginning.
+const LONGEST_DATA: usize = 4 << 20;
+const KEPT_OF_DATA: usize = 16 << 10;
+/// Data that nests deeper could not be read back.
+const DEEPEST: usize = 100;
+/// Buffers that grew beyond this are given back.
+const KEPT_BUFFER: usize = 1 << 20;
+
+/// What a transcript is made with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The run's own folder; it exists, and only the user can enter it.
+    pub folder: PathBuf,
+    /// The run.
+    pub run_id: String,
+    /// From this size on output is left out, from twice this size on every other event.
+    pub limit_bytes: u64,
+    /// Values to hide wherever they appear; those shorter than six bytes are not hidden.
+    pub redact_values: Vec<Vec<u8>>,
+}
+
+/// A finished line, as an observer sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<'a> {
+    /// The event's type.
+    pub event_type: &'a str,
+    /// The event's message.
+    pub message: &'a str,
+    /// The event's data, as JSON.
+    pub data: &'a str,
+    /// The whole line without its newline.
+    pub json: &'a [u8],
+}
+
+/// Sees every line in order, redacted, in the writer's thread. Being slow here slows the agent down.
+pub type Observer = Box<dyn FnMut(&Line<'_>) + Send>;
+
+/// The end of a finished transcript.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// The number of the last line.
+    pub seq: u64,
+    /// The hash of the last line.
+    pub hash: String,
+    /// The size of the file.
+    pub bytes: u64,
+}
+
+/// Where lines go.
+pub trait Sink: Write + Send {
+    /// Makes everything written durable.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// The file of a run, and the folder whose entry must be durable too.
+struct RunFile {
+    file: File,
+    folder: PathBuf,
+}
+
+impl Write for RunFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink for RunFile {
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+/// Begins the transcript of a run: a new file, which must not exist.
+pub fn start(settings: &Settings, observer: Option<Observer>) -> io::Result<(Recorder, Writer)> {
+    let path = settings.folder.join(FILE);
+    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+    lock(&file)?;
+    start_on(Box::new(RunFile { file, folder: settings.folder.clone() }), settings, observer)
+}
+
+/// The same, with another place for the lines.
+pub fn start_on(
+    sink: Box<dyn Sink>,
+    settings: &Settings,
+    observer: Option<Observer>,
+) -> io::Result<(Recorder, Writer)> {
+    let shared = Arc::new(Shared::default());
+    let pen = Pen {
+        shared: shared.clone(),
+        sink,
+        observer,
+        chain: Chain::new(&settings.run_id),
+        redactor: Redactor::new(&settings.redact_values),
+        outputs: Stream::ALL.map(Output::new),
+        bound: Bound::new(settings.limit_bytes),
+        ready: Vec::new(),
+        message: Vec::new(),
+        data: Vec::new(),
+        finished: false,
+    };
+    let thread = std::thread::Builder::new().name("transcript".to_string()).spawn(move || pen.run())?;
+    Ok((Recorder { shared: shared.clone() }, Writer { shared, thread: Some(thread) }))
+}
+
+/// The transcript being written. Dropping it writes what there is without making it durable.
+pub struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<io::Result<Head>>>,
+}
+
+impl Writer {
+    /// Writes everything recorded so far and makes it durable. Recorders record nothing from here on.
+    pub fn finish(mut self) -> io::Result<Head> {
+        self.join(true)
+    }
+
+    fn join(&mut self, durable: bool) -> io::Result<Head> {
+        let Some(thread) = self.thread.take() else { return Err(gone()) };
+        self.shared.close(durable);
+        thread.join().unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.join(false);
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the thread that writes the transcript is gone")
+}
+
+/// A panic in the thread (an observer's, say) must not leave callers waiting for room.
+struct EndsWithThread(Arc<Shared>);
+
+impl Drop for EndsWithThread {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(gone().to_string());
+        }
+        self.0.end();
+    }
+}
+
+/// The thread's own state.
+struct Pen {
+    shared: Arc<Shared>,
+    sink: Box<dyn Sink>,
+    observer: Option<Observer>,
+    chain: Chain,
+    redactor: Redactor,
+    outputs: [Output; 3],
+    bound: Bound,
+    /// Lines not yet written.
+    ready: Vec<u8>,
+    message: Vec<u8>,
+    data: Vec<u8>,
+    /// The last event was seen; what comes now comes too late.
+    finished: bool,
+}
+
+impl Pen {
+    fn run(mut self) -> io::Result<Head> {
+        let _end = EndsWithThread(self.shared.clone());
+        let mut batch = Batch::default();
+        let mut quiet = 0;
+        loop {
+            if quiet >= QUIET_TICKS && !self.outputs.iter().any(Output::waits) {
+                self.shared.sleep();
+            }
+            let waited = self.shared.linger(TICK, &mut batch);
+            quiet = if waited == Waited::Work { 0 } else { quiet + 1 };
+            self.take(&mut batch);
+            self.show_held();
+            self.flush();
+            if waited == Waited::Closing {
+                return self.close();
+            }
+        }
+    }
+
+    fn take(&mut self, batch: &mut Batch) {
+        for entry in &batch.entries {
+            match entry.kind {
+                Kind::Event(event_type) => self.event(event_type, entry, &batch.bytes),
+                Kind::Output(stream) => {
+                    self.output(stream, entry.time, &batch.bytes[entry.start..entry.end], false)
+                }
+            }
+            if self.ready.len() >= READY {
+                self.flush();
+            }
+        }
+        batch.entries.clear();
+        batch.bytes.clear();
+        batch.bytes.shrink_to(KEPT_BUFFER);
+    }
+
+    fn event(&mut self, event_type: &'static str, entry: &Entry, bytes: &[u8]) {
+        if event_type == FINISHED {
+            self.last_words(entry.time);
+        }
+        let (message, data) = (&bytes[entry.start..entry.split], &bytes[entry.split..entry.end]);
+        self.clean(message, data);
+        self.write(Class::of(event_type), event_type, entry.time);
+        self.finished |= event_type == FINISHED;
+    }
+
+    /// Redacts into `self.message` and `self.data`, and cuts what is too long. Cut last: half a secret is no match.
+    fn clean(&mut self, message: &[u8], data: &[u8]) {
+        self.message.clear();
+        if !self.redactor.text(message, &mut self.message) {
+            self.message.extend_from_slice(message);
+        }
+        if self.message.len() > LONGEST_MESSAGE {
+            self.message.truncate(LONGEST_MESSAGE);
+            self.message.extend_from_slice("…".as_bytes());
+        }
+        self.data.clear();
+        if !self.redactor.json(data, DEEPEST, &mut self.data) {
+            self.data.clear();
+            self.data.extend_from_slice(b"{\"data_lost\":\"nested too deep\"}");
+        }
+        if self.data.len() > LONGEST_DATA {
+            let beginning = String::from_utf8_lossy(&self.data[..KEPT_OF_DATA]);
+            let kept = json!({ "data_bytes": self.data.len(), "data_beginning": beginning }).to_string();
+            self.data = kept.into_bytes();
+        }
+    }
+
+    fn output(&mut self, stream: Stream, time: i64, piece: &[u8], last: bool) {
+        if self.bound.output_is_cut() {
+            if !piece.is_empty() {
+                self.bound.admit(Class::Output, piece.len());
+            }
+            return;
+        }
+        let output = &mut self.outputs[stream as usize];
+        output.since = time;
+        let event = output.push(&self.redactor, piece, last, &mut self.data);
+        if event {
+            self.message.clear();
+            self.write(Class::Output, OUTPUT, time);
+        }
+    }
+
+    /// Shows what was held back as the possible beginning of a secret, when nothing followed.
+    fn show_held(&mut self) {
+        for stream in Stream::ALL {
+            let output = &mut self.outputs[stream as usize];
+            if !output.waits() || self.bound.output_is_cut() {
+                continue;
+            }
+            let time = now();
+            if time - output.since >= HELD && output.show(&mut self.data) {
+                self.message.clear();
+                self.write(Class::Output, OUTPUT, time);
+            }
+        }
+    }
+
+    /// Before the last event: what is still held, and the count of what was left out.
+    fn last_words(&mut self, time: i64) {
+        if self.finished {
+            return;
+        }
+        for stream in Stream::ALL {
+            self.output(stream, time, b"", true);
+        }
+        let uncounted = &self.shared.uncounted;
+        self.bound.dropped.output_events += uncounted.events.swap(0, Ordering::Relaxed);
+        self.bound.dropped.output_bytes += uncounted.bytes.swap(0, Ordering::Relaxed);
+        let dropped = self.bound.dropped;
+        if dropped != Default::default() {
+            let message = format!(
+                "left out: {} bytes of output, {} other events",
+                dropped.output_bytes, dropped.events
+            );
+            self.own(DROPPED, &message, time, &json!(dropped));
+        }
+    }
+
+    /// An event of the transcript itself.
+    fn own(&mut self, event_type: &'static str, message: &str, time: i64, data: &serde_json::Value) {
+        self.message = message.as_bytes().to_vec();
+        self.data = data.to_string().into_bytes();
+        self.write(Class::Always, event_type, time);
+    }
+
+    /// Puts `self.message` and `self.data` into the chain, if the bound allows it.
+    fn write(&mut self, class: Class, event_type: &str, time: i64) {
+        if self.finished {
+            return;
+        }
+        match self.bound.admit(class, self.message.len() + self.data.len()) {
+            Admission::Drop => return,
+            Admission::Cut => return self.cut(class, time),
+            Admission::Write => {}
+        }
+        let message = String::from_utf8_lossy(&self.message);
+        let line = self.chain.append(event_type, &message, time, &self.data, &mut self.ready);
+        self.bound.written += line.len() as u64 + 1;
+        if let Some(observer) = &mut self.observer {
+            let data = String::from_utf8_lossy(&self.data);
+            observer(&Line { event_type, message: &message, data: &data, json: &self.ready[line] });
+        }
+    }
+
+    fn cut(&mut self, class: Class, time: i64) {
+        let (what, limit) = match class {
+            Class::Output => ("output", self.bound.limit),
+            _ => ("events", self.bound.limit.saturating_mul(2)),
+        };
+        if class == Class::Output {
+            self.shared.output_cut.store(true, Ordering::Relaxed);
+        }
+        let message = format!("the transcript reached {limit} bytes; from here on it has no more {what}");
+        self.own(CUT, &message, time, &json!({ "dropped": what, "limit_bytes": limit }));
+    }
+
+    fn flush(&mut self) {
+        if self.ready.is_empty() {
+            return;
+        }
+        if self.shared.failure().is_none()
+            && let Err(error) = self.sink.write_all(&self.ready)
+        {
+            self.shared.fail(format!("the transcript cannot be written: {error}"));
+        }
+        self.ready.clear();
+        self.ready.shrink_to(KEPT_BUFFER);
+    }
+
+    fn close(mut self) -> io::Result<Head> {
+        self.last_words(now());
+        self.flush();
+        if let Some(why) = self.shared.failure() {
+            return Err(io::Error::other(why));
+        }
+        if self.shared.closes_durably() {
+            self.sink.sync()?;
+        }
+        Ok(Head { seq: self.chain.seq, hash: chain::text(&self.chain.last), bytes: self.bound.written })
+    }
+}
