@@ -11,6 +11,7 @@ mod cli;
 mod command;
 mod decide;
 mod intercept;
+mod launch;
 mod map;
 mod policy;
 mod support;

@@ -1,0 +1,130 @@
+//! What of the user's home may never be granted, whoever asks for it.
+//!
+//! A toolchain's folder is named by variables and links that anything may have set. Whatever they say, the home itself,
+//! what lies above it, and what holds keys or passwords is refused here, in one place.
+
+use std::path::{Path, PathBuf};
+
+/// Files and folders below a home that hold keys, passwords, tokens or what people typed. Neither they, nor what is in
+/// them, nor what they are in is granted.
+const SECRETS: &[&str] = &[
+    ".anthropic",
+    ".aws",
+    ".azure",
+    ".bash_history",
+    ".cargo/config",
+    ".cargo/config.toml",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".claude.json",
+    ".claude/.credentials.json",
+    ".claude/history.jsonl",
+    ".claude/projects",
+    ".codex/auth.json",
+    ".composer/auth.json",
+    ".config/chromium",
+    ".config/composer",
+    ".config/containers",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/git/credentials",
+    ".config/glab-cli",
+    ".config/google-chrome",
+    ".config/hub",
+    ".config/op",
+    ".config/pip",
+    ".config/rclone",
+    ".config/sops",
+    ".databrickscfg",
+    ".docker",
+    ".fly",
+    ".gem/credentials",
+    ".gemini/oauth_creds.json",
+    ".git-credentials",
+    ".gitconfig",
+    ".gnupg",
+    ".gradle/gradle.properties",
+    ".gradle/init.d",
+    ".kube",
+    ".local/share/fish",
+    ".local/share/gem/credentials",
+    ".local/share/keyrings",
+    ".m2/settings-security.xml",
+    ".m2/settings.xml",
+    ".mozilla",
+    ".my.cnf",
+    ".netrc",
+    ".npmrc",
+    ".oci",
+    ".password-store",
+    ".pgpass",
+    ".pip",
+    ".pki",
+    ".pypirc",
+    ".python_history",
+    ".ssh",
+    ".terraform.d",
+    ".thunderbird",
+    ".vault-token",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".zsh_history",
+];
+
+/// The places of one home that stay closed.
+pub(super) struct Bounds {
+    /// The home as it was named, and as it is.
+    homes: Vec<PathBuf>,
+    secrets: Vec<PathBuf>,
+}
+
+impl Bounds {
+    /// Looks where a home and its secrets really are.
+    pub(super) fn new(home: &Path) -> Self {
+        let homes = with_target(home.to_path_buf());
+        let named = homes.iter().flat_map(|home| SECRETS.iter().map(|secret| home.join(secret)));
+        let secrets = named.flat_map(with_target).collect();
+        Self { homes, secrets }
+    }
+
+    /// Whether parts of a folder may be granted at all. The path is one without links.
+    pub(super) fn root(&self, path: &Path) -> Result<(), &'static str> {
+        if self.homes.iter().any(|home| home.starts_with(path)) {
+            return Err("it is the home folder, or above it");
+        }
+        if self.secrets.iter().any(|secret| path.starts_with(secret)) {
+            return Err("it is among keys and passwords");
+        }
+        Ok(())
+    }
+
+    /// Whether a path may be granted with everything below it. The path is one without links.
+    pub(super) fn grant(&self, path: &Path) -> Result<(), &'static str> {
+        self.root(path)?;
+        if self.secrets.iter().any(|secret| secret.starts_with(path)) {
+            return Err("keys or passwords can be in it");
+        }
+        Ok(())
+    }
+}
+
+/// A path, and where it leads when that is somewhere else.
+fn with_target(path: PathBuf) -> Vec<PathBuf> {
+    match path.canonicalize() {
+        Ok(target) if target != path => vec![path, target],
+        _ => vec![path],
+    }
+}
+
+/// Each path once, and none that lies in another.
+pub(super) fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    // A folder sorts before everything in it.
+    paths.sort();
+    let mut kept: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        if !kept.last().is_some_and(|folder| path.starts_with(folder)) {
+            kept.push(path);
+        }
+    }
+    kept
+}

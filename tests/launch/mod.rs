@@ -1,0 +1,2 @@
+mod installation;
+mod toolchain;

@@ -1,0 +1,384 @@
+//! What of a home is found and granted, and what never is.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use guard::launch::toolchain::{Layer, Toolchain, detect};
+use guard::policy::{Caches, TOOLCHAINS};
+
+use crate::support::Scratch;
+
+fn all() -> Vec<String> {
+    TOOLCHAINS.map(str::to_string).to_vec()
+}
+
+fn environment(variables: &[(&str, &Path)]) -> Vec<(OsString, OsString)> {
+    variables.iter().map(|(name, value)| (OsString::from(name), value.as_os_str().to_owned())).collect()
+}
+
+fn found(home: &Path, variables: &[(&str, &Path)]) -> Vec<Toolchain> {
+    detect(home, &environment(variables), &all(), Caches::Shared)
+}
+
+/// Everything that would become readable, of all toolchains.
+fn readable(found: &[Toolchain]) -> Vec<PathBuf> {
+    let layers = found.iter().flat_map(|toolchain| toolchain.layers.iter().map(|layer| layer.lower.clone()));
+    found.iter().flat_map(|toolchain| toolchain.read.clone()).chain(layers).collect()
+}
+
+fn reaches(found: &[Toolchain], path: &Path) -> bool {
+    readable(found).iter().any(|granted| path.starts_with(granted))
+}
+
+fn named<'t>(found: &'t [Toolchain], name: &str) -> &'t Toolchain {
+    found.iter().find(|toolchain| toolchain.name == name).unwrap_or_else(|| panic!("no {name} in {found:#?}"))
+}
+
+fn notes(found: &[Toolchain]) -> String {
+    found.iter().flat_map(|toolchain| toolchain.notes.clone()).collect::<Vec<_>>().join("\n")
+}
+
+/// A home with something of everything, and with everything that must stay hidden.
+fn full_home() -> Scratch {
+    let home = Scratch::new("home");
+    for file in WANTED.iter().chain(SECRET) {
+        home.write(file, "x");
+    }
+    home
+}
+
+const WANTED: &[&str] = &[
+    ".rustup/settings.toml",
+    ".rustup/toolchains/stable/bin/rustc",
+    ".cargo/bin/cargo",
+    ".cargo/registry/index/example-1/.cache/se/rd/serde",
+    ".cargo/registry/cache/example-1/serde-1.0.0.crate",
+    ".cargo/registry/src/example-1/serde-1.0.0/lib.rs",
+    ".cargo/git/db/x/HEAD",
+    ".nvm/versions/node/v20.1.0/bin/node",
+    ".nvm/nvm.sh",
+    ".volta/tools/image/node/20/bin/node",
+    ".volta/bin/volta",
+    ".local/share/fnm/node-versions/v20/installation/bin/node",
+    ".local/share/mise/installs/node/20/bin/node",
+    ".npm/_cacache/content-v2/sha512/ab/cd/ef",
+    ".pyenv/versions/3.12/bin/python",
+    ".pyenv/shims/python",
+    ".local/share/uv/python/cpython-3.12/bin/python",
+    ".local/share/pipx/venvs/black/bin/black",
+    ".local/lib/python3.11/site-packages/six.py",
+    ".cache/uv/archive-v0/abc/six.py",
+    ".cache/pip/http-v2/a/b",
+    ".cache/pip/wheels/ab/cd/ef/0123/x.whl",
+    "sdk/go1.22/bin/go",
+    "go/bin/gopls",
+    "go/pkg/mod/cache/download/github.com/a/b/@v/list",
+    "go/pkg/mod/github.com/a/b@v1/b.go",
+    "go/pkg/mod/gopkg.in/yaml.v3@v3/y.go",
+    ".sdkman/candidates/java/17/bin/java",
+    ".m2/repository/org/a/1/a.jar",
+    ".gradle/caches/modules-2/files-2.1/a",
+    ".gradle/wrapper/dists/gradle-8/abc/gradle-8/bin/gradle",
+];
+
+const SECRET: &[&str] = &[
+    ".ssh/id_ed25519",
+    ".aws/credentials",
+    ".gnupg/x",
+    ".config/gh/hosts.yml",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".config/pip/pip.conf",
+    ".gitconfig",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".cargo/config.toml",
+    ".m2/settings.xml",
+    ".gradle/gradle.properties",
+    ".gradle/daemon/log",
+    ".npm/_logs/today.log",
+    ".local/share/keyrings/login.keyring",
+    ".local/share/mise/other",
+    ".bash_history",
+    "work/customer/notes.txt",
+    "go/src/private/main.go",
+    ".sdkman/etc/config",
+    ".rustup/downloads/x",
+];
+
+#[test]
+fn everything_wanted_is_reached_and_no_secret_is() {
+    let home = full_home();
+    let found = found(&home.0, &[("PATH", &home.0.join(".cargo/bin"))]);
+    for file in WANTED {
+        assert!(reaches(&found, &home.0.join(file)), "{file} is not granted: {found:#?}");
+    }
+    for file in SECRET {
+        assert!(!reaches(&found, &home.0.join(file)), "{file} is granted: {found:#?}");
+    }
+    for path in readable(&found) {
+        assert_eq!(path, path.canonicalize().unwrap());
+    }
+    let shown = notes(&found);
+    assert!(shown.contains("~/.cargo/config.toml") && shown.contains("~/.npmrc"), "{shown}");
+}
+
+#[test]
+fn rust_has_its_proxies_its_settings_and_layers_below_a_cargo_home_of_its_own() {
+    let home = full_home();
+    let found = found(&home.0, &[]);
+    let rust = named(&found, "rust");
+    assert!(rust.why.contains("rustup in ~/.rustup"), "{}", rust.why);
+    assert_eq!(rust.variables, environment(&[("RUSTUP_HOME", &home.0.join(".rustup"))]));
+    let uppers: Vec<(&Path, usize)> =
+        rust.layers.iter().map(|layer| (layer.upper.as_path(), layer.depth)).collect();
+    assert_eq!(
+        uppers,
+        [
+            (Path::new(".cargo/registry/index"), 2),
+            (Path::new(".cargo/registry/cache"), 1),
+            (Path::new(".cargo/registry/src"), 1),
+            (Path::new(".cargo/git/db"), 0),
+        ]
+    );
+}
+
+#[test]
+fn go_modules_are_layers_whose_folders_end_where_modules_begin() {
+    let home = full_home();
+    let found = found(&home.0, &[]);
+    let go = named(&found, "go");
+    let depth = |upper: &str| go.layers.iter().find(|layer| layer.upper == Path::new(upper)).map(|l| l.depth);
+    assert_eq!(depth("go/pkg/mod/cache/download"), Some(4));
+    assert_eq!(depth("go/pkg/mod/github.com"), Some(1));
+    assert_eq!(depth("go/pkg/mod/gopkg.in"), Some(0));
+    assert!(
+        go.variables.is_empty(),
+        "GOPATH, GOMODCACHE and GOCACHE are the private home's: {:?}",
+        go.variables
+    );
+}
+
+#[test]
+fn private_caches_show_nothing_of_the_users() {
+    let home = full_home();
+    let found = detect(&home.0, &[], &all(), Caches::Private);
+    for file in [
+        ".cargo/registry/cache/example-1/serde-1.0.0.crate",
+        ".m2/repository/org/a/1/a.jar",
+        ".cache/pip/http-v2/a/b",
+    ] {
+        assert!(!reaches(&found, &home.0.join(file)), "{file}");
+    }
+    assert!(reaches(&found, &home.0.join(".rustup/toolchains/stable/bin/rustc")));
+    // Installed packages are no cache: without them the user's programs do not start.
+    assert!(reaches(&found, &home.0.join(".local/lib/python3.11/site-packages/six.py")));
+    assert!(
+        !found
+            .iter()
+            .any(|toolchain| toolchain.variables.iter().any(|(name, _)| name == "GRADLE_RO_DEP_CACHE"))
+    );
+}
+
+#[test]
+fn what_is_not_wanted_is_not_granted_by_way_of_path_either() {
+    let home = full_home();
+    home.write("bin/tool", "x");
+    let bin = home.0.join(".nvm/versions/node/v20.1.0/bin");
+    let path = std::env::join_paths([bin.clone(), home.0.join("bin"), home.0.join(".cargo/bin")]).unwrap();
+    let environment = [(OsString::from("PATH"), path)];
+    let found = detect(&home.0, &environment, &["rust".to_string()], Caches::Shared);
+    assert!(!reaches(&found, &bin.join("node")));
+    assert_eq!(named(&found, "path").read, [home.0.join("bin")]);
+    assert_eq!(found.iter().map(|toolchain| toolchain.name).collect::<Vec<_>>(), ["rust", "path"]);
+    assert!(detect(&home.0, &environment, &[], Caches::Shared).is_empty());
+}
+
+#[test]
+fn variables_cannot_open_the_home_or_what_is_above_it() {
+    let home = full_home();
+    // Marks of a toolchain in the home itself: only the rule about homes is left to refuse it.
+    for folder in
+        ["toolchains", "bin", "registry", "versions", "cache/download", "candidates", "conda-meta", "tools"]
+    {
+        std::fs::create_dir_all(home.0.join(folder)).unwrap();
+    }
+    home.write("bin/go", "x");
+    home.write("bin/java", "x");
+    let variables = [
+        "RUSTUP_HOME",
+        "CARGO_HOME",
+        "NVM_DIR",
+        "FNM_DIR",
+        "VOLTA_HOME",
+        "N_PREFIX",
+        "NPM_CONFIG_PREFIX",
+        "PNPM_HOME",
+        "BUN_INSTALL",
+        "DENO_INSTALL",
+        "ASDF_DATA_DIR",
+        "MISE_DATA_DIR",
+        "PYENV_ROOT",
+        "UV_PYTHON_INSTALL_DIR",
+        "UV_TOOL_DIR",
+        "PIPX_HOME",
+        "GOROOT",
+        "GOPATH",
+        "GOMODCACHE",
+        "SDKMAN_DIR",
+        "JAVA_HOME",
+        "GRADLE_USER_HOME",
+        "PIP_CACHE_DIR",
+        "UV_CACHE_DIR",
+        "npm_config_cache",
+        "XDG_DATA_HOME",
+        "XDG_CACHE_HOME",
+        "PATH",
+    ];
+    let above = home.0.parent().unwrap().to_path_buf();
+    let around = home.0.join("sdk/../../").join(home.0.file_name().unwrap());
+    let link = home.0.join("sdk/link");
+    symlink(&home.0, &link).unwrap();
+    let places = [
+        home.0.clone(),
+        above,
+        around,
+        link,
+        PathBuf::from("/"),
+        home.0.join(".ssh"),
+        home.0.join(".config"),
+    ];
+    for place in places {
+        for variable in variables {
+            let found = found(&home.0, &[(variable, &place)]);
+            for path in readable(&found) {
+                assert!(!home.0.starts_with(&path), "{variable}={}: {path:?}", place.display());
+            }
+            for file in SECRET {
+                assert!(!reaches(&found, &home.0.join(file)), "{variable}={} grants {file}", place.display());
+            }
+        }
+    }
+    let shown = notes(&found(
+        &home.0,
+        &[("RUSTUP_HOME", &home.0), ("CARGO_HOME", Path::new("/")), ("GOPATH", Path::new("go"))],
+    ));
+    assert!(shown.contains("RUSTUP_HOME=") && shown.contains("CARGO_HOME=/ is ignored"), "{shown}");
+    assert!(shown.contains("GOPATH is ignored: `go` is no absolute path"), "{shown}");
+}
+
+#[test]
+fn links_out_of_a_toolchain_lead_to_no_secret() {
+    let home = Scratch::new("links");
+    home.write(".ssh/id", "x");
+    home.write(".rustup/settings.toml", "x");
+    symlink(home.0.join(".ssh"), home.0.join(".rustup/toolchains")).unwrap();
+    std::fs::create_dir_all(home.0.join(".volta")).unwrap();
+    symlink(&home.0, home.0.join(".volta/tools")).unwrap();
+    std::fs::create_dir_all(home.0.join(".m2")).unwrap();
+    symlink("/", home.0.join(".m2/repository")).unwrap();
+    let found = found(&home.0, &[]);
+    assert!(!reaches(&found, &home.0.join(".ssh/id")), "{found:#?}");
+    assert!(notes(&found).contains("~/.rustup/toolchains is not granted"), "{found:#?}");
+    assert!(readable(&found).iter().all(|path| !home.0.starts_with(path)), "{found:#?}");
+}
+
+#[test]
+fn a_secret_that_lies_elsewhere_is_still_one() {
+    let home = Scratch::new("moved");
+    home.write("vault/keys/id", "x");
+    home.write("vault/bin/tool", "x");
+    symlink(home.0.join("vault"), home.0.join(".ssh")).unwrap();
+    let found = found(&home.0, &[("PATH", &home.0.join("vault/bin"))]);
+    assert!(readable(&found).is_empty(), "{found:#?}");
+}
+
+#[test]
+fn a_home_and_folders_behind_links_are_granted_where_they_really_are() {
+    let home = full_home();
+    let place = Scratch::new("place");
+    std::fs::rename(home.0.join(".rustup"), place.0.join("rustup")).unwrap();
+    symlink(place.0.join("rustup"), home.0.join(".rustup")).unwrap();
+    place.write("built/bin/rustc", "x");
+    symlink(place.0.join("built"), place.0.join("rustup/toolchains/mine")).unwrap();
+    let link = place.0.join("home");
+    symlink(&home.0, &link).unwrap();
+    let found = found(&link, &[]);
+    assert!(reaches(&found, &place.0.join("rustup/toolchains/stable/bin/rustc")), "{found:#?}");
+    assert!(reaches(&found, &place.0.join("built/bin/rustc")), "a linked toolchain: {found:#?}");
+    assert!(!reaches(&found, &home.0.join(".cargo/credentials")));
+}
+
+#[test]
+fn odd_homes_are_looked_at_without_harm() {
+    let home = Scratch::new("odd-home");
+    symlink("loop", home.0.join("loop")).unwrap();
+    symlink(home.0.join("loop"), home.0.join(".rustup")).unwrap();
+    symlink("/nonexistent", home.0.join(".cargo")).unwrap();
+    home.write(".nvm", "a file where a folder should be");
+    home.write(".pyenv/versions", "a file");
+    let odd = OsStr::from_bytes(b"v20-\xff\xfe");
+    std::fs::create_dir_all(home.0.join("sdk").join("go\u{fffd}")).unwrap();
+    std::fs::create_dir_all(home.0.join(".volta/tools").join(odd)).unwrap();
+    let bad = home.0.join(OsString::from_vec(b"bin-\xff".to_vec()));
+    std::fs::create_dir_all(&bad).unwrap();
+    let found = found(&home.0, &[("PATH", &bad)]);
+    assert_eq!(named(&found, "path").read, [bad]);
+    assert!(reaches(&found, &home.0.join(".volta/tools").join(odd)));
+    assert!(!found.iter().any(|toolchain| toolchain.name == "rust"), "{found:#?}");
+    assert!(detect(Path::new("/nonexistent/home"), &[], &all(), Caches::Shared).is_empty());
+    assert!(detect(Path::new("relative"), &[], &all(), Caches::Shared).is_empty());
+}
+
+#[test]
+fn folders_that_cannot_be_read_are_not_there() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = full_home();
+    std::fs::set_permissions(home.0.join("sdk"), std::fs::Permissions::from_mode(0o000)).unwrap();
+    if std::fs::read_dir(home.0.join("sdk")).is_ok() {
+        println!("SKIP: this user can read everything");
+    } else {
+        assert!(!reaches(&found(&home.0, &[]), &home.0.join("sdk/go1.22/bin/go")));
+    }
+    std::fs::set_permissions(home.0.join("sdk"), std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn locks_are_not_linked() {
+    for name in [".lock", "lock", "modules-2.lock", "gradle-8.zip.lck", "gradle-8.zip.part"] {
+        assert!(Layer::leaves_out(OsStr::new(name)), "{name}");
+    }
+    for name in ["Cargo.lock.crate", "lock.js", "block", "serde-1.0.0.crate"] {
+        assert!(!Layer::leaves_out(OsStr::new(name)), "{name}");
+    }
+}
+
+/// The real thing, where this machine has it: a proxy runs with a home that has only what was found.
+#[test]
+fn a_real_rustup_works_from_a_private_home() {
+    let Some(home) = std::env::var_os("HOME").map(PathBuf::from) else { return };
+    let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let found = detect(&home, &environment, &all(), Caches::Shared);
+    let rustc = home.join(".cargo/bin/rustc");
+    let Some(rust) = found.iter().find(|toolchain| toolchain.name == "rust").filter(|_| rustc.is_file())
+    else {
+        println!("SKIP: no rustup in this home");
+        return;
+    };
+    let private = Scratch::new("private");
+    let output = std::process::Command::new(&rustc)
+        .arg("--version")
+        .env_clear()
+        .env("HOME", &private.0)
+        .env("PATH", "/usr/bin:/bin")
+        .envs(rust.variables.iter().map(|(name, value)| (name, value)))
+        .current_dir(&private.0)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(rust.read.iter().any(|path| rustc.canonicalize().unwrap().starts_with(path)), "{:?}", rust.read);
+    assert!(!reaches(&found, &home.join(".cargo/credentials.toml")));
+}
