@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use wire::{Answer, Question, SOCKET_VARIABLE};
+use wire::{Answer, Question, SOCKET_VARIABLE, is_relevant};
 
 /// "Cannot execute", as shells say it: what a refused command ends with.
 const REFUSED: u8 = 126;
@@ -42,13 +42,6 @@ fn main() -> ExitCode {
             ExitCode::from(REFUSED)
         }
     }
-}
-
-/// Variables that change what the programs behind shims do.
-fn is_relevant(name: &[u8]) -> bool {
-    name.starts_with(b"GIT_")
-        || name.starts_with(b"LD_")
-        || matches!(name, b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS" | b"BASH_ENV" | b"ENV" | b"SHELL")
 }
 
 fn ask(argv: &[OsString]) -> Result<Answer, String> {

@@ -21,6 +21,95 @@ pub(crate) enum Command {
     /// List, show, check and compare policies
     #[command(subcommand)]
     Policy(Policy),
+    /// Run a command in the sandbox: every program it starts judged, everything recorded, one result
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(Run),
+    /// Say what this machine gives, what each policy needs, and how to get what is missing
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  guard run -- cargo test
+  guard run --policy strict -- gemini -p 'add a dark mode toggle'
+  guard run --json --timeout 60 -- ./agent.sh | jq .denials
+  guard run --dry-run -- npm test                     # every path, variable and limit; nothing runs
+
+Exit codes: the command's own (128 and the signal's number when one ended it); 124 a time limit, 125 guard itself
+failed or the sandbox cannot be had, 126 the command was refused, 127 it was not found.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The policy: a name (see `guard policy list`) or a path
+    #[arg(long, short, default_value = "strict")]
+    pub(crate) policy: String,
+    /// The folder the command works in, and may write [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Print one JSON object at the end instead of the command's output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print every event as a JSON line, and the result as the last one
+    #[arg(long)]
+    pub(crate) stream_json: bool,
+    /// Show what would be run and with which rights, and run nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// No summary at the end
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Namespaces of the run's own, instead of what the policy says
+    #[arg(long, value_enum)]
+    pub(crate) namespaces: Option<NamespaceChoice>,
+    /// Another file or folder that may be read
+    #[arg(long, value_name = "PATH")]
+    pub(crate) read: Vec<PathBuf>,
+    /// Another file or folder that may be written
+    #[arg(long, value_name = "PATH")]
+    pub(crate) write: Vec<PathBuf>,
+    /// A variable for the command; NAME alone hands on the caller's value
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<OsString>,
+    /// End it after so many seconds without output or a new program
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) timeout: Option<u64>,
+    /// End it after so many seconds in all
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) max_duration: Option<u64>,
+    /// Do not look for toolchains in the home folder
+    #[arg(long)]
+    pub(crate) no_toolchains: bool,
+    /// Leave the shims for git and the shells out
+    #[arg(long)]
+    pub(crate) no_shims: bool,
+    /// Do not look at programs a second time when they have started: a racing thread can then fool the judgement
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Whether a run gets namespaces of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NamespaceChoice {
+    Auto,
+    Require,
+    Off,
+}
+
+impl From<NamespaceChoice> for crate::policy::Namespaces {
+    fn from(choice: NamespaceChoice) -> Self {
+        match choice {
+            NamespaceChoice::Auto => Self::Auto,
+            NamespaceChoice::Require => Self::Require,
+            NamespaceChoice::Off => Self::Off,
+        }
+    }
 }
 
 const CHECK_EXAMPLES: &str = "\

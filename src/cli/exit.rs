@@ -6,6 +6,11 @@
 //! | 1 | denied (with `--stdin`: at least one command) | problems found: `lint`, a changed snapshot, a contradicted label, a difference in `diff` |
 //! | 2 | bad usage, unreadable or invalid policy | the same |
 //! | 3 | a person would be asked (with `--stdin`: at least one, none denied) | – |
+//! | 124 | – | `guard run`: a time limit |
+//! | 125 | – | `guard run`: guard itself failed, or the sandbox cannot be had |
+//! | 126 | – | `guard run`: the command was refused, or cannot be executed |
+//! | 127 | – | `guard run`: the command was not found |
+//! | any other | – | `guard run`: the command's own code, or 128 and the number of the signal that ended it |
 //! | 141 | the reader of standard output went away | the same |
 
 use std::process::ExitCode;
@@ -25,6 +30,16 @@ pub(crate) enum Exit {
     Ask,
     /// Standard output was closed.
     ClosedPipe,
+    /// A run reached a time limit.
+    TimedOut,
+    /// `guard run` itself failed, or the sandbox cannot be had.
+    OwnFailure,
+    /// The command of a run was refused or cannot be executed.
+    CannotExecute,
+    /// The command of a run does not exist.
+    CommandNotFound,
+    /// The command's own code.
+    Code(u8),
 }
 
 impl From<Action> for Exit {
@@ -44,7 +59,12 @@ impl From<Exit> for ExitCode {
             Exit::Problem => 1,
             Exit::Usage => 2,
             Exit::Ask => 3,
+            Exit::TimedOut => 124,
+            Exit::OwnFailure => 125,
+            Exit::CannotExecute => 126,
+            Exit::CommandNotFound => 127,
             Exit::ClosedPipe => 141,
+            Exit::Code(code) => code,
         })
     }
 }

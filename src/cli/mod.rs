@@ -3,9 +3,11 @@
 mod args;
 mod audit;
 mod check;
+mod doctor;
 mod exit;
 mod json;
 mod policy;
+mod run;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -30,11 +32,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return if asked { Exit::Success.into() } else { Exit::Usage.into() };
         }
     };
-    let stdout = io::stdout();
-    let mut out = io::BufWriter::with_capacity(64 * 1024, stdout.lock());
+    // Not locked: while a command runs, another thread prints its events.
+    let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout());
     let result = match cli.command {
         args::Command::Check(check) => check::run(check, &mut out),
         args::Command::Policy(policy) => policy::run(policy, &mut out),
+        args::Command::Run(arguments) => run::run(arguments, &mut out),
+        args::Command::Doctor { json } => doctor::run(json, &mut out),
     };
     // What was written before a failure is not lost.
     let flushed = out.flush().map_err(Failure::from);

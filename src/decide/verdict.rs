@@ -77,6 +77,20 @@ impl Verdict {
         Self { decision: Decision::Deny, cause, part: None, intent: None }
     }
 
+    /// A write to a shared folder for temporary files, where the run has none of its own at that place.
+    pub fn outside_temporary_folder(analysis: &Analysis, index: usize, path: &str) -> Self {
+        let cause = Cause {
+            rule: "sandbox.tmp".to_string(),
+            reason: format!(
+                "{path} is shared with the rest of the machine, and this run has no private one there."
+            ),
+            instead: "Write below $TMPDIR.".to_string(),
+            source: None,
+        };
+        let part = analysis.intents.get(index).map(|intent| intent.line());
+        Self { decision: Decision::Deny, cause, part, intent: Some(index) }
+    }
+
     /// The refusal as the agent reads it, in one line.
     pub fn refusal_line(&self) -> String {
         let part = self.part.as_deref().unwrap_or("the command");

@@ -1,10 +1,22 @@
 //! Requests from inside the sandbox → [`Intent`](crate::command::Intent)s → a decision → the answer.
 //!
-//! Today: the protocol between a shim and whoever answers it ([`wire`]), and the answer itself ([`answer`]). Anything that
-//! goes wrong on the way becomes a denial; nothing here answers anything but *deny* on error.
+//! Two ways lead here: the kernel's notifications of every program start, connect, bind and (where needed) change of
+//! metadata ([`supervise`]), and the questions of shims ([`wire`], [`serve`]). Anything that goes wrong on the way becomes
+//! a denial; nothing here answers anything but *deny* on error.
 #![forbid(unsafe_code)]
 
+mod control;
+mod exec;
+mod explain;
+mod identity;
+mod metadata;
+mod network;
+mod remote;
+mod supervisor;
 pub mod wire;
+
+pub use control::{Answering, serve};
+pub use supervisor::{Ask, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
 
 use crate::command::{Context, Folder, Request};
 use crate::decide::judge;

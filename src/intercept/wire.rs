@@ -43,6 +43,13 @@ pub enum Answer {
     Deny(String),
 }
 
+/// Variables that change what programs do: the only ones a judgement looks at.
+pub fn is_relevant(name: &[u8]) -> bool {
+    name.starts_with(b"GIT_")
+        || name.starts_with(b"LD_")
+        || matches!(name, b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS" | b"BASH_ENV" | b"ENV" | b"SHELL")
+}
+
 /// A frame that is none.
 fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("malformed frame: {what}"))

@@ -1,6 +1,28 @@
 //! A plan → a running process tree → a result. The only room that spawns processes.
+//!
+//! ```text
+//!   guard (parent.rs)  ──fork──►  first process (init.rs)  ──fork──►  agent (child.rs)
+//!     outside; judges, records      reaps and kills; in a PID           sandboxed; becomes
+//!     and answers notifications     namespace it is process 1           the program
+//! ```
+//!
+//! [`plan`] decides everything and touches nothing; [`run`] only does what a plan says.
 
 mod bounds;
+mod child;
+mod descendants;
+mod group;
+mod init;
 pub mod installation;
 mod managers;
+mod parent;
+mod plan;
+mod prepare;
+mod pump;
+mod system;
+mod terminal;
 pub mod toolchain;
+mod watch;
+
+pub use parent::{Failure, Finished, Streams, run};
+pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};

@@ -1,1 +1,12 @@
 //! What a run did → one structured result.
+//!
+//! The result is what callers build on: its fields are only ever added to. It is also the last event of the transcript,
+//! so nothing has to be worked out a second time.
+
+mod changes;
+mod result;
+mod tally;
+
+pub use changes::{Change, ChangeKind, changes};
+pub use result::{Denial, Enforcement, ErrorDetail, RunResult, TranscriptPlace, Usage, duration, schema};
+pub use tally::Tally;

@@ -214,3 +214,16 @@ pub fn reap(block: bool) -> io::Result<Option<(i32, i32)>> {
         pid => Ok(Some((pid, status))),
     }
 }
+
+/// Makes a descriptor the one of this number, which stays open over exec.
+pub fn replace_descriptor(from: i32, number: i32) -> io::Result<()> {
+    // SAFETY: plain integers. `number` is one of the standard streams, which nothing in this program owns.
+    check_int(unsafe { libc::dup2(from, number) }).map(drop)
+}
+
+/// A signal does again what it does by default.
+pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
+    // SAFETY: the default action runs no code of this program.
+    unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) }?;
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! `guard doctor`: what this machine gives, what each policy needs.
+
+use std::io::{self, Write};
+
+use serde_json::json;
+
+use super::Failure;
+use super::exit::Exit;
+use crate::policy::{Folders, load};
+use crate::sandbox::{Kernel, probe};
+
+/// Prints what was found. The exit code says whether every built-in policy can be enforced.
+pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let kernel = probe();
+    let policies = policies(&kernel)?;
+    let all = policies.iter().all(|(_, missing)| missing.is_empty());
+    if as_json {
+        let report = json!({
+            "kernel": kernel,
+            "abilities": kernel.abilities(),
+            "policies": policies
+                .iter()
+                .map(|(name, missing)| json!({ "name": name, "enforceable": missing.is_empty(), "missing": missing }))
+                .collect::<Vec<_>>(),
+            "shim": super::run::shim(),
+        });
+        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write_text(&kernel, &policies, out)?;
+    }
+    Ok(if all { Exit::Success } else { Exit::Problem })
+}
+
+type Missing = Vec<crate::sandbox::Need>;
+
+fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
+    let folders = Folders::from_environment();
+    let mut found = Vec::new();
+    for (name, _) in folders.names() {
+        let policy = load(&name, &folders)?;
+        let missing = kernel.missing_for(&policy, policy.sandbox.namespaces);
+        found.push((name, missing));
+    }
+    Ok(found)
+}
+
+fn write_text(kernel: &Kernel, policies: &[(String, Missing)], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "Linux {}", kernel.release)?;
+    for ability in kernel.abilities() {
+        let mark = if ability.present { "yes" } else { "no " };
+        writeln!(out, "  {mark}  {:<22} {}: {}", ability.name, ability.found, ability.purpose)?;
+        if let Some(fix) = ability.fix {
+            writeln!(out, "       fix: {fix}")?;
+        }
+    }
+    match super::run::shim() {
+        Some(shim) => writeln!(out, "  yes  {:<22} {}", "shims", shim.display())?,
+        None => writeln!(
+            out,
+            "  no   {:<22} guard-shim is not beside guard: refusals come at exec only\n       fix: cargo install --path .",
+            "shims"
+        )?,
+    }
+    writeln!(out, "\npolicies")?;
+    for (name, missing) in policies {
+        if missing.is_empty() {
+            writeln!(out, "  yes  {name}")?;
+        }
+        for need in missing {
+            writeln!(out, "  no   {name}: needs {}\n       fix: {}", need.missing, need.fix)?;
+        }
+    }
+    Ok(())
+}

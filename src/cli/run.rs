@@ -1,0 +1,376 @@
+//! `guard run`: a command under a policy, in the sandbox, with one result.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::args;
+use super::exit::Exit;
+use super::{Failure, note};
+use crate::launch::{self, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams};
+use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
+use crate::policy::{Folders, Policy};
+use crate::transcript::{Line, Observer, state_folder};
+
+/// Runs the command, or shows what would be run.
+pub(super) fn run(arguments: args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let form = Form::of(&arguments);
+    let policy = crate::decide::load(&arguments.policy, &Folders::from_environment(), false)?;
+    for remark in &policy.remarks {
+        note(&remark.render(false));
+    }
+    let request = request(&arguments, policy)?;
+    let plan = match launch::plan(&request, run_id()) {
+        Ok(plan) => plan,
+        Err(error) => return refused(&request, &error, form, out),
+    };
+    if arguments.dry_run {
+        return show_plan(&plan, form, out);
+    }
+    let streams = streams(form)?;
+    match launch::run(plan.clone(), request.policy, streams, observer(form)) {
+        Ok(finished) => report(&finished, form, arguments.quiet, out),
+        Err(failure) => failed(&plan, &failure, form, out),
+    }
+}
+
+/// What is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// The agent's output as it is, a summary at the end.
+    Through,
+    /// One JSON object at the end.
+    Json,
+    /// Every event, and the result as the last line.
+    Stream,
+}
+
+impl Form {
+    fn of(arguments: &args::Run) -> Self {
+        match (arguments.stream_json, arguments.json) {
+            (true, _) => Self::Stream,
+            (false, true) => Self::Json,
+            (false, false) => Self::Through,
+        }
+    }
+}
+
+/// An id that sorts by time and says nothing else.
+fn run_id() -> String {
+    uuid::Uuid::now_v7().to_string()
+}
+
+fn request(arguments: &args::Run, policy: Policy) -> Result<RunRequest, Failure> {
+    let folder = match &arguments.dir {
+        Some(folder) => folder.clone(),
+        None => std::env::current_dir().map_err(|error| {
+            Failure::usage(
+                format!("the current folder cannot be used: {error}"),
+                "go to a folder that exists, or give --dir",
+            )
+        })?,
+    };
+    let mut set = Vec::new();
+    for pair in &arguments.env {
+        let bytes = pair.as_bytes();
+        let Some(at) = bytes.iter().position(|&byte| byte == b'=').filter(|&at| at > 0) else {
+            // A bare name hands the caller's own value on.
+            let value = std::env::var_os(pair).ok_or_else(|| {
+                Failure::usage(
+                    format!("--env {}: not set here", pair.to_string_lossy()),
+                    "write --env NAME=VALUE",
+                )
+            })?;
+            set.push((pair.clone(), value));
+            continue;
+        };
+        let text = |bytes: &[u8]| std::ffi::OsStr::from_bytes(bytes).to_os_string();
+        set.push((text(&bytes[..at]), text(&bytes[at + 1..])));
+    }
+    let runs = state_folder().map_err(|error| {
+        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+    })?;
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    Ok(RunRequest {
+        command: arguments.command.clone(),
+        folder,
+        policy,
+        environment: std::env::vars_os().collect(),
+        home: std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
+        runs,
+        scratch: std::env::temp_dir(),
+        shim: shim(),
+        uid: nix::unistd::geteuid().as_raw(),
+        options: Options {
+            namespaces: arguments.namespaces.map(Into::into),
+            read: arguments.read.iter().map(absolute).collect(),
+            write: arguments.write.iter().map(absolute).collect(),
+            set,
+            no_toolchains: arguments.no_toolchains,
+            no_shims: arguments.no_shims,
+            idle_seconds: arguments.timeout,
+            total_seconds: arguments.max_duration,
+            no_verify: arguments.no_verify,
+        },
+    })
+}
+
+/// The program that stands in for git and the shells: beside this one.
+pub(super) fn shim() -> Option<PathBuf> {
+    let own = std::fs::canonicalize(std::env::current_exe().ok()?).ok()?;
+    Some(own.with_file_name("guard-shim")).filter(|shim| shim.is_file())
+}
+
+fn streams(form: Form) -> Result<Streams, Failure> {
+    let own = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned();
+    let is_terminal = match form {
+        Form::Through => [io::stdin().is_terminal(), io::stdout().is_terminal(), io::stderr().is_terminal()],
+        // A contract on standard output leaves no terminal to talk to.
+        Form::Json | Form::Stream => [false; 3],
+    };
+    let through = form == Form::Through;
+    let input: OwnedFd = if !through && io::stdin().is_terminal() {
+        std::fs::File::open("/dev/null")?.into()
+    } else {
+        own(&io::stdin())?
+    };
+    let questions = if is_terminal[0] && is_terminal[2] { Some(own(&io::stderr())?) } else { None };
+    Ok(Streams {
+        input,
+        output: if through { Some(own(&io::stdout())?) } else { None },
+        error: if through { Some(own(&io::stderr())?) } else { None },
+        is_terminal,
+        questions,
+    })
+}
+
+/// Prints events as they are written, where that is wanted.
+fn observer(form: Form) -> Option<Observer> {
+    if form != Form::Stream {
+        return None;
+    }
+    Some(Box::new(|line: &Line<'_>| {
+        // A reader that went away must not end the run: the transcript has everything.
+        let mut out = io::stdout().lock();
+        let _ = out.write_all(line.json).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    }))
+}
+
+fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if form != Form::Through {
+        serde_json::to_writer_pretty(&mut *out, plan).map_err(io::Error::from)?;
+        writeln!(out)?;
+        return Ok(Exit::Success);
+    }
+    let words: Vec<_> = plan.argv.iter().map(|word| word.to_string_lossy()).collect();
+    writeln!(out, "command      {}", words.join(" "))?;
+    writeln!(out, "program      {}", plan.program.display())?;
+    writeln!(out, "folder       {}", plan.folder.display())?;
+    writeln!(out, "policy       {}", plan.policy)?;
+    writeln!(out, "namespaces   {}", plan.namespaces.name())?;
+    writeln!(out, "verify exec  {}", if plan.verify_exec { "yes" } else { "no" })?;
+    writeln!(out, "\nfiles (everything else is closed)")?;
+    for grant in &plan.grants {
+        writeln!(out, "  {}  {}  ({})", grant.rights.letters(), grant.path.display(), grant.why)?;
+    }
+    writeln!(out, "\nin namespaces of its own")?;
+    for (_, at) in &plan.view.private {
+        writeln!(out, "  private    {}", at.display())?;
+    }
+    for hidden in &plan.view.hidden {
+        writeln!(out, "  hidden     {}", hidden.display())?;
+    }
+    for layer in &plan.view.layers {
+        writeln!(out, "  layered    {} over {}", layer.at.display(), layer.lower.display())?;
+    }
+    writeln!(out, "  read-only  everything that is not written above with `w`, metadata included")?;
+    writeln!(out, "\nnetwork")?;
+    writeln!(out, "  loopback   {}", if plan.loopback { "servers the run itself starts" } else { "no" })?;
+    match plan.network.as_slice() {
+        [] => writeln!(out, "  hosts      none")?,
+        hosts => writeln!(out, "  hosts      {}", hosts.join(", "))?,
+    }
+    writeln!(out, "\nvariables")?;
+    let hidden = |name: &OsString| {
+        plan.redact.iter().any(|text| {
+            crate::policy::Pattern::new(text).is_ok_and(|pattern| pattern.matches(name.as_bytes()))
+        })
+    };
+    for (name, value) in &plan.environment {
+        let value = if hidden(name) { "[redacted]".into() } else { value.to_string_lossy() };
+        writeln!(out, "  {}={value}", name.to_string_lossy())?;
+    }
+    writeln!(out, "\nlimits")?;
+    let limits = serde_json::to_value(&plan.limits).unwrap_or_default();
+    for (name, value) in limits.as_object().into_iter().flatten() {
+        writeln!(
+            out,
+            "  {name:<14} {}",
+            if value.is_null() { "none".to_string() } else { value.to_string() }
+        )?;
+    }
+    for text in &plan.notes {
+        writeln!(out, "\nnote: {text}")?;
+    }
+    if let Some(reason) = &plan.needs_view {
+        writeln!(out, "\nnote: needs namespaces: {reason}")?;
+    }
+    Ok(Exit::Success)
+}
+
+/// A request that cannot be planned: nothing has been made, and there is no transcript.
+fn refused(
+    request: &RunRequest,
+    error: &LaunchError,
+    form: Form,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let (kind, exit, hint) = match error {
+        LaunchError::CommandNotFound(_) => (
+            "command_not_found",
+            Exit::CommandNotFound,
+            "check the name, or give a path; PATH is the caller's",
+        ),
+        LaunchError::NotExecutable { .. } => {
+            ("invalid_input", Exit::CannotExecute, "name a program that can be executed")
+        }
+        _ => {
+            ("invalid_input", Exit::OwnFailure, "`guard run --dry-run -- COMMAND` shows what a run would be")
+        }
+    };
+    let tool = request.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let result = RunResult {
+        tool: Path::new(&tool)
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default(),
+        policy: request.policy.name.clone(),
+        duration: duration(Duration::ZERO),
+        ..failure_result(kind, &error.to_string())
+    };
+    print_failure(&result, hint, form, out)?;
+    Ok(exit)
+}
+
+fn failed(
+    plan: &LaunchPlan,
+    failure: &launch::Failure,
+    form: Form,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let (kind, hint) = match failure {
+        launch::Failure::Unavailable { needs, .. } => {
+            let fixes: Vec<&str> = needs.iter().map(|need| need.fix.as_str()).collect();
+            (
+                "sandbox_unavailable",
+                format!("{}; `guard doctor` shows what this machine gives", fixes.join("; ")),
+            )
+        }
+        launch::Failure::Canary(_) => {
+            ("sandbox_unavailable", "this kernel does not do what it promises; please report it".to_string())
+        }
+        _ => ("internal", "`guard doctor` shows what this machine gives".to_string()),
+    };
+    let result = RunResult {
+        tool: plan.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        policy: plan.policy.clone(),
+        run_id: plan.run_id.clone(),
+        session_id: plan.run_id.clone(),
+        duration: duration(Duration::ZERO),
+        transcript: TranscriptPlace { path: plan.run_folder.to_string_lossy().into_owned(), head: None },
+        ..failure_result(kind, &failure.to_string())
+    };
+    print_failure(&result, &hint, form, out)?;
+    Ok(Exit::OwnFailure)
+}
+
+fn failure_result(kind: &str, message: &str) -> RunResult {
+    RunResult {
+        error: Some(message.to_string()),
+        error_kind: Some(kind.to_string()),
+        error_detail: Some(ErrorDetail { message: message.to_string(), ..ErrorDetail::default() }),
+        ..RunResult::default()
+    }
+}
+
+fn print_failure(result: &RunResult, hint: &str, form: Form, out: &mut dyn Write) -> Result<(), Failure> {
+    if form == Form::Through {
+        note(&format!("guard: {}\n  hint: {hint}", result.error.as_deref().unwrap_or_default()));
+    } else {
+        print_result(result, out)?;
+    }
+    Ok(())
+}
+
+fn print_result(result: &RunResult, out: &mut dyn Write) -> Result<(), Failure> {
+    serde_json::to_writer(&mut *out, result).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let result = &finished.result;
+    if form == Form::Through {
+        if !quiet {
+            for line in summary(result) {
+                note(&line);
+            }
+        }
+    } else {
+        print_result(result, out)?;
+    }
+    let code = match result.error_kind.as_deref() {
+        Some("idle_timeout" | "timeout") => return Ok(Exit::TimedOut),
+        Some("internal") => return Ok(Exit::OwnFailure),
+        Some("command_not_found") if result.exit_code.is_none() => return Ok(Exit::CommandNotFound),
+        Some("policy_denied") => return Ok(Exit::CannotExecute),
+        Some("upstream_error") if result.exit_code.is_none() => return Ok(Exit::CannotExecute),
+        _ => result.exit_code.unwrap_or(125),
+    };
+    Ok(Exit::Code(u8::try_from(code).unwrap_or(125)))
+}
+
+/// Refusals that a summary shows one by one.
+const MOST_SHOWN: usize = 10;
+
+/// What a person wants to know at the end.
+fn summary(result: &RunResult) -> Vec<String> {
+    let mut lines = Vec::new();
+    let ended = match (&result.error, result.exit_code) {
+        (Some(error), _) => error.clone(),
+        (None, code) => format!("{} ended with code {}", result.tool, code.unwrap_or_default()),
+    };
+    let how = if result.enforcement.namespaces { "with namespaces" } else { "without namespaces" };
+    lines.push(format!("guard: {ended} after {}, {how}", result.duration));
+    if !result.files_changed.is_empty() {
+        let shown: Vec<&str> =
+            result.files_changed.iter().take(MOST_SHOWN).map(|change| change.path.as_str()).collect();
+        let more = result.files_changed.len().saturating_sub(MOST_SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        lines.push(format!("  changed: {}{more}", shown.join(", ")));
+    }
+    for denial in result.denials.iter().take(MOST_SHOWN) {
+        let times = if denial.count > 1 { format!(" ({} times)", denial.count) } else { String::new() };
+        let message = denial.message.strip_prefix("guard: Permission denied: ").unwrap_or(&denial.message);
+        lines.push(format!("  refused: {}{times}", printable(message)));
+    }
+    if result.denials.len() > MOST_SHOWN {
+        lines.push(format!(
+            "  refused: {} more; `guard log --denied` shows them",
+            result.denials.len() - MOST_SHOWN
+        ));
+    }
+    lines.push(format!("  transcript: guard log {} ({})", result.run_id, result.transcript.path));
+    if let Some(head) = &result.transcript.head {
+        lines.push(format!("  head: {head}"));
+    }
+    lines
+}
+
+/// The agent chose some of these words.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,91 @@
+//! The socket on which shims ask.
+//!
+//! Whoever is inside can connect here and say anything. An answer of *go* gives no right: what is started is judged again
+//! when it starts. So a forged question costs its asker an answer, and a malformed one its connection.
+
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::answer;
+use super::wire::{Answer, Question};
+use crate::command::Context;
+use crate::policy::Policy;
+use crate::transcript::Recorder;
+
+/// A question that takes longer to be asked than this is none.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Questions at once; more wait in the kernel.
+const MOST_AT_ONCE: usize = 64;
+
+/// What the answers are made from.
+pub struct Answering {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// What surrounds every command.
+    pub context: Context,
+    /// Where refusals are written down.
+    pub recorder: Recorder,
+}
+
+/// Begins to answer on a new socket at a path. Ends with the process.
+pub fn serve(path: &Path, answering: Answering) -> io::Result<()> {
+    let listener = UnixListener::bind(path)?;
+    let answering = Arc::new(answering);
+    let at_once = Arc::new(AtomicUsize::new(0));
+    let work = move || {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // Out of descriptors: a moment later there may be some.
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            while at_once.load(Ordering::Acquire) >= MOST_AT_ONCE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            at_once.fetch_add(1, Ordering::AcqRel);
+            let (answering, finished) = (answering.clone(), at_once.clone());
+            let work = move || {
+                let _ = converse(&answering, stream);
+                finished.fetch_sub(1, Ordering::AcqRel);
+            };
+            if std::thread::Builder::new().name("shim".to_string()).stack_size(2 << 20).spawn(work).is_err() {
+                at_once.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    };
+    std::thread::Builder::new().name("control".to_string()).spawn(work).map(drop)
+}
+
+fn converse(answering: &Answering, mut stream: UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let question = match Question::read(&mut stream) {
+        Ok(question) => question,
+        Err(error) => {
+            let data = serde_json::json!({ "problem": error.to_string() });
+            answering.recorder.record(
+                "control.garbage",
+                "something that is no question came to the control socket",
+                &data,
+            );
+            return Err(error);
+        }
+    };
+    let answer = answer(&answering.policy, &answering.context, &question);
+    if let Answer::Deny(line) = &answer {
+        let argv: Vec<_> = question.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        let rule = line.split_once("(rule ").and_then(|(_, rest)| rest.split_once(')')).map(|(rule, _)| rule);
+        let data = serde_json::json!({
+            "argv": argv,
+            "folder": String::from_utf8_lossy(&question.folder),
+            "rule": rule,
+            "reason": line,
+        });
+        answering.recorder.record("deny.shim", line, &data);
+    }
+    answer.write(&mut stream)
+}

@@ -1,0 +1,529 @@
+//! A program start: what it is, whether it may be, and whether it really became that.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::identity::{self, Executable, Identity, Kind};
+use super::supervisor::{Ask, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of};
+use super::{explain, wire};
+use crate::command::{Access, Analysis, Context, Folder, Request};
+use crate::decide::{Verdict, judge};
+use crate::policy::{Action, Policy};
+use crate::sys::ptrace::{self, Change};
+use crate::sys::seccomp::{Notification, Reply};
+
+/// Longest path.
+const LONGEST_PATH: usize = 4096;
+/// Environment beyond this is refused; the kernel's own bound is about the same.
+const LONGEST_ENVIRONMENT: usize = 8 << 20;
+
+/// A program start as it was asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Start {
+    /// The path as given.
+    path: Vec<u8>,
+    argv: Vec<Vec<u8>>,
+    environment: Vec<(Vec<u8>, Vec<u8>)>,
+    folder: PathBuf,
+    /// The file and its interpreters.
+    chain: Vec<Executable>,
+}
+
+/// What a thread should be when its exec is done.
+#[derive(Debug, Clone)]
+pub(super) struct Expected {
+    identity: Identity,
+    command_line: Vec<u8>,
+    environment: Vec<(Vec<u8>, Vec<u8>)>,
+    folder: PathBuf,
+}
+
+/// A start that waits for a person.
+pub(super) struct Pending {
+    notification: Notification,
+    start: Start,
+    verdict: Verdict,
+}
+
+/// Starts that were allowed before: the same files, words, folder and variables need no second judgement.
+#[derive(Default)]
+pub(super) struct Cache {
+    allowed: HashSet<u64>,
+    keys: RandomState,
+}
+
+/// More remembered answers than that are a flood.
+const MOST_CACHED: usize = 50_000;
+
+impl Cache {
+    fn key(&self, start: &Start) -> u64 {
+        let mut hasher = self.keys.build_hasher();
+        start.path.hash(&mut hasher);
+        start.argv.hash(&mut hasher);
+        start.environment.hash(&mut hasher);
+        start.folder.hash(&mut hasher);
+        for file in &start.chain {
+            file.judged_path().hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+/// Programs whose copies are recognised: those the policy speaks of, git, shells, and what runs other programs.
+pub(super) fn recognised_names(policy: &Policy) -> Vec<String> {
+    let of_rules = policy.rules.iter().flat_map(|rule| &rule.when.programs).map(|pattern| pattern.as_str());
+    let plain = of_rules.filter(|name| !name.contains(['*', '?', '[', '/'])).map(str::to_string);
+    let always = ["git", "sh", "bash", "dash", "zsh", "env", "busybox", "xargs", "python3", "perl"];
+    let mut names: Vec<String> = plain.chain(always.map(str::to_string)).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[derive(Serialize)]
+struct ExecData<'a> {
+    pid: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<i32>,
+    path: Cow<'a, str>,
+    argv: Vec<Cow<'a, str>>,
+    folder: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interpreter: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copy_of: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instead: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ancestors: Vec<String>,
+}
+
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+impl Start {
+    fn data(&self, pid: i32, verdict: Option<&Verdict>) -> ExecData<'_> {
+        ExecData {
+            pid,
+            parent: parent_of(pid),
+            path: text(self.chain.first().map_or(&self.path, |file| &file.path)),
+            argv: self.argv.iter().map(|word| text(word)).collect(),
+            folder: text(self.folder.as_os_str().as_bytes()),
+            interpreter: self.chain.get(1).map(|file| text(&file.path)),
+            copy_of: self.chain.iter().find_map(|file| file.copy_of.as_deref()).map(text),
+            rule: None,
+            reason: None,
+            instead: None,
+            ancestors: verdict.map(|_| ancestors(pid)).unwrap_or_default(),
+        }
+    }
+
+    /// What the kernel makes of it: the program at the end of the interpreters, with the arguments they add.
+    fn becomes(&self) -> (Identity, Vec<Vec<u8>>) {
+        let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
+        let mut name = self.path.clone();
+        let mut identity = Identity { device: 0, inode: 0 };
+        for file in &self.chain {
+            identity = file.identity;
+            if let Kind::Script(interpreter, argument) = &file.kind {
+                let mut words = vec![interpreter.clone()];
+                words.extend(argument.clone());
+                words.push(name.clone());
+                words.extend(argv.drain(..).skip(1));
+                argv = words;
+                name.clone_from(interpreter);
+            }
+        }
+        (identity, argv)
+    }
+
+    /// Every way the start can be read: the file as it was called, and each interpreter with its script.
+    fn readings(&self) -> Vec<(Vec<Vec<u8>>, Vec<u8>)> {
+        let mut readings = Vec::new();
+        let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
+        let mut name = self.path.clone();
+        for file in &self.chain {
+            if argv.first().is_none_or(Vec::is_empty) {
+                argv[0].clone_from(&name);
+            }
+            match &file.kind {
+                Kind::Program => readings.push((argv.clone(), file.judged_path().to_vec())),
+                Kind::Script(interpreter, argument) => {
+                    // A script never learns the name it was called by: the kernel passes its path.
+                    argv[0].clone_from(&name);
+                    readings.push((argv.clone(), file.judged_path().to_vec()));
+                    let mut words = vec![interpreter.clone()];
+                    words.extend(argument.clone());
+                    words.append(&mut argv);
+                    argv = words;
+                    name.clone_from(interpreter);
+                }
+            }
+        }
+        readings
+    }
+}
+
+/// The names of the processes above one, nearest first.
+fn ancestors(pid: i32) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut next = parent_of(pid);
+    while let Some(parent) = next.filter(|&parent| parent > 1 && names.len() < 16) {
+        let Ok(name) = std::fs::read(format!("/proc/{parent}/comm")) else { break };
+        names.push(format!("{} ({parent})", text(name.trim_ascii_end())));
+        next = parent_of(parent);
+    }
+    names
+}
+
+impl Supervisor {
+    /// Answers an exec; `None` when the answer comes later.
+    pub(super) fn exec(&mut self, notification: &Notification) -> Option<Reply> {
+        self.busy();
+        let start = match self.read_start(notification) {
+            Ok(start) => start,
+            // The kernel would say the same: no such file, a folder, a loop of links, too much.
+            Err(error) => return Some(self.failed_start(notification, &error)),
+        };
+        if start.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
+            // The shim asks by itself, and what it then starts comes here again.
+            return Some(self.admit(notification, &start, false));
+        }
+        let key = self.cache.key(&start);
+        if self.cache.allowed.contains(&key) {
+            return Some(self.admit(notification, &start, true));
+        }
+        let verdict = self.judge_start(&start);
+        match verdict.action() {
+            Action::Allow => {
+                if self.cache.allowed.len() >= MOST_CACHED {
+                    self.cache.allowed.clear();
+                }
+                self.cache.allowed.insert(key);
+                Some(self.admit(notification, &start, true))
+            }
+            Action::Deny => Some(self.deny_start(notification, &start, &verdict)),
+            Action::Ask if self.always.contains(&verdict.cause.rule) => {
+                Some(self.admit(notification, &start, true))
+            }
+            Action::Ask => self.ask(Pending { notification: *notification, start, verdict }),
+        }
+    }
+
+    fn failed_start(&mut self, notification: &Notification, error: &io::Error) -> Reply {
+        let errno = error.raw_os_error().unwrap_or(libc::EACCES);
+        // What could not be read of the process itself cannot be judged.
+        if matches!(errno, libc::EPERM | libc::ESRCH | libc::EFAULT) {
+            self.refuse(
+                "deny.exec",
+                notification.tid,
+                "a program start that cannot be read",
+                "sandbox.unreadable",
+                "What cannot be looked at is not started.",
+            );
+            return Reply::Error(libc::EACCES);
+        }
+        Reply::Error(errno)
+    }
+
+    fn read_start(&mut self, notification: &Notification) -> io::Result<Start> {
+        let tid = notification.tid;
+        let [a, b, c, d, e, _] = notification.arguments;
+        let is_at = i64::from(notification.number) == libc::SYS_execveat;
+        let (path, argv, environment) = if is_at { (b, c, d) } else { (a, b, c) };
+        self.remote.attach(tid);
+        let limit = self.setting.policy.command_limits().bytes;
+        let path = self.remote.string(path, LONGEST_PATH)?;
+        let argv = self.remote.strings(argv, limit)?;
+        let environment = self.remote.variables(environment, LONGEST_ENVIRONMENT, wire::is_relevant)?;
+        if path == CANARY_PROGRAM.as_bytes() {
+            return Err(io::Error::from_raw_os_error(libc::EACCES));
+        }
+        let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        let chain = if is_at && path.is_empty() && e as i32 & libc::AT_EMPTY_PATH != 0 {
+            self.identities.executed_descriptor(tid, &folder, a as i32)?
+        } else if is_at && a as i32 != libc::AT_FDCWD && path.first() != Some(&b'/') {
+            let base = std::fs::read_link(format!("/proc/{tid}/fd/{}", a as i32))?;
+            self.identities.executed(tid, &base, &path)?
+        } else {
+            self.identities.executed(tid, &folder, &path)?
+        };
+        Ok(Start { path, argv, environment, folder, chain })
+    }
+
+    fn judge_start(&self, start: &Start) -> Verdict {
+        let mut worst: Option<Verdict> = None;
+        for (argv, resolved) in start.readings() {
+            let context = Context {
+                folder: Folder::from_absolute(start.folder.as_os_str().as_bytes()),
+                environment: start.environment.clone(),
+                resolved: Some(resolved),
+                ..self.setting.context.clone()
+            };
+            let (verdict, analysis) = judge(&self.setting.policy, &Request::Argv(argv), &context);
+            let verdict = self.with_place_hint(verdict, &analysis);
+            if worst.as_ref().is_none_or(|known| verdict.action() > known.action()) {
+                worst = Some(verdict);
+            }
+        }
+        worst.unwrap_or_else(|| Verdict::bad_question("no program"))
+    }
+
+    /// Without mounts of its own a run cannot write to `/tmp`: said before the program finds out.
+    fn with_place_hint(&self, verdict: Verdict, analysis: &Analysis) -> Verdict {
+        if self.setting.has_view || verdict.action() != Action::Allow {
+            return verdict;
+        }
+        let usual = [Path::new("/tmp"), Path::new("/var/tmp"), Path::new("/dev/shm")];
+        let is_foreign = |path: &Path| {
+            usual.iter().any(|place| path.starts_with(place))
+                && !super::supervisor::is_below(path, &self.setting.writable)
+        };
+        let writes = analysis.intents.iter().enumerate().find_map(|(index, intent)| {
+            let path = intent.paths.iter().find(|used| {
+                used.access == Access::Write && is_foreign(Path::new(std::ffi::OsStr::from_bytes(&used.path)))
+            })?;
+            Some((index, path))
+        });
+        match writes {
+            None => verdict,
+            Some((index, path)) => Verdict::outside_temporary_folder(analysis, index, &text(&path.path)),
+        }
+    }
+
+    /// Lets a start go on, watched to its end.
+    fn admit(&mut self, notification: &Notification, start: &Start, verify: bool) -> Reply {
+        let (identity, argv) = start.becomes();
+        if self.setting.verify && verify {
+            if ptrace::watch_exec(notification.tid).is_err() {
+                self.refuse(
+                    "deny.exec",
+                    notification.tid,
+                    "a program start that cannot be verified",
+                    "sandbox.unverified",
+                    "What cannot be watched is not started.",
+                );
+                return Reply::Error(libc::EACCES);
+            }
+            self.expected.retain(|(tid, _)| *tid != notification.tid);
+            self.expected.push((
+                notification.tid,
+                Expected {
+                    identity,
+                    command_line: command_line(&argv),
+                    environment: start.environment.clone(),
+                    folder: start.folder.clone(),
+                },
+            ));
+        }
+        self.counts.starts += 1;
+        self.setting.recorder.record("exec", &line(&start.argv), &start.data(notification.tid, None));
+        Reply::Continue
+    }
+
+    fn deny_start(&mut self, notification: &Notification, start: &Start, verdict: &Verdict) -> Reply {
+        self.record_denial(notification.tid, start, verdict);
+        // The words reach the agent before the errno does.
+        explain::tell(notification.tid, &verdict.refusal_line());
+        Reply::Error(libc::EACCES)
+    }
+
+    fn record_denial(&mut self, pid: i32, start: &Start, verdict: &Verdict) {
+        self.counts.refusals += 1;
+        let data = ExecData {
+            rule: Some(&verdict.cause.rule),
+            reason: Some(&verdict.cause.reason),
+            instead: Some(&verdict.cause.instead),
+            ..start.data(pid, Some(verdict))
+        };
+        self.setting.recorder.record("deny.exec", &verdict.refusal_line(), &data);
+    }
+
+    /// Asks a person in a thread of its own, one question at a time.
+    fn ask(&mut self, pending: Pending) -> Option<Reply> {
+        let Some(mut asker) = self.setting.asker.take() else {
+            if self.is_asking() {
+                self.waiting_asks.push(pending);
+                return None;
+            }
+            let Pending { notification, start, verdict } = pending;
+            return Some(self.deny_start(&notification, &start, &verdict));
+        };
+        self.asking = true;
+        let (sender, wake) = self.later();
+        let work = move || {
+            let choice = asker.ask(&pending.verdict);
+            let id = pending.notification.id;
+            let result = LaterResult::Chosen(Box::new(pending), choice, Some(asker));
+            let _ = sender.send(Later { id, result });
+            let _ = wake.write(1);
+        };
+        if std::thread::Builder::new().name("ask".to_string()).spawn(work).is_err() {
+            self.asking = false;
+        }
+        None
+    }
+
+    fn is_asking(&self) -> bool {
+        self.asking
+    }
+
+    /// A person has answered.
+    pub(super) fn chosen(&mut self, pending: Pending, choice: Choice, asker: Option<Box<dyn Ask>>) {
+        self.setting.asker = asker;
+        self.asking = false;
+        let Pending { notification, start, verdict } = pending;
+        let said = match choice {
+            Choice::Once => "once",
+            Choice::Always => "always",
+            Choice::Deny => "no",
+        };
+        let data = serde_json::json!({ "answer": said, "rule": verdict.cause.rule });
+        self.setting.recorder.record(
+            "answer",
+            &format!("a person said {said}: {}", line(&start.argv)),
+            &data,
+        );
+        let reply = match choice {
+            Choice::Deny => self.deny_start(&notification, &start, &verdict),
+            Choice::Always => {
+                self.always.push(verdict.cause.rule.clone());
+                self.admit(&notification, &start, true)
+            }
+            Choice::Once => self.admit(&notification, &start, true),
+        };
+        self.reply(notification.id, reply);
+        for waiting in std::mem::take(&mut self.waiting_asks) {
+            let id = waiting.notification.id;
+            let reply = if self.always.contains(&waiting.verdict.cause.rule) {
+                Some(self.admit(&waiting.notification, &waiting.start, true))
+            } else {
+                self.ask(waiting)
+            };
+            if let Some(reply) = reply {
+                self.reply(id, reply);
+            }
+        }
+    }
+
+    /// A watched thread has stopped or ended.
+    pub(super) fn changed(&mut self, pid: i32, change: Change) {
+        match change {
+            Change::Exec(former) => {
+                let at = self.expected.iter().position(|(tid, _)| *tid == former);
+                let expected = at.map(|at| self.expected.swap_remove(at).1);
+                if self.is_as_expected(pid, expected.as_ref()) {
+                    let _ = ptrace::detach(pid, 0);
+                } else {
+                    let _ = nix::sys::signal::kill(
+                        nix::unistd::Pid::from_raw(pid),
+                        nix::sys::signal::Signal::SIGKILL,
+                    );
+                    let _ = ptrace::detach(pid, 0);
+                }
+            }
+            Change::Stop(signal) => {
+                // The exec failed, or a signal came first.
+                self.expected.retain(|(tid, _)| *tid != pid);
+                let _ = ptrace::detach(pid, signal);
+            }
+            Change::Exit => self.expected.retain(|(tid, _)| *tid != pid),
+        }
+    }
+
+    /// The second look, at a program that has started and not yet run: what it is now cannot change any more.
+    fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
+        let actual = identity::running(pid).and_then(|(identity, path)| {
+            Ok((identity, path, std::fs::read(format!("/proc/{pid}/cmdline"))?))
+        });
+        let Ok((identity, path, command_line)) = actual else {
+            self.refuse(
+                "deny.exec",
+                pid,
+                "a program that cannot be looked at",
+                "sandbox.unreadable",
+                "What cannot be looked at does not run.",
+            );
+            return false;
+        };
+        if let Some(expected) = expected
+            && expected.identity == identity
+            && expected.command_line == command_line
+        {
+            return true;
+        }
+        let argv: Vec<Vec<u8>> = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
+        let argv = argv[..argv.len().saturating_sub(1)].to_vec();
+        let start = Start {
+            path: path.clone(),
+            environment: expected.map(|expected| expected.environment.clone()).unwrap_or_default(),
+            folder: expected
+                .map(|expected| expected.folder.clone())
+                .or_else(|| folder_of(pid))
+                .unwrap_or_default(),
+            chain: vec![Executable { identity, path, copy_of: None, kind: Kind::Program }],
+            argv,
+        };
+        let verdict = self.judge_start(&start);
+        if verdict.action() == Action::Allow {
+            self.setting.recorder.record(
+                "exec.changed",
+                &format!("became something else than it asked for: {}", line(&start.argv)),
+                &start.data(pid, None),
+            );
+            return true;
+        }
+        self.record_denial(pid, &start, &verdict);
+        false
+    }
+}
+
+/// The bytes that `/proc/PID/cmdline` shows.
+fn command_line(argv: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(argv.iter().map(|word| word.len() + 1).sum());
+    for word in argv {
+        bytes.extend_from_slice(word);
+        bytes.push(0);
+    }
+    bytes
+}
+
+/// A command as one line, for people; a very long one is cut.
+fn line(argv: &[Vec<u8>]) -> String {
+    const LONGEST: usize = 400;
+    let mut line = String::new();
+    for word in argv {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        let word = text(word);
+        if word.is_empty()
+            || word.contains(|c: char| c.is_whitespace() || c.is_control() || "'\"\\$`".contains(c))
+        {
+            line.push_str(&format!("{word:?}"));
+        } else {
+            line.push_str(&word);
+        }
+        if line.len() > LONGEST {
+            let mut end = LONGEST;
+            while !line.is_char_boundary(end) {
+                end -= 1;
+            }
+            line.truncate(end);
+            line.push('…');
+            break;
+        }
+    }
+    line
+}

@@ -1,0 +1,315 @@
+//! Which program a file really is: through links, copies, scripts and descriptors.
+
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::sys::fs::{Walk, open_in};
+
+/// A file, by what the kernel knows it by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Identity {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+/// A file's state: when any of this changes, what was found out about it is looked up again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// What is executed when a file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A program for the machine.
+    Program,
+    /// A text for an interpreter, with the one argument its first line gives.
+    Script(Vec<u8>, Option<Vec<u8>>),
+}
+
+/// A file that somebody wants to execute.
+#[derive(Debug, Clone)]
+pub(super) struct Executable {
+    pub(super) identity: Identity,
+    /// Where it really lies; `memfd:NAME` when it lies nowhere.
+    pub(super) path: Vec<u8>,
+    /// The known program it is a copy of.
+    pub(super) copy_of: Option<Vec<u8>>,
+    pub(super) kind: Kind,
+}
+
+impl Executable {
+    /// The path it is judged by.
+    pub(super) fn judged_path(&self) -> &[u8] {
+        self.copy_of.as_deref().unwrap_or(&self.path)
+    }
+}
+
+/// Finds out, and remembers.
+pub(super) struct Identities {
+    facts: HashMap<Identity, (State, Option<Vec<u8>>, Kind)>,
+    known: Option<Known>,
+    /// Names of programs that copies are recognised of.
+    names: Vec<String>,
+    /// Folders they are looked for in.
+    folders: Vec<PathBuf>,
+    /// Where the agent can put copies.
+    writable: Vec<PathBuf>,
+    /// The root of the run's own mounts, once it is known; `None` where the machine's is shared.
+    root: Option<OwnedFd>,
+    has_view: bool,
+}
+
+/// Programs by size.
+struct Known(HashMap<u64, Vec<PathBuf>>);
+
+/// More remembered files than that are a flood.
+const MOST_FACTS: usize = 10_000;
+/// Interpreters of interpreters that the kernel follows.
+const MOST_INTERPRETERS: usize = 5;
+/// Bytes of a first line the kernel looks at.
+const FIRST_LINE: usize = 256;
+
+/// Where programs usually lie.
+const USUAL_FOLDERS: [&str; 7] =
+    ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/git-core"];
+
+impl Identities {
+    pub(super) fn new(names: Vec<String>, writable: Vec<PathBuf>, has_view: bool) -> Self {
+        let folders = USUAL_FOLDERS.iter().map(PathBuf::from).collect();
+        Self { facts: HashMap::new(), known: None, names, folders, writable, root: None, has_view }
+    }
+
+    /// The file that a path leads a thread to, with every interpreter down to a program: the file first.
+    pub(super) fn executed(&mut self, tid: i32, folder: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
+        let fd = self.open(tid, folder, path)?;
+        self.with_interpreters(tid, folder, fd)
+    }
+
+    /// The same for an open descriptor of a thread (`execveat` with an empty path).
+    pub(super) fn executed_descriptor(
+        &mut self,
+        tid: i32,
+        folder: &Path,
+        number: i32,
+    ) -> io::Result<Vec<Executable>> {
+        let fd = open_plain(Path::new(&format!("/proc/{tid}/fd/{number}")))?;
+        self.with_interpreters(tid, folder, fd)
+    }
+
+    fn with_interpreters(&mut self, tid: i32, folder: &Path, fd: OwnedFd) -> io::Result<Vec<Executable>> {
+        let mut chain = vec![self.look_at(&fd)?];
+        while let Some(Executable { kind: Kind::Script(interpreter, _), .. }) = chain.last() {
+            if chain.len() > MOST_INTERPRETERS {
+                return Err(io::Error::from_raw_os_error(libc::ELOOP));
+            }
+            let interpreter = interpreter.clone();
+            let fd = self.open(tid, folder, &interpreter)?;
+            chain.push(self.look_at(&fd)?);
+        }
+        Ok(chain)
+    }
+
+    /// Opens what a path means to a thread, without opening the file itself.
+    pub(super) fn open(&mut self, tid: i32, folder: &Path, path: &[u8]) -> io::Result<OwnedFd> {
+        if path.is_empty() {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        let full = folder.join(OsStr::from_bytes(path));
+        if let Some(magic) = magic_path(tid, full.as_os_str().as_bytes()) {
+            return open_plain(&magic);
+        }
+        if !self.has_view {
+            return open_plain(&full);
+        }
+        let root = match &self.root {
+            Some(root) => root,
+            None => self.root.insert(open_plain(Path::new(&format!("/proc/{tid}/root")))?),
+        };
+        let text = CString::new(full.into_os_string().into_vec())?;
+        open_in(root.as_fd(), &text, Walk::InRoot, true)
+    }
+
+    /// What a file is.
+    pub(super) fn look_at(&mut self, fd: &OwnedFd) -> io::Result<Executable> {
+        let metadata = File::from(fd.try_clone()?).metadata()?;
+        if !metadata.is_file() || metadata.mode() & 0o111 == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EACCES));
+        }
+        let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
+        let state = State {
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        };
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
+        if let Some((known, copy_of, kind)) = self.facts.get(&identity)
+            && *known == state
+        {
+            return Ok(Executable { identity, path, copy_of: copy_of.clone(), kind: kind.clone() });
+        }
+        let mut file = match File::open(&link) {
+            Ok(file) => file,
+            // A program that may be executed but not read: the kernel can, we cannot; it is judged by its name.
+            Err(_) => return Ok(Executable { identity, path, copy_of: None, kind: Kind::Program }),
+        };
+        let kind = kind_of(&mut file)?;
+        let copy_of =
+            if self.may_be_copy(&path) { self.original_of(&mut file, state.size, &path) } else { None };
+        if self.facts.len() >= MOST_FACTS {
+            self.facts.clear();
+        }
+        self.facts.insert(identity, (state, copy_of.clone(), kind.clone()));
+        Ok(Executable { identity, path, copy_of, kind })
+    }
+
+    /// Whether the agent could have put the file there.
+    fn may_be_copy(&self, path: &[u8]) -> bool {
+        let path = Path::new(OsStr::from_bytes(path));
+        !path.is_absolute() || self.writable.iter().any(|root| path.starts_with(root))
+    }
+
+    /// The known program with the same content.
+    fn original_of(&mut self, file: &mut File, size: u64, own: &[u8]) -> Option<Vec<u8>> {
+        let known = self.known.get_or_insert_with(|| Known::look(&self.names, &self.folders));
+        let candidates = known.0.get(&size)?;
+        let candidate = candidates.iter().find(|candidate| {
+            candidate.as_os_str().as_bytes() != own
+                && File::open(candidate).is_ok_and(|mut original| is_same_content(file, &mut original))
+        });
+        candidate.map(|path| path.as_os_str().as_bytes().to_vec())
+    }
+}
+
+impl Known {
+    fn look(names: &[String], folders: &[PathBuf]) -> Self {
+        let mut by_size: HashMap<u64, Vec<PathBuf>> = HashMap::new();
+        let in_folders = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+        for path in in_folders.chain(loaders()) {
+            if let Ok(found) = std::fs::metadata(&path)
+                && found.is_file()
+            {
+                by_size.entry(found.len()).or_default().push(path);
+            }
+        }
+        Self(by_size)
+    }
+}
+
+/// The dynamic loader, which runs whatever file it is given.
+fn loaders() -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir("/lib64") else { return Vec::new() };
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.to_string_lossy().contains("/ld-"))
+        .collect()
+}
+
+/// `memfd:NAME` for a file that has no place, the path otherwise.
+fn nameless(link: Vec<u8>) -> Vec<u8> {
+    let Some(rest) = link.strip_prefix(b"/memfd:") else { return link };
+    let name = rest.strip_suffix(b" (deleted)").unwrap_or(rest);
+    // A slash in the name would make the part behind it look like a program's.
+    let name: Vec<u8> = name.iter().map(|&byte| if byte == b'/' { b'_' } else { byte }).collect();
+    [b"memfd:".as_slice(), &name].concat()
+}
+
+fn open_plain(path: &Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file =
+        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)?;
+    Ok(file.into())
+}
+
+/// Paths that mean something else to every process, as they are for this thread: seen from outside.
+fn magic_path(tid: i32, path: &[u8]) -> Option<PathBuf> {
+    let rest =
+        ["/proc/self/", "/proc/thread-self/"].iter().find_map(|prefix| path.strip_prefix(prefix.as_bytes()));
+    let inner = match (rest, path.strip_prefix(b"/dev/fd/")) {
+        (Some(rest), _) => rest.to_vec(),
+        (None, Some(number)) => [b"fd/".as_slice(), number].concat(),
+        (None, None) => return None,
+    };
+    let mut outer = format!("/proc/{tid}/").into_bytes();
+    outer.extend_from_slice(&inner);
+    Some(PathBuf::from(std::ffi::OsString::from_vec(outer)))
+}
+
+fn kind_of(file: &mut File) -> io::Result<Kind> {
+    let mut head = [0u8; FIRST_LINE];
+    let mut got = 0;
+    while got < head.len() {
+        match file.read(&mut head[got..])? {
+            0 => break,
+            more => got += more,
+        }
+    }
+    Ok(script_of(&head[..got])
+        .map_or(Kind::Program, |(interpreter, argument)| Kind::Script(interpreter, argument)))
+}
+
+/// The interpreter and its argument that a first line names, as the kernel reads it.
+fn script_of(head: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+    let line = head.strip_prefix(b"#!")?;
+    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let line = line.trim_ascii();
+    let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
+    let (interpreter, rest) = line.split_at(end);
+    if interpreter.is_empty() {
+        return None;
+    }
+    let argument = rest.trim_ascii();
+    Some((interpreter.to_vec(), (!argument.is_empty()).then(|| argument.to_vec())))
+}
+
+fn is_same_content(a: &mut File, b: &mut File) -> bool {
+    use std::io::Seek;
+    let (mut left, mut right) = ([0u8; 65536], [0u8; 65536]);
+    if a.rewind().is_err() || b.rewind().is_err() {
+        return false;
+    }
+    loop {
+        let (Ok(got), Ok(other)) = (read_full(a, &mut left), read_full(b, &mut right)) else { return false };
+        if left[..got] != right[..other] {
+            return false;
+        }
+        if got < left.len() {
+            return true;
+        }
+    }
+}
+
+fn read_full(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
+    let mut got = 0;
+    while got < into.len() {
+        match file.read(&mut into[got..])? {
+            0 => break,
+            more => got += more,
+        }
+    }
+    Ok(got)
+}
+
+/// The program a process is now.
+pub(super) fn running(pid: i32) -> io::Result<(Identity, Vec<u8>)> {
+    let link = format!("/proc/{pid}/exe");
+    let metadata = std::fs::metadata(&link)?;
+    let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
+    Ok((Identity { device: metadata.dev(), inode: metadata.ino() }, path))
+}
+
+/// The identity of a file.
+pub(super) fn of_file(path: &Path) -> Option<Identity> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some(Identity { device: metadata.dev(), inode: metadata.ino() })
+}

@@ -1,0 +1,225 @@
+//! Metadata of files (mode, owner, times, extended attributes), which Landlock does not cover.
+//!
+//! Only where the run has no mounts of its own. The object is opened for looking at, once; it is judged by where it
+//! lies; and the change is made through that descriptor, with the agent's rights. Swapping the path meanwhile changes
+//! nothing.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use super::network::open_below;
+use super::supervisor::{Supervisor, folder_of};
+use crate::sys::seccomp::{Notification, Reply};
+use crate::sys::{fs, process};
+
+const LONGEST_PATH: usize = 4096;
+const LONGEST_NAME: usize = 255;
+const LONGEST_VALUE: usize = 64 << 10;
+
+/// Where a call's object is.
+struct Object {
+    /// A descriptor the path starts from (or the object itself, without a path).
+    descriptor: Option<i32>,
+    /// The address of the path; `None` for calls on descriptors.
+    path: Option<u64>,
+    follow: bool,
+    /// An empty path means the descriptor.
+    may_be_empty: bool,
+}
+
+impl Object {
+    fn path(path: u64, follow: bool) -> Self {
+        Self { descriptor: None, path: Some(path), follow, may_be_empty: false }
+    }
+
+    fn descriptor(number: u64) -> Self {
+        Self { descriptor: Some(number as i32), path: None, follow: true, may_be_empty: true }
+    }
+
+    fn at(folder: u64, path: u64, flags: u64) -> Self {
+        let flags = flags as i32;
+        Self {
+            descriptor: Some(folder as i32),
+            path: Some(path),
+            follow: flags & libc::AT_SYMLINK_NOFOLLOW == 0,
+            may_be_empty: flags & libc::AT_EMPTY_PATH != 0,
+        }
+    }
+}
+
+/// What is to be changed.
+enum Change {
+    Mode(u32),
+    Owner(u32, u32),
+    Times(Option<[(i64, i64); 2]>),
+    SetAttribute { name: CString, value: Vec<u8>, flags: i32 },
+    RemoveAttribute(CString),
+}
+
+impl Supervisor {
+    /// Answers a call that changes metadata, by making it.
+    pub(super) fn metadata(&mut self, notification: &Notification, call: &'static str) -> Reply {
+        self.remote.attach(notification.tid);
+        let made = self.read_change(notification, call).and_then(|(object, change)| {
+            let fd = self.open_object(notification.tid, &object)?;
+            Ok((fd, change))
+        });
+        let (fd, change) = match made {
+            Ok(made) => made,
+            Err(error) => return Reply::Error(error.raw_os_error().unwrap_or(libc::EPERM)),
+        };
+        if !self.is_own(fd.as_fd()) && !self.is_nobodys(fd.as_fd()) {
+            let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+            self.refuse(
+                "deny.metadata",
+                notification.tid,
+                &format!("{call} of {}", path.display()),
+                "sandbox.metadata",
+                "It lies outside the task's own folders.",
+            );
+            return Reply::Error(libc::EPERM);
+        }
+        match apply(fd.as_fd(), change) {
+            Ok(()) => Reply::Value(0),
+            Err(error) => Reply::Error(error.raw_os_error().unwrap_or(libc::EPERM)),
+        }
+    }
+
+    /// Pipes, sockets, memory files: no path leads to them, so nobody else has them by one.
+    fn is_nobodys(&self, fd: BorrowedFd<'_>) -> bool {
+        let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) else { return false };
+        let text = path.to_string_lossy();
+        text.starts_with("/memfd:") || !text.starts_with('/')
+    }
+
+    fn read_change(&mut self, notification: &Notification, call: &str) -> io::Result<(Object, Change)> {
+        let [a, b, c, d, e, f] = notification.arguments;
+        Ok(match call {
+            "chmod" => (Object::path(a, true), Change::Mode(b as u32)),
+            "fchmod" => (Object::descriptor(a), Change::Mode(b as u32)),
+            "fchmodat" => (Object::at(a, b, 0), Change::Mode(c as u32)),
+            "fchmodat2" => (Object::at(a, b, d), Change::Mode(c as u32)),
+            "chown" => (Object::path(a, true), Change::Owner(b as u32, c as u32)),
+            "lchown" => (Object::path(a, false), Change::Owner(b as u32, c as u32)),
+            "fchown" => (Object::descriptor(a), Change::Owner(b as u32, c as u32)),
+            "fchownat" => (Object::at(a, b, e), Change::Owner(c as u32, d as u32)),
+            "utime" => (Object::path(a, true), Change::Times(self.seconds(b)?)),
+            "utimes" => (Object::path(a, true), Change::Times(self.microseconds(b)?)),
+            "futimesat" if b == 0 => (Object::descriptor(a), Change::Times(self.microseconds(c)?)),
+            "futimesat" => (Object::at(a, b, 0), Change::Times(self.microseconds(c)?)),
+            "utimensat" if b == 0 => (Object::descriptor(a), Change::Times(self.nanoseconds(c)?)),
+            "utimensat" => (Object::at(a, b, d), Change::Times(self.nanoseconds(c)?)),
+            "setxattr" => (Object::path(a, true), self.attribute(b, c, d, e)?),
+            "lsetxattr" => (Object::path(a, false), self.attribute(b, c, d, e)?),
+            "fsetxattr" => (Object::descriptor(a), self.attribute(b, c, d, e)?),
+            "removexattr" => (Object::path(a, true), Change::RemoveAttribute(self.name(b)?)),
+            "lremovexattr" => (Object::path(a, false), Change::RemoveAttribute(self.name(b)?)),
+            "fremovexattr" => (Object::descriptor(a), Change::RemoveAttribute(self.name(b)?)),
+            "setxattrat" => {
+                // struct xattr_args { u64 value; u32 size; u32 flags; }
+                let raw = self.remote.bytes(e, (f as usize).clamp(16, 16))?;
+                let number = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+                let value = u64::from(number(0)) | u64::from(number(4)) << 32;
+                (Object::at(a, b, c), self.attribute(d, value, u64::from(number(8)), u64::from(number(12)))?)
+            }
+            "removexattrat" => (Object::at(a, b, c), Change::RemoveAttribute(self.name(d)?)),
+            _ => return Err(io::Error::from_raw_os_error(libc::ENOSYS)),
+        })
+    }
+
+    fn open_object(&mut self, tid: i32, object: &Object) -> io::Result<OwnedFd> {
+        let path = match object.path {
+            Some(address) => self.remote.string(address, LONGEST_PATH)?,
+            None => Vec::new(),
+        };
+        let number = object.descriptor.filter(|&number| number != libc::AT_FDCWD || path.is_empty());
+        if path.is_empty() {
+            return match number {
+                Some(number) if object.may_be_empty && number != libc::AT_FDCWD => {
+                    process::descriptor_of(process::thread_fd(tid)?.as_fd(), number)
+                }
+                Some(_) if object.may_be_empty => {
+                    let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+                    self.identities.open(tid, Path::new("/"), folder.as_os_str().as_encoded_bytes())
+                }
+                _ => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+            };
+        }
+        if let Some(number) = number
+            && path.first() != Some(&b'/')
+        {
+            let folder = process::descriptor_of(process::thread_fd(tid)?.as_fd(), number)?;
+            return open_below(folder.as_fd(), &path, object.follow);
+        }
+        let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        if object.follow {
+            return self.identities.open(tid, &folder, &path);
+        }
+        let base = self.identities.open(tid, Path::new("/"), folder.as_os_str().as_encoded_bytes())?;
+        open_below(base.as_fd(), &path, false)
+    }
+
+    fn name(&mut self, address: u64) -> io::Result<CString> {
+        Ok(CString::new(self.remote.string(address, LONGEST_NAME)?)?)
+    }
+
+    fn attribute(&mut self, name: u64, value: u64, size: u64, flags: u64) -> io::Result<Change> {
+        if size as usize > LONGEST_VALUE {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        let name = self.name(name)?;
+        Ok(Change::SetAttribute {
+            name,
+            value: self.remote.bytes(value, size as usize)?,
+            flags: flags as i32,
+        })
+    }
+
+    fn pairs(&mut self, address: u64, scale: i64) -> io::Result<Option<[(i64, i64); 2]>> {
+        if address == 0 {
+            return Ok(None);
+        }
+        let raw = self.remote.bytes(address, 32)?;
+        let number = |index: usize| {
+            let mut bytes = [0u8; 8];
+            bytes.copy_from_slice(&raw[index * 8..index * 8 + 8]);
+            i64::from_ne_bytes(bytes)
+        };
+        let bad = || io::Error::from_raw_os_error(libc::EINVAL);
+        let scaled = |value: i64| if scale == 1 { Some(value) } else { value.checked_mul(scale) };
+        let pair = |index: usize| Some((number(index), scaled(number(index + 1))?));
+        Ok(Some([pair(0).ok_or_else(bad)?, pair(2).ok_or_else(bad)?]))
+    }
+
+    fn nanoseconds(&mut self, address: u64) -> io::Result<Option<[(i64, i64); 2]>> {
+        self.pairs(address, 1)
+    }
+
+    fn microseconds(&mut self, address: u64) -> io::Result<Option<[(i64, i64); 2]>> {
+        self.pairs(address, 1000)
+    }
+
+    fn seconds(&mut self, address: u64) -> io::Result<Option<[(i64, i64); 2]>> {
+        if address == 0 {
+            return Ok(None);
+        }
+        let raw = self.remote.bytes(address, 16)?;
+        let mut bytes = [[0u8; 8]; 2];
+        bytes[0].copy_from_slice(&raw[..8]);
+        bytes[1].copy_from_slice(&raw[8..]);
+        Ok(Some(bytes.map(|bytes| (i64::from_ne_bytes(bytes), 0))))
+    }
+}
+
+fn apply(fd: BorrowedFd<'_>, change: Change) -> io::Result<()> {
+    let through = || CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(io::Error::from);
+    match change {
+        Change::Mode(mode) => fs::chmod(fd, mode & 0o7777),
+        Change::Owner(uid, gid) => fs::chown(fd, uid, gid),
+        Change::Times(times) => fs::set_times(fd, times),
+        Change::SetAttribute { name, value, flags } => fs::set_xattr(&through()?, &name, &value, flags),
+        Change::RemoveAttribute(name) => fs::remove_xattr(&through()?, &name),
+    }
+}

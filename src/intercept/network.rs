@@ -1,0 +1,306 @@
+//! `connect`, `bind` and `listen`: the address is copied once, judged, and used by the supervisor itself on a duplicate of
+//! the caller's socket. The caller could change its memory meanwhile; it would change nothing.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::supervisor::{Later, LaterResult, Supervisor, folder_of, is_below};
+use crate::sys::fs::{Walk, is_on_readonly_mount, open_in};
+use crate::sys::seccomp::{Notification, Reply};
+use crate::sys::{process, socket};
+
+/// Ports of servers that the run itself has bound on loopback.
+#[derive(Debug, Default)]
+pub(super) struct Ports(Vec<u16>);
+
+/// The largest address the kernel takes.
+const LONGEST_ADDRESS: usize = 128;
+/// Connects that may wait at once; more are refused for the moment.
+const MOST_WAITING: usize = 256;
+
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// What an address leads to.
+enum Target {
+    /// A socket at a path, as the caller wrote it.
+    UnixPath(Vec<u8>),
+    /// A socket with a name that is no path, or none at all.
+    UnixAbstract,
+    Internet(SocketAddr),
+    /// Dissolves a connection.
+    Unspecified,
+    /// The kernel's routing tables, without subscriptions.
+    Route,
+    Other,
+}
+
+fn target(address: &[u8]) -> Option<Target> {
+    let body = address.get(2..).unwrap_or_default();
+    let port = || body.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes));
+    Some(match socket::family(address)? {
+        libc::AF_UNSPEC => Target::Unspecified,
+        libc::AF_UNIX => match body.first() {
+            None | Some(0) => Target::UnixAbstract,
+            Some(_) => Target::UnixPath(body.split(|&byte| byte == 0).next()?.to_vec()),
+        },
+        libc::AF_INET => {
+            let ip: [u8; 4] = *body.get(2..)?.first_chunk()?;
+            Target::Internet(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(ip)), port()?))
+        }
+        libc::AF_INET6 => {
+            let ip: [u8; 16] = *body.get(6..)?.first_chunk()?;
+            Target::Internet(SocketAddr::new(IpAddr::V6(Ipv6Addr::from(ip)), port()?))
+        }
+        libc::AF_NETLINK => {
+            let groups = body.get(6..)?.first_chunk::<4>()?;
+            if *groups == [0; 4] { Target::Route } else { Target::Other }
+        }
+        _ => Target::Other,
+    })
+}
+
+fn is_loopback(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),
+    }
+}
+
+/// Why a socket call is refused.
+type Refusal = (&'static str, &'static str);
+
+const UNIX_OUTSIDE: Refusal =
+    ("sandbox.unix", "Sockets outside the task's own folders lead to other programs of the user.");
+const UNIX_ABSTRACT: Refusal = ("sandbox.unix", "Abstract sockets lead to other programs of the user.");
+const NETWORK: Refusal = ("sandbox.network", "The policy grants no network there.");
+const FAMILY: Refusal = ("sandbox.network", "Sockets of this kind are not part of the task.");
+
+impl Supervisor {
+    fn socket_call(&mut self, notification: &Notification) -> io::Result<(OwnedFd, Vec<u8>)> {
+        let [number, address, length, ..] = notification.arguments;
+        let length = (length as u32) as usize;
+        if length > LONGEST_ADDRESS {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.remote.attach(notification.tid);
+        let address = self.remote.bytes(address, length)?;
+        let thread = process::thread_fd(notification.tid)?;
+        Ok((process::descriptor_of(thread.as_fd(), number as i32)?, address))
+    }
+
+    /// Answers a connect; `None` when the answer comes later.
+    pub(super) fn connect(&mut self, notification: &Notification) -> Option<Reply> {
+        let (fd, address) = match self.socket_call(notification) {
+            Ok(call) => call,
+            Err(error) => return Some(failed(&error)),
+        };
+        let Some(target) = target(&address) else { return Some(Reply::Error(libc::EINVAL)) };
+        match target {
+            Target::UnixPath(path) => self.connect_unix(notification, fd, &path),
+            Target::UnixAbstract => {
+                Some(self.refuse_socket(notification, "connect", "an abstract socket", UNIX_ABSTRACT))
+            }
+            Target::Internet(to) => {
+                let allowed =
+                    self.setting.loopback && is_loopback(to.ip()) && self.ports.0.contains(&to.port());
+                if is_loopback(to.ip()) && to.port() == self.setting.canary_port {
+                    // The canary: refused like everything, but nothing the agent did.
+                    return Some(Reply::Error(libc::EACCES));
+                }
+                if !allowed {
+                    return Some(self.refuse_socket(notification, "connect", &to.to_string(), NETWORK));
+                }
+                self.note("connect", notification.tid, &to.to_string());
+                self.connect_later(notification, fd, address, None)
+            }
+            Target::Unspecified => Some(done(socket::connect(fd.as_fd(), &address))),
+            Target::Route | Target::Other => {
+                Some(self.refuse_socket(notification, "connect", "another kind of socket", FAMILY))
+            }
+        }
+    }
+
+    fn connect_unix(&mut self, notification: &Notification, fd: OwnedFd, path: &[u8]) -> Option<Reply> {
+        let shown = String::from_utf8_lossy(path).into_owned();
+        if path == self.setting.control.as_os_str().as_bytes() {
+            // The one socket of ours: by its name alone, whatever lies there for the caller.
+            let Some(address) = socket::unix_address(path) else {
+                return Some(Reply::Error(libc::ECONNREFUSED));
+            };
+            return Some(done(socket::connect(fd.as_fd(), &address)));
+        }
+        let Some(folder) = folder_of(notification.tid) else { return Some(Reply::Error(libc::ESRCH)) };
+        let object = match self.identities.open(notification.tid, &folder, path) {
+            Ok(object) => object,
+            Err(error) => return Some(failed(&error)),
+        };
+        if !self.is_own(object.as_fd()) {
+            return Some(self.refuse_socket(notification, "connect", &shown, UNIX_OUTSIDE));
+        }
+        // Through the descriptor: what was judged is what is connected to.
+        let through = format!("/proc/self/fd/{}", object.as_raw_fd());
+        let Some(address) = socket::unix_address(through.as_bytes()) else {
+            return Some(Reply::Error(libc::EINVAL));
+        };
+        self.note("connect", notification.tid, &shown);
+        self.connect_later(notification, fd, address, Some(object))
+    }
+
+    /// A connect may wait for the other side: in a thread of its own.
+    fn connect_later(
+        &mut self,
+        notification: &Notification,
+        fd: OwnedFd,
+        address: Vec<u8>,
+        object: Option<OwnedFd>,
+    ) -> Option<Reply> {
+        if WAITING.fetch_add(1, Ordering::AcqRel) >= MOST_WAITING {
+            WAITING.fetch_sub(1, Ordering::AcqRel);
+            return Some(Reply::Error(libc::EAGAIN));
+        }
+        let (sender, wake) = self.later();
+        let id = notification.id;
+        let work = move || {
+            let result = LaterResult::Reply(done(socket::connect(fd.as_fd(), &address)));
+            drop(object);
+            WAITING.fetch_sub(1, Ordering::AcqRel);
+            let _ = sender.send(Later { id, result });
+            let _ = wake.write(1);
+        };
+        match std::thread::Builder::new().name("connect".to_string()).stack_size(64 << 10).spawn(work) {
+            Ok(_) => None,
+            Err(_) => {
+                WAITING.fetch_sub(1, Ordering::AcqRel);
+                Some(Reply::Error(libc::EAGAIN))
+            }
+        }
+    }
+
+    /// Answers a bind.
+    pub(super) fn bind(&mut self, notification: &Notification) -> Option<Reply> {
+        let (fd, address) = match self.socket_call(notification) {
+            Ok(call) => call,
+            Err(error) => return Some(failed(&error)),
+        };
+        let Some(target) = target(&address) else { return Some(Reply::Error(libc::EINVAL)) };
+        Some(match target {
+            Target::UnixPath(path) => self.bind_unix(notification, fd.as_fd(), &path),
+            Target::UnixAbstract => {
+                self.refuse_socket(notification, "bind", "an abstract socket", UNIX_ABSTRACT)
+            }
+            Target::Internet(at) if self.setting.loopback && is_loopback(at.ip()) => {
+                self.note("bind", notification.tid, &at.to_string());
+                self.bind_port(fd.as_fd(), &address)
+            }
+            Target::Internet(at) => self.refuse_socket(notification, "bind", &at.to_string(), NETWORK),
+            Target::Route => done(socket::bind(fd.as_fd(), &address)),
+            Target::Unspecified | Target::Other => {
+                self.refuse_socket(notification, "bind", "another kind of socket", FAMILY)
+            }
+        })
+    }
+
+    fn bind_port(&mut self, fd: BorrowedFd<'_>, address: &[u8]) -> Reply {
+        let bound = socket::bind(fd, address);
+        if bound.is_ok()
+            && let Ok(local) = socket::local_address(fd)
+            && let Some(Target::Internet(local)) = target(&local)
+            && !self.ports.0.contains(&local.port())
+        {
+            self.ports.0.push(local.port());
+        }
+        done(bound)
+    }
+
+    fn bind_unix(&mut self, notification: &Notification, fd: BorrowedFd<'_>, path: &[u8]) -> Reply {
+        let shown = String::from_utf8_lossy(path).into_owned();
+        let Some(folder) = folder_of(notification.tid) else { return Reply::Error(libc::ESRCH) };
+        let full = folder.join(OsStr::from_bytes(path));
+        let (Some(parent), Some(name)) = (full.parent(), full.file_name()) else {
+            return Reply::Error(libc::EINVAL);
+        };
+        let object =
+            match self.identities.open(notification.tid, Path::new("/"), parent.as_os_str().as_bytes()) {
+                Ok(object) => object,
+                Err(error) => return failed(&error),
+            };
+        if !self.is_own(object.as_fd()) {
+            return self.refuse_socket(notification, "bind", &shown, UNIX_OUTSIDE);
+        }
+        let mut through = format!("/proc/self/fd/{}/", object.as_raw_fd()).into_bytes();
+        through.extend_from_slice(name.as_bytes());
+        let Some(address) = socket::unix_address(&through) else { return Reply::Error(libc::ENAMETOOLONG) };
+        self.note("bind", notification.tid, &shown);
+        done(socket::bind(fd, &address))
+    }
+
+    /// Answers a listen: a socket that was not bound would get a port by listening.
+    pub(super) fn listen(&mut self, notification: &Notification) -> Option<Reply> {
+        let [number, backlog, ..] = notification.arguments;
+        let fd = process::thread_fd(notification.tid)
+            .and_then(|thread| process::descriptor_of(thread.as_fd(), number as i32));
+        let fd = match fd {
+            Ok(fd) => fd,
+            Err(error) => return Some(failed(&error)),
+        };
+        let local = socket::local_address(fd.as_fd()).unwrap_or_default();
+        if let Some(Target::Internet(local)) = target(&local)
+            && local.port() == 0
+        {
+            return Some(self.refuse_socket(notification, "listen", "a port of any number", NETWORK));
+        }
+        Some(done(socket::listen(fd.as_fd(), backlog as i32)))
+    }
+
+    /// Whether something opened for looking at lies where the run may write.
+    pub(super) fn is_own(&self, object: BorrowedFd<'_>) -> bool {
+        let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
+            return false;
+        };
+        if !is_below(&path, &self.setting.writable) {
+            return false;
+        }
+        // With mounts of its own, the same path outside is another file.
+        !self.setting.has_view || is_on_readonly_mount(object).is_ok_and(|readonly| !readonly)
+    }
+
+    fn refuse_socket(
+        &mut self,
+        notification: &Notification,
+        call: &str,
+        to: &str,
+        refusal: Refusal,
+    ) -> Reply {
+        let (rule, reason) = refusal;
+        let event = if call == "connect" { "deny.connect" } else { "deny.bind" };
+        self.refuse(event, notification.tid, &format!("{call} to {to}"), rule, reason);
+        Reply::Error(libc::EACCES)
+    }
+
+    fn note(&self, event_type: &'static str, tid: i32, to: &str) {
+        let data = serde_json::json!({ "pid": tid, "to": to });
+        self.setting.recorder.record(event_type, to, &data);
+    }
+}
+
+fn done(result: io::Result<()>) -> Reply {
+    match result {
+        Ok(()) => Reply::Value(0),
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &io::Error) -> Reply {
+    Reply::Error(error.raw_os_error().unwrap_or(libc::EACCES))
+}
+
+/// A path below a folder, opened for looking at.
+pub(super) fn open_below(folder: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
+    let path = CString::new(path)?;
+    open_in(folder, &path, Walk::Plain, follow)
+}

@@ -1,0 +1,368 @@
+//! The thread that answers every notification of a run.
+//!
+//! ```text
+//!   kernel ──notification──► receive ─► exec / connect / bind / listen / metadata ─► judge ─► record ─► reply
+//!                                        │ allowed, and to be verified
+//!                                        └─► seize, reply "continue", and look again at the exec stop
+//! ```
+//!
+//! One thread, no locks: the answer to one process never waits for another's. What may block (a connect, a question to
+//! a person) goes to threads of its own and comes back through a queue. Every error on the way is an answer: *no*.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::exec::Expected;
+use super::identity::Identities;
+use super::network::Ports;
+use super::remote::Remote;
+use crate::command::Context;
+use crate::decide::Verdict;
+use crate::policy::Policy;
+use crate::sys::seccomp::{self, Notification, Reply};
+use crate::sys::{calls, process, ptrace};
+use crate::transcript::Recorder;
+
+/// An exec of this path is always refused: a process that gets another answer is not supervised.
+pub const CANARY_PROGRAM: &str = "/guard-canary";
+
+/// What a person may answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// This once.
+    Once,
+    /// Whenever the same rule asks again in this run.
+    Always,
+    /// No.
+    Deny,
+}
+
+/// Somebody who can be asked.
+pub trait Ask: Send {
+    /// Blocks until there is an answer; no answer is a no.
+    fn ask(&mut self, verdict: &Verdict) -> Choice;
+}
+
+/// What a supervisor needs to know of its run.
+pub struct Setting {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// What surrounds every command: working tree, home.
+    pub context: Context,
+    /// Where everything is written down.
+    pub recorder: Recorder,
+    /// Roots below which the run may write.
+    pub writable: Vec<PathBuf>,
+    /// The run has mounts of its own.
+    pub has_view: bool,
+    /// Look at programs again when they have started.
+    pub verify: bool,
+    /// Own servers on loopback may be reached.
+    pub loopback: bool,
+    /// The socket the shims ask on.
+    pub control: PathBuf,
+    /// The file the shims lead to.
+    pub shim: Option<PathBuf>,
+    /// The first process of the run.
+    pub first_process: i32,
+    /// The port that is tried before the agent starts, to see that it cannot be reached.
+    pub canary_port: u16,
+    /// Somebody who can be asked.
+    pub asker: Option<Box<dyn Ask>>,
+    /// Counts up with every program start: what is busy is not idle.
+    pub activity: Arc<AtomicU64>,
+}
+
+/// Counts for the result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Programs that started.
+    pub starts: u64,
+    /// Calls that were refused.
+    pub refusals: u64,
+}
+
+/// The thread and the way to end it.
+pub struct Handle {
+    thread: JoinHandle<Counts>,
+    stop: Arc<EventFd>,
+}
+
+impl Handle {
+    /// Ends the thread when nothing of the run is left.
+    pub fn finish(self) -> Counts {
+        let _ = self.stop.write(1);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+/// Begins to answer. SIGCHLD must be blocked in every thread of this process: it tells of processes at their exec.
+pub fn supervise(setting: Setting, listener: OwnedFd) -> std::io::Result<Handle> {
+    let stop = Arc::new(EventFd::from_value_and_flags(0, nix::sys::eventfd::EfdFlags::EFD_CLOEXEC)?);
+    let wake = stop.clone();
+    let thread = std::thread::Builder::new()
+        .name("supervisor".to_string())
+        .spawn(move || Supervisor::new(setting, listener, wake).run())?;
+    Ok(Handle { thread, stop })
+}
+
+/// An answer that a thread of its own has found.
+pub(super) struct Later {
+    pub(super) id: u64,
+    pub(super) result: LaterResult,
+}
+
+pub(super) enum LaterResult {
+    Reply(Reply),
+    /// What a person said to a program start.
+    Chosen(Box<super::exec::Pending>, Choice, Option<Box<dyn Ask>>),
+}
+
+pub(super) struct Supervisor {
+    pub(super) setting: Setting,
+    pub(super) listener: OwnedFd,
+    wake: Arc<EventFd>,
+    pub(super) remote: Remote,
+    pub(super) identities: Identities,
+    /// Threads that are on their way through an exec, with what they should become.
+    pub(super) expected: Vec<(i32, Expected)>,
+    pub(super) ports: Ports,
+    pub(super) counts: Counts,
+    pub(super) cache: super::exec::Cache,
+    /// Rules a person has said "always" to.
+    pub(super) always: Vec<String>,
+    pub(super) waiting_asks: Vec<super::exec::Pending>,
+    /// A person is being asked.
+    pub(super) asking: bool,
+    pub(super) shim: Option<super::identity::Identity>,
+    later: (Sender<Later>, Receiver<Later>),
+    pub(super) numbers: Numbers,
+}
+
+/// The numbers of the calls that are notified.
+pub(super) struct Numbers {
+    metadata: Vec<(i64, &'static str)>,
+    on_processes: Vec<(i64, &'static str)>,
+}
+
+impl Numbers {
+    fn new() -> Self {
+        let metadata = crate::sandbox::METADATA.iter().filter_map(|name| Some((calls::number(name)?, *name)));
+        let on_processes =
+            crate::sandbox::ON_PROCESSES.iter().filter_map(|(name, _)| Some((calls::number(name)?, *name)));
+        Self { metadata: metadata.collect(), on_processes: on_processes.collect() }
+    }
+}
+
+impl Supervisor {
+    fn new(setting: Setting, listener: OwnedFd, wake: Arc<EventFd>) -> Self {
+        let names = super::exec::recognised_names(&setting.policy);
+        let identities = Identities::new(names, setting.writable.clone(), setting.has_view);
+        let shim = setting.shim.as_deref().and_then(super::identity::of_file);
+        Self {
+            identities,
+            shim,
+            listener,
+            wake,
+            remote: Remote::default(),
+            expected: Vec::new(),
+            ports: Ports::default(),
+            counts: Counts::default(),
+            cache: super::exec::Cache::default(),
+            always: Vec::new(),
+            waiting_asks: Vec::new(),
+            asking: false,
+            later: channel(),
+            numbers: Numbers::new(),
+            setting,
+        }
+    }
+
+    fn run(mut self) -> Counts {
+        // What is done here for the agent is done with the agent's rights, also when root started all this.
+        let _ = process::drop_effective_capabilities();
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGCHLD);
+        let Ok(stops) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
+            return self.counts;
+        };
+        let mut is_ending = false;
+        loop {
+            let mut fds = [
+                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+                PollFd::new(stops.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+            ];
+            if poll(&mut fds, PollTimeout::NONE).is_err() {
+                continue;
+            }
+            let ready = |index: usize| fds[index].revents().unwrap_or(PollFlags::empty());
+            let (listener, stopped, woken) = (ready(0), ready(1), ready(2));
+            if woken.contains(PollFlags::POLLIN) {
+                let _ = self.wake.read();
+                is_ending |= !self.answer_later();
+            }
+            if stopped.contains(PollFlags::POLLIN) {
+                while matches!(stops.read_signal(), Ok(Some(_))) {}
+                self.look_at_changes();
+            }
+            if listener.contains(PollFlags::POLLIN) {
+                match seccomp::receive(self.listener.as_fd()) {
+                    Ok(Some(notification)) => self.handle(&notification),
+                    Ok(None) => {}
+                    Err(_) => return self.counts,
+                }
+            } else if listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+                // Nothing is left that could ask. Wait only for the order to end.
+                if is_ending {
+                    return self.counts;
+                }
+                let mut fds = [PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+                let _ = poll(&mut fds, PollTimeout::NONE);
+            }
+            if is_ending && !listener.contains(PollFlags::POLLIN) {
+                return self.counts;
+            }
+        }
+    }
+
+    /// Answers what threads of their own have found out. Whether there was any: an empty call is the order to end.
+    fn answer_later(&mut self) -> bool {
+        let mut any = false;
+        while let Ok(later) = self.later.1.try_recv() {
+            any = true;
+            match later.result {
+                LaterResult::Reply(reply) => self.reply(later.id, reply),
+                LaterResult::Chosen(pending, choice, asker) => self.chosen(*pending, choice, asker),
+            }
+        }
+        any
+    }
+
+    /// The sending end for a thread of its own.
+    pub(super) fn later(&self) -> (Sender<Later>, Arc<EventFd>) {
+        (self.later.0.clone(), self.wake.clone())
+    }
+
+    pub(super) fn reply(&self, id: u64, reply: Reply) {
+        let _ = seccomp::reply(self.listener.as_fd(), id, reply);
+    }
+
+    fn handle(&mut self, notification: &Notification) {
+        let number = i64::from(notification.number);
+        let reply = match number {
+            libc::SYS_execve | libc::SYS_execveat => self.exec(notification),
+            libc::SYS_connect => self.connect(notification),
+            libc::SYS_bind => self.bind(notification),
+            libc::SYS_listen => self.listen(notification),
+            _ => {
+                let metadata =
+                    self.numbers.metadata.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);
+                let on_process = self
+                    .numbers
+                    .on_processes
+                    .iter()
+                    .find(|(known, _)| *known == number)
+                    .map(|(_, name)| *name);
+                match (metadata, on_process) {
+                    (Some(name), _) => Some(self.metadata(notification, name)),
+                    (None, Some(name)) => Some(self.on_process(notification, name)),
+                    (None, None) => Some(Reply::Error(libc::EPERM)),
+                }
+            }
+        };
+        if let Some(reply) = reply {
+            self.reply(notification.id, reply);
+        }
+    }
+
+    fn look_at_changes(&mut self) {
+        while let Ok(Some((pid, change))) = ptrace::next_change(false) {
+            self.changed(pid, change);
+        }
+    }
+
+    pub(super) fn busy(&self) {
+        self.setting.activity.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A limit or priority of another process: only of the run's own.
+    fn on_process(&mut self, notification: &Notification, name: &str) -> Reply {
+        let [first, second, ..] = notification.arguments;
+        let (kind, target) = match name {
+            "setpriority" => (first as i32, second as i32),
+            // IOPRIO_WHO_PROCESS is 1.
+            "ioprio_set" => (first as i32 - 1, second as i32),
+            _ => (0, first as i32),
+        };
+        let allowed = kind == 0 && is_descendant(target, self.setting.first_process);
+        if allowed {
+            return Reply::Continue;
+        }
+        self.refuse(
+            "deny.process",
+            notification.tid,
+            &format!("{name} of process {target}"),
+            "sandbox.processes",
+            "Other processes are not the task's.",
+        );
+        Reply::Error(libc::EPERM)
+    }
+
+    /// Records a refusal by the sandbox itself.
+    pub(super) fn refuse(
+        &mut self,
+        event_type: &'static str,
+        tid: i32,
+        what: &str,
+        rule: &'static str,
+        reason: &'static str,
+    ) {
+        self.counts.refusals += 1;
+        let data = serde_json::json!({ "pid": tid, "what": what, "rule": rule, "reason": reason });
+        self.setting.recorder.record(event_type, &format!("{what}: {reason}"), &data);
+    }
+}
+
+/// Whether a process lies below another, or is it.
+fn is_descendant(pid: i32, ancestor: i32) -> bool {
+    let mut next = pid;
+    for _ in 0..4096 {
+        if next == ancestor {
+            return true;
+        }
+        match parent_of(next) {
+            Some(parent) if parent > 1 => next = parent,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// The parent of a process (or of a thread's process).
+pub(super) fn parent_of(pid: i32) -> Option<i32> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name in brackets may contain anything, brackets and blanks too.
+    let rest = &text[text.iter().rposition(|&byte| byte == b')')? + 1..];
+    let mut words = rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+    std::str::from_utf8(words.nth(1)?).ok()?.parse().ok()
+}
+
+/// The folder a thread works in.
+pub(super) fn folder_of(tid: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{tid}/cwd")).ok()
+}
+
+/// Whether a path lies at or below one of these.
+pub(super) fn is_below(path: &Path, roots: &[PathBuf]) -> bool {
+    roots.iter().any(|root| path.starts_with(root))
+}

@@ -1,0 +1,189 @@
+//! The process that becomes the agent: takes its own rights away, proves that they are gone, and executes.
+//!
+//! Runs between fork and exec, in a process with one thread. It may allocate (its parent had one thread too), talks to
+//! the supervisor only over `setup`, and never comes back: every failure is reported and ends the process.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+
+use super::plan::LaunchPlan;
+use crate::intercept::CANARY_PROGRAM;
+use crate::sandbox;
+use crate::sys::{process, seccomp, socket, terminal};
+
+/// What the child and the supervisor say to each other before the program starts.
+pub(super) mod message {
+    /// With the listener's descriptor: the notifications arrive there.
+    pub(in crate::launch) const LISTENER: u8 = b'L';
+    /// The canary has been held: what it could still do follows, one letter each.
+    pub(in crate::launch) const CANARY: u8 = b'C';
+    /// Go on and execute.
+    pub(in crate::launch) const GO: u8 = b'G';
+    /// Something failed: text follows.
+    pub(in crate::launch) const FAILED: u8 = b'F';
+    /// The program could not be executed: errno follows.
+    pub(in crate::launch) const EXEC_FAILED: u8 = b'X';
+}
+
+/// What the child needs besides the plan, made before the fork.
+pub(super) struct Equipment {
+    /// Compiled deny lists.
+    pub(super) filters: Vec<seccompiler::BpfProgram>,
+    /// The program that notifies.
+    pub(super) notify: Vec<libc::sock_filter>,
+    /// Standard input, output and error.
+    pub(super) stdio: [OwnedFd; 3],
+    /// Where the canary tries to connect.
+    pub(super) canary_port: u16,
+}
+
+/// Becomes the agent.
+pub(super) fn become_agent(
+    plan: &LaunchPlan,
+    equipment: &Equipment,
+    setup: &OwnedFd,
+    terminal: Option<&OwnedFd>,
+) -> ! {
+    let problem = match restrict(plan, equipment, setup, terminal) {
+        Err(problem) => problem,
+        Ok(()) => match canary(plan, equipment, setup) {
+            Err(problem) => problem,
+            Ok(()) => execute(plan, setup),
+        },
+    };
+    let _ = nix::unistd::write(setup, &[&[message::FAILED], problem.as_bytes()].concat());
+    process::exit_now(125)
+}
+
+/// A step that failed, in words.
+fn step<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Result<T, String> {
+    result.map_err(|error| format!("{what}: {error}"))
+}
+
+fn restrict(
+    plan: &LaunchPlan,
+    equipment: &Equipment,
+    setup: &OwnedFd,
+    own_terminal: Option<&OwnedFd>,
+) -> Result<(), String> {
+    step("setsid", nix::unistd::setsid())?;
+    if let Some(own) = own_terminal {
+        step("take the terminal", terminal::take_control(own.as_fd()))?;
+    }
+    connect_stdio(&equipment.stdio)?;
+    process::leave_session_keyring();
+    step("enter the working folder", std::env::set_current_dir(&plan.folder))?;
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    limit(plan)?;
+    step("close descriptors", process::close_on_exec_from(3))?;
+    reset_signals()?;
+    step("drop capabilities", process::drop_capabilities())?;
+    step("no_new_privs", process::set_no_new_privileges())?;
+    // The supervisor's own memory image had this off; what runs from here on may be looked at by the supervisor.
+    step("dumpable", process::set_dumpable(true))?;
+    step("Landlock", sandbox::restrict(&plan.grants))?;
+    for filter in &equipment.filters {
+        step("seccomp", seccompiler::apply_filter(filter))?;
+    }
+    let listener = step("seccomp notification", seccomp::install_listener(&equipment.notify))?;
+    step(
+        "hand over the listener",
+        socket::send_with(setup.as_fd(), &[message::LISTENER], listener.as_raw_fd()),
+    )
+}
+
+fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), String> {
+    // First out of the way, so that none is overwritten before it has been put in place.
+    let mut moved = Vec::new();
+    for fd in stdio {
+        moved
+            .push(step("standard streams", nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(3)))?);
+    }
+    step("standard input", process::replace_descriptor(moved[0], 0))?;
+    step("standard output", process::replace_descriptor(moved[1], 1))?;
+    step("standard error", process::replace_descriptor(moved[2], 2))
+}
+
+fn limit(plan: &LaunchPlan) -> Result<(), String> {
+    let limits = &plan.limits;
+    let mib = |value: u64| value.saturating_mul(1 << 20);
+    let wanted = [
+        (Resource::RLIMIT_NOFILE, limits.open_files),
+        (Resource::RLIMIT_NPROC, limits.processes),
+        (Resource::RLIMIT_FSIZE, limits.file_mib.map(mib)),
+        (Resource::RLIMIT_CORE, Some(0)),
+    ];
+    for (resource, value) in wanted {
+        let Some(value) = value else { continue };
+        // Only ever less than what is allowed already.
+        let (soft, hard) = step("limits", nix::sys::resource::getrlimit(resource))?;
+        let value = value.min(hard);
+        let soft = if resource == Resource::RLIMIT_NOFILE { soft.min(value) } else { value };
+        step("limits", setrlimit(resource, soft, value))?;
+    }
+    Ok(())
+}
+
+fn reset_signals() -> Result<(), String> {
+    for number in Signal::iterator() {
+        if !matches!(number, Signal::SIGKILL | Signal::SIGSTOP) {
+            step("signals", process::default_signal(number))?;
+        }
+    }
+    step("signals", sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None))
+}
+
+/// Tries what must not be possible any more, and says what was.
+fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(), String> {
+    let mut report = vec![message::CANARY];
+    let forbidden = canary_file(&plan.run_folder);
+    let refused = [libc::EACCES, libc::EPERM, libc::EROFS];
+    let is_refused = |error: &io::Error| error.raw_os_error().is_some_and(|errno| refused.contains(&errno));
+    match std::fs::File::create(&forbidden) {
+        Err(error) if is_refused(&error) => {}
+        _ => report.push(b'w'),
+    }
+    if !std::net::TcpStream::connect(("127.0.0.1", equipment.canary_port))
+        .is_err_and(|error| is_refused(&error))
+    {
+        report.push(b'c');
+    }
+    let name = step("canary", CString::new(CANARY_PROGRAM))?;
+    let error = process::execute(&name, std::slice::from_ref(&name), &[]);
+    if error.raw_os_error() != Some(libc::EACCES) {
+        report.push(b'e');
+    }
+    step("canary", nix::unistd::write(setup, &report))?;
+    let mut answer = [0u8; 1];
+    match nix::unistd::read(setup, &mut answer) {
+        Ok(1) if answer[0] == message::GO => Ok(()),
+        // The supervisor has its reasons, and has told them.
+        _ => process::exit_now(125),
+    }
+}
+
+fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {
+    let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
+    let program = text(plan.program.as_os_str().as_bytes());
+    let argv: Vec<CString> = plan.argv.iter().map(|word| text(word.as_bytes())).collect();
+    let environment: Vec<CString> = plan
+        .environment
+        .iter()
+        .map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
+        .collect();
+    let error = process::execute(&program, &argv, &environment);
+    let errno = error.raw_os_error().unwrap_or(0);
+    let _ = nix::unistd::write(setup, &[&[message::EXEC_FAILED][..], &errno.to_le_bytes()].concat());
+    process::exit_now(if errno == libc::ENOENT { 127 } else { 126 })
+}
+
+/// Where the canary would have written: seen from outside, it must not be there.
+pub(super) fn canary_file(run_folder: &Path) -> std::path::PathBuf {
+    run_folder.join("canary")
+}

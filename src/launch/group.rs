@@ -1,0 +1,105 @@
+//! A control group of the run's own, where one can be made: the number of its processes and its memory.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::plan::LaunchPlan;
+
+/// The groups made for a run; removed when it is over.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    folders: Vec<PathBuf>,
+    /// The memory bound is in force.
+    pub(super) bounds_memory: bool,
+    /// The bound on processes is in force.
+    pub(super) bounds_processes: bool,
+}
+
+impl Group {
+    /// Makes what the machine lets this user make. Nothing is no failure: the caller says what is not bounded.
+    pub(super) fn make(plan: &LaunchPlan) -> Self {
+        let mut group = Self::default();
+        let Ok(own) = std::fs::read_to_string("/proc/self/cgroup") else { return group };
+        let name = format!("guard-{}", plan.run_id);
+        let memory = plan.limits.memory_mib.map(|mib| mib.saturating_mul(1 << 20));
+        let processes = plan.limits.processes;
+        for line in own.lines() {
+            let mut parts = line.splitn(3, ':');
+            let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+                continue;
+            };
+            match controllers {
+                "" => group.unified(path, &name, memory, processes),
+                "pids" if processes.is_some() && !group.bounds_processes => {
+                    let folder =
+                        Path::new("/sys/fs/cgroup/pids").join(path.trim_start_matches('/')).join(&name);
+                    group.bounds_processes = group.add(&folder, &[("pids.max", processes)]);
+                }
+                "memory" if memory.is_some() && !group.bounds_memory => {
+                    let folder =
+                        Path::new("/sys/fs/cgroup/memory").join(path.trim_start_matches('/')).join(&name);
+                    group.bounds_memory = group.add(&folder, &[("memory.limit_in_bytes", memory)]);
+                }
+                _ => {}
+            }
+        }
+        group
+    }
+
+    /// Beside the group this process is in: one that has processes cannot have groups with bounds below it.
+    fn unified(&mut self, path: &str, name: &str, memory: Option<u64>, processes: Option<u64>) {
+        let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
+        let Some(beside) = own.parent().filter(|beside| beside.join("cgroup.subtree_control").exists())
+        else {
+            return;
+        };
+        let enabled = std::fs::read_to_string(beside.join("cgroup.subtree_control")).unwrap_or_default();
+        let has = |controller: &str| enabled.split_whitespace().any(|word| word == controller);
+        let memory = memory.filter(|_| has("memory"));
+        let processes = processes.filter(|_| has("pids"));
+        if memory.is_none() && processes.is_none() {
+            return;
+        }
+        if self.add(&beside.join(name), &[("memory.max", memory), ("pids.max", processes)]) {
+            self.bounds_memory = memory.is_some();
+            self.bounds_processes = processes.is_some();
+        }
+    }
+
+    fn add(&mut self, folder: &Path, bounds: &[(&str, Option<u64>)]) -> bool {
+        if std::fs::create_dir(folder).is_err() {
+            return false;
+        }
+        for (file, value) in bounds {
+            let Some(value) = value else { continue };
+            if std::fs::write(folder.join(file), value.to_string()).is_err() {
+                let _ = std::fs::remove_dir(folder);
+                return false;
+            }
+        }
+        self.folders.push(folder.to_path_buf());
+        true
+    }
+
+    /// Puts this process, and so all it starts, into the groups.
+    pub(super) fn join(&self) -> std::io::Result<()> {
+        for folder in &self.folders {
+            std::fs::OpenOptions::new().write(true).open(folder.join("cgroup.procs"))?.write_all(b"0")?;
+        }
+        Ok(())
+    }
+
+    /// Removes the groups, which must be empty.
+    pub(super) fn remove(&self) {
+        for folder in &self.folders {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+}
+
+/// Threads alive on the whole machine, cheaply.
+pub(super) fn threads_on_machine() -> u64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let counts = text.split_whitespace().nth(3).unwrap_or_default();
+    counts.split('/').nth(1).and_then(|total| total.parse().ok()).unwrap_or(0)
+}

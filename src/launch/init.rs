@@ -1,0 +1,184 @@
+//! The first process of a run: makes the namespaces' view, starts the agent, reaps what is orphaned, and kills everything
+//! when it is told to or when the supervisor is gone.
+//!
+//! It stays outside the agent's sandbox, but can signal nothing except its own descendants: in a PID namespace by being
+//! process 1, elsewhere by a Landlock scope. So one `kill(-1)` ends the whole run and nothing else, without a race
+//! against processes that fork.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::child::{self, Equipment};
+use super::plan::LaunchPlan;
+use crate::sandbox::{self, View};
+use crate::sys::{process, socket, terminal};
+
+/// What the first process and the supervisor say to each other.
+pub(super) mod message {
+    /// The view is set up, and with it comes the terminal's other end if one was wanted.
+    pub(in crate::launch) const READY: u8 = b'R';
+    /// It could not be set up: text follows.
+    pub(in crate::launch) const FAILED: u8 = b'F';
+    /// The agent ended: its wait status follows.
+    pub(in crate::launch) const ENDED: u8 = b'E';
+    /// Nothing of the run is left.
+    pub(in crate::launch) const EMPTY: u8 = b'Z';
+    /// To it: kill everything.
+    pub(in crate::launch) const KILL: u8 = b'K';
+    /// To it: send the signal that follows to the agent's process group.
+    pub(in crate::launch) const SIGNAL: u8 = b'S';
+}
+
+/// Which view the run gets.
+pub(super) struct Setting<'p> {
+    /// The mounts, in namespaces of its own.
+    pub(super) view: Option<&'p View>,
+    /// The run talks to a terminal: these of its standard streams are replaced by a new one.
+    pub(super) terminal: [bool; 3],
+}
+
+/// The life of the first process. Never comes back.
+pub(super) fn live(
+    plan: &LaunchPlan,
+    mut equipment: Equipment,
+    setting: &Setting<'_>,
+    control: &OwnedFd,
+    setup: OwnedFd,
+) -> ! {
+    let fail = |problem: &str| -> ! {
+        let _ = nix::unistd::write(control, &[&[message::FAILED], problem.as_bytes()].concat());
+        process::exit_now(125)
+    };
+    if let Some(view) = setting.view {
+        // Process 1 takes the whole namespace with it.
+        if let Err(error) = process::die_with_parent() {
+            fail(&error.to_string());
+        }
+        if let Err(error) = sandbox::enter(view) {
+            fail(&error.to_string());
+        }
+    } else if let Err(error) = process::become_subreaper() {
+        fail(&error.to_string());
+    }
+    let own_terminal = match make_terminal(setting, &mut equipment) {
+        Ok(ends) => ends,
+        Err(error) => fail(&format!("a terminal: {error}")),
+    };
+    let scoped = if setting.view.is_none() {
+        process::set_no_new_privileges().is_ok() && sandbox::restrict_signals().is_ok()
+    } else {
+        true
+    };
+    let sent = match &own_terminal {
+        Some((master, _)) => socket::send_with(control.as_fd(), &[message::READY], master.as_raw_fd()),
+        None => nix::unistd::write(control, &[message::READY]).map(drop).map_err(Into::into),
+    };
+    if let Err(error) = sent {
+        fail(&error.to_string());
+    }
+    let agent = match process::fork(0) {
+        Err(error) => fail(&format!("fork: {error}")),
+        Ok(0) => {
+            // Without the first process nothing could end what it started.
+            let _ = process::die_with_parent();
+            child::become_agent(plan, &equipment, &setup, own_terminal.as_ref().map(|(_, slave)| slave));
+        }
+        Ok(agent) => agent,
+    };
+    keep_only(control);
+    watch(control, agent, scoped)
+}
+
+fn make_terminal(
+    setting: &Setting<'_>,
+    equipment: &mut Equipment,
+) -> std::io::Result<Option<(OwnedFd, OwnedFd)>> {
+    if !setting.terminal.contains(&true) {
+        return Ok(None);
+    }
+    let (master, slave) = terminal::open(Path::new("/dev/ptmx"))?;
+    for (stream, _) in equipment.stdio.iter_mut().zip(setting.terminal).filter(|(_, wanted)| *wanted) {
+        *stream = slave.try_clone()?;
+    }
+    Ok(Some((master, slave)))
+}
+
+/// Everything but the control socket is closed: a pipe held here would never end.
+fn keep_only(control: &OwnedFd) {
+    let number = control.as_raw_fd() as u32;
+    let _ = process::close_range(0, number.saturating_sub(1));
+    let _ = process::close_range(number + 1, u32::MAX);
+}
+
+/// Reaps, forwards and waits for the end.
+fn watch(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGCHLD);
+    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
+    let Ok(children) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
+        end(control, agent, scoped)
+    };
+    loop {
+        reap(control, agent);
+        let mut fds = [
+            PollFd::new(control.as_fd(), PollFlags::POLLIN),
+            PollFd::new(children.as_fd(), PollFlags::POLLIN),
+        ];
+        if poll(&mut fds, PollTimeout::NONE).is_err() {
+            continue;
+        }
+        let _ = children.read_signal();
+        if fds[0].any() == Some(true) {
+            let mut order = [0u8; 8];
+            match nix::unistd::read(control, &mut order) {
+                Ok(5) if order[0] == message::SIGNAL => {
+                    let number = i32::from_le_bytes([order[1], order[2], order[3], order[4]]);
+                    if let Ok(signal) = Signal::try_from(number) {
+                        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(agent), signal);
+                    }
+                }
+                Err(nix::errno::Errno::EINTR) => {}
+                // Told to, or the supervisor is gone.
+                _ => end(control, agent, scoped),
+            }
+        }
+    }
+}
+
+/// Takes every child that has ended; tells about the agent. Whether any are left.
+fn reap(control: &OwnedFd, agent: i32) -> bool {
+    loop {
+        match process::reap(false) {
+            Ok(Some((pid, status))) if pid == agent => {
+                let told = [&[message::ENDED][..], &status.to_le_bytes()].concat();
+                let _ = nix::unistd::write(control, &told);
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return false,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Kills everything, sees it dead, says so, and ends.
+fn end(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
+    loop {
+        if scoped {
+            let _ = process::kill_everything();
+        } else {
+            super::descendants::kill_all(std::process::id() as i32);
+        }
+        if !reap(control, agent) {
+            break;
+        }
+        // Killed processes need a moment; what was orphaned meanwhile is killed in the next round.
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    let _ = nix::unistd::write(control, &[message::EMPTY]);
+    process::exit_now(0)
+}

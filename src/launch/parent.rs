@@ -1,0 +1,287 @@
+//! The supervisor's side of a run: makes what the plan says, starts it, watches over it, ends it, tells what it was.
+//!
+//! Stays outside the sandbox. Until the first process of the run exists this process has one thread, so that a fork is a
+//! clean copy; afterwards there is one thread each for notifications, the transcript, shims and every output stream,
+//! and this one, which only waits: for the end, for signals, for a limit.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Instant, SystemTime};
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+use super::child::Equipment;
+use super::group::{Group, threads_on_machine};
+use super::init::{self, Setting as InitSetting};
+use super::plan::LaunchPlan;
+use super::{prepare, watch};
+use crate::outcome::RunResult;
+use crate::policy::{Namespaces, Policy};
+use crate::sandbox::{self, Need};
+use crate::sys::process::{self, Ended};
+use crate::sys::{seccomp, socket};
+use crate::transcript::{Observer, Stream};
+
+/// What the run's standard streams are connected to.
+#[derive(Debug)]
+pub struct Streams {
+    /// Standard input.
+    pub input: OwnedFd,
+    /// Where standard output goes; `None` keeps it in the transcript and the result.
+    pub output: Option<OwnedFd>,
+    /// Where standard error goes.
+    pub error: Option<OwnedFd>,
+    /// The user's terminal, where these streams are it: [input, output, error].
+    pub is_terminal: [bool; 3],
+    /// The user's terminal for questions, if there is one.
+    pub questions: Option<OwnedFd>,
+}
+
+/// Why a run could not take place, or had to be broken off.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The kernel does not give what the policy needs.
+    #[error("the policy {policy} cannot be enforced here: {}", needs.iter().map(|need| need.missing.as_str()).collect::<Vec<_>>().join("; "))]
+    Unavailable {
+        /// The policy.
+        policy: String,
+        /// What is missing.
+        needs: Vec<Need>,
+    },
+    /// A forbidden thing was possible inside the sandbox.
+    #[error("the sandbox does not hold: inside it could still {0}")]
+    Canary(String),
+    /// Something of the machine failed.
+    #[error("{step}: {problem}")]
+    Machine {
+        /// What was being done.
+        step: &'static str,
+        /// What went wrong.
+        problem: String,
+    },
+}
+
+pub(super) fn machine(step: &'static str) -> impl FnOnce(io::Error) -> Failure {
+    move |error| Failure::Machine { step, problem: error.to_string() }
+}
+
+/// A run that is over.
+#[derive(Debug)]
+pub struct Finished {
+    /// What it did.
+    pub result: RunResult,
+    /// How the agent ended; `None` when it never ran.
+    pub ended: Option<Ended>,
+}
+
+/// Runs a plan to its end. Must be called while this process has one thread.
+pub fn run(
+    plan: LaunchPlan,
+    policy: Policy,
+    streams: Streams,
+    observer: Option<Observer>,
+) -> Result<Finished, Failure> {
+    check_kernel(&plan, &policy)?;
+    block_signals().map_err(machine("block signals"))?;
+    process::set_dumpable(false).map_err(machine("protect the supervisor's memory"))?;
+    process::become_subreaper().map_err(machine("become subreaper"))?;
+    prepare::prepare(&plan).map_err(machine("prepare the run's folders"))?;
+    let cleaner = Cleaner { plan: plan.clone() };
+    let group = Group::make(&plan);
+    let started = begin(plan, &policy, &streams, &group);
+    let finished = started.and_then(|started| watch::oversee(started, policy, streams, observer, &group));
+    group.remove();
+    drop(cleaner);
+    finished
+}
+
+/// Removes the run's own folders, however it ends.
+struct Cleaner {
+    plan: LaunchPlan,
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        prepare::clean(&self.plan);
+    }
+}
+
+fn check_kernel(plan: &LaunchPlan, policy: &Policy) -> Result<(), Failure> {
+    // Whether namespaces can be had shows when they are made.
+    let needs = sandbox::quick_probe().missing_for(policy, plan.namespaces);
+    if needs.is_empty() { Ok(()) } else { Err(Failure::Unavailable { policy: plan.policy.clone(), needs }) }
+}
+
+/// Signals come as messages, not as interruptions.
+pub(super) fn own_signals() -> SigSet {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH] {
+        signals.add(signal);
+    }
+    signals
+}
+
+fn block_signals() -> io::Result<()> {
+    let mut signals = own_signals();
+    signals.add(Signal::SIGCHLD);
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
+    Ok(())
+}
+
+/// A run whose first process exists.
+pub(super) struct Started {
+    pub(super) plan: LaunchPlan,
+    pub(super) has_view: bool,
+    pub(super) first_process: i32,
+    pub(super) control: OwnedFd,
+    pub(super) setup: OwnedFd,
+    /// (our end, the stream it carries).
+    pub(super) pipes: Vec<(OwnedFd, Stream)>,
+    pub(super) terminal: Option<OwnedFd>,
+    pub(super) canary: std::net::TcpListener,
+    pub(super) began: Instant,
+    pub(super) began_at: SystemTime,
+    pub(super) notes: Vec<String>,
+}
+
+/// Starts the first process, with namespaces where they are wanted and can be had.
+fn begin(plan: LaunchPlan, policy: &Policy, streams: &Streams, group: &Group) -> Result<Started, Failure> {
+    let wanted = plan.namespaces;
+    let mut notes = Vec::new();
+    if wanted != Namespaces::Off {
+        match begin_with(plan.clone(), streams, group, true) {
+            Ok(started) => return Ok(started),
+            Err(problem) if wanted == Namespaces::Require => {
+                let needs = vec![Need {
+                    missing: format!("namespaces: {problem}"),
+                    fix: "allow unprivileged user namespaces, or use `--namespaces auto`".to_string(),
+                }];
+                return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
+            }
+            // A file system that cannot be layered is no reason to do without the rest.
+            Err(problem) if problem.contains("layer over") => {
+                notes.push(problem);
+                let mut linked = plan.clone();
+                linked.view.layers.clear();
+                match begin_with(linked, streams, group, true) {
+                    Ok(mut started) => {
+                        started.notes.extend(notes);
+                        return Ok(started);
+                    }
+                    Err(problem) => notes.push(format!("no namespaces: {problem}")),
+                }
+            }
+            Err(problem) => notes.push(format!("no namespaces: {problem}")),
+        }
+    }
+    if let Some(reason) = &plan.needs_view {
+        let needs = vec![Need {
+            missing: format!(
+                "{reason}{}",
+                notes.first().map(|note| format!(" ({note})")).unwrap_or_default()
+            ),
+            fix: "work in a linked worktree (`git worktree add`), or allow user namespaces".to_string(),
+        }];
+        return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
+    }
+    if sandbox::landlock_version() < 6 {
+        let needs = vec![Need {
+            missing: "a way to keep signals inside".to_string(),
+            fix: "use Linux 6.12 or newer, or allow user namespaces".to_string(),
+        }];
+        return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
+    }
+    let mut started = begin_with(plan, streams, group, false)
+        .map_err(|problem| Failure::Machine { step: "start the run", problem })?;
+    started.notes.extend(notes);
+    Ok(started)
+}
+
+fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool) -> Result<Started, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let mut plan = plan.settle(has_view);
+    if has_view && !plan.view.layers.is_empty() {
+        prepare::layer_folders(&plan).map_err(|error| text(&error))?;
+    } else {
+        prepare::link_caches(&plan).map_err(|error| text(&error))?;
+    }
+    if !has_view {
+        if !group.bounds_processes {
+            // Without a namespace the limit counts everything of the user on the machine.
+            plan.limits.processes = plan.limits.processes.map(|limit| limit + threads_on_machine());
+        }
+    }
+    let (flags, user) = if has_view { sandbox::namespace_flags() } else { (0, None) };
+    plan.view.user = user;
+    let filters = sandbox::read(sandbox::LIST).and_then(|list| sandbox::compile(&list, !has_view));
+    let filters = filters.map_err(|error| text(&error))?;
+    let notify = seccomp::notify_program(&sandbox::notified(!has_view));
+    let canary = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| text(&error))?;
+    let canary_port = canary.local_addr().map_err(|error| text(&error))?.port();
+    let (stdio, pipes) = connect_streams(streams).map_err(|error| text(&error))?;
+    let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+    let (control, their_control) = pair().map_err(|error| text(&error))?;
+    let (setup, their_setup) = pair().map_err(|error| text(&error))?;
+    let (began, began_at) = (Instant::now(), SystemTime::now());
+    let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
+    if pid == 0 {
+        let _ = group.join();
+        drop((control, setup, pipes));
+        let equipment = Equipment { filters, notify, stdio, canary_port };
+        let setting = InitSetting { view: has_view.then_some(&plan.view), terminal: streams.is_terminal };
+        init::live(&plan, equipment, &setting, &their_control, their_setup);
+    }
+    drop((stdio, their_control, their_setup));
+    let mut started = Started {
+        plan,
+        has_view,
+        first_process: pid,
+        control,
+        setup,
+        pipes,
+        terminal: None,
+        canary,
+        began,
+        began_at,
+        notes: Vec::new(),
+    };
+    let mut message = [0u8; 4096];
+    let (got, descriptor) =
+        socket::receive_with(started.control.as_fd(), &mut message).map_err(|error| text(&error))?;
+    match message[..got].split_first() {
+        Some((&init::message::READY, _)) => {
+            started.terminal = descriptor;
+            Ok(started)
+        }
+        other => {
+            let _ = process::reap(true);
+            let said = other.map(|(_, said)| String::from_utf8_lossy(said).into_owned());
+            Err(said.unwrap_or_else(|| "the first process ended at once".to_string()))
+        }
+    }
+}
+
+type Pipes = Vec<(OwnedFd, Stream)>;
+
+fn connect_streams(streams: &Streams) -> io::Result<([OwnedFd; 3], Pipes)> {
+    let mut pipes = Vec::new();
+    let mut output = |is_terminal: bool, stream: Stream| -> io::Result<OwnedFd> {
+        // Replaced by the run's own terminal before the agent sees it.
+        if is_terminal {
+            return null();
+        }
+        let (ours, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        pipes.push((ours, stream));
+        Ok(theirs)
+    };
+    let stdout = output(streams.is_terminal[1], Stream::Stdout)?;
+    let stderr = output(streams.is_terminal[2], Stream::Stderr)?;
+    let stdin = if streams.is_terminal[0] { null()? } else { streams.input.try_clone()? };
+    Ok(([stdin, stdout, stderr], pipes))
+}
+
+fn null() -> io::Result<OwnedFd> {
+    Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
+}

@@ -1,0 +1,691 @@
+//! Policy + request → everything a run will be, before anything of it exists.
+//!
+//! [`plan`] looks at the machine (what exists, where a program lies) but makes and changes nothing, so it can be shown
+//! (`guard run --dry-run`) and compared. The code that executes a plan adds nothing of its own.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::installation::installation;
+use super::system;
+use super::toolchain::{self, Toolchain};
+use crate::intercept::wire::SOCKET_VARIABLE;
+use crate::policy::{Namespaces, Policy};
+use crate::sandbox::{Grant, Layer, Rights, View};
+
+/// Somebody wants a command run.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The folder it works in; absolute.
+    pub folder: PathBuf,
+    /// The policy, merged and checked.
+    pub policy: Policy,
+    /// The caller's environment, from which the policy picks.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The caller's home folder.
+    pub home: Option<PathBuf>,
+    /// Where runs are kept.
+    pub runs: PathBuf,
+    /// Where short-lived files of runs go.
+    pub scratch: PathBuf,
+    /// The program that stands in for git and the shells, if there is one.
+    pub shim: Option<PathBuf>,
+    /// The effective user.
+    pub uid: u32,
+    /// What the caller adds to the policy.
+    pub options: Options,
+}
+
+/// What a caller adds to, or takes from, the policy for one run.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Namespaces, instead of what the policy says.
+    pub namespaces: Option<Namespaces>,
+    /// More that may be read.
+    pub read: Vec<PathBuf>,
+    /// More that may be written.
+    pub write: Vec<PathBuf>,
+    /// Variables to set.
+    pub set: Vec<(OsString, OsString)>,
+    /// Do not look for toolchains in the home folder.
+    pub no_toolchains: bool,
+    /// Leave the shims out.
+    pub no_shims: bool,
+    /// The idle limit in seconds, instead of the policy's.
+    pub idle_seconds: Option<u64>,
+    /// The total limit in seconds, instead of the policy's.
+    pub total_seconds: Option<u64>,
+    /// Do not look at programs again when they have started, whatever the policy says: for measuring what that costs.
+    pub no_verify: bool,
+}
+
+/// Bounds of a run. `None` is unbounded.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Seconds without output or a new program.
+    pub idle_seconds: Option<u64>,
+    /// Seconds in all.
+    pub total_seconds: Option<u64>,
+    /// Processes of the run at once.
+    pub processes: Option<u64>,
+    /// Open files of a process.
+    pub open_files: Option<u64>,
+    /// MiB of memory for the whole run.
+    pub memory_mib: Option<u64>,
+    /// MiB of one file.
+    pub file_mib: Option<u64>,
+    /// MiB of output kept in the transcript.
+    pub output_mib: Option<u64>,
+}
+
+/// Everything a run will be.
+#[derive(Debug, Clone, Serialize)]
+pub struct LaunchPlan {
+    /// The run's id.
+    pub run_id: String,
+    /// The policy's name.
+    pub policy: String,
+    /// The file that will be executed.
+    pub program: PathBuf,
+    /// Its arguments, beginning with its name.
+    #[serde(serialize_with = "texts")]
+    pub argv: Vec<OsString>,
+    /// The working folder.
+    pub folder: PathBuf,
+    /// The run's folder: transcript, private home.
+    pub run_folder: PathBuf,
+    /// The private home folder.
+    pub home: PathBuf,
+    /// The private folder for temporary files, as it is called outside.
+    pub tmp: PathBuf,
+    /// The whole environment.
+    #[serde(serialize_with = "pairs")]
+    pub environment: Vec<(OsString, OsString)>,
+    /// Names (with `*`) of variables whose values are never recorded.
+    pub redact: Vec<String>,
+    /// Every path with its rights.
+    pub grants: Vec<Grant>,
+    /// Hosts that may be reached.
+    pub network: Vec<String>,
+    /// Whether own servers on loopback may be reached.
+    pub loopback: bool,
+    /// Bounds.
+    pub limits: Limits,
+    /// Namespaces: what is wanted.
+    pub namespaces: Namespaces,
+    /// What the run sees, where namespaces can be had.
+    pub view: View,
+    /// Caches that a run without namespaces gets as folders of symbolic links: (the user's, its own, real levels).
+    pub linked_caches: Vec<(PathBuf, PathBuf, usize)>,
+    /// Files copied into the private home: (from, to).
+    pub imports: Vec<(PathBuf, PathBuf)>,
+    /// The shims: (folder, program they lead to, names).
+    pub shims: Option<(PathBuf, PathBuf, Vec<String>)>,
+    /// The socket the shims ask on.
+    pub control: PathBuf,
+    /// Programs are looked at again when they have started.
+    pub verify_exec: bool,
+    /// What keeps a run without namespaces from being safe: only its own view can protect these.
+    pub needs_view: Option<String>,
+    /// What was found or left out, for people.
+    pub notes: Vec<String>,
+}
+
+fn texts<S: serde::Serializer>(items: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(items.iter().map(|item| item.to_string_lossy()))
+}
+
+fn pairs<S: serde::Serializer>(items: &[(OsString, OsString)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer
+        .collect_map(items.iter().map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy())))
+}
+
+/// A request that cannot be planned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No such program.
+    #[error("command not found: {0}")]
+    CommandNotFound(String),
+    /// The program is there but cannot be run.
+    #[error("cannot run {program}: {problem}")]
+    NotExecutable {
+        /// What was asked for.
+        program: String,
+        /// Why not.
+        problem: String,
+    },
+    /// The working folder cannot be used.
+    #[error("cannot work in {}: {problem}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+    /// An option or a path of the policy cannot be used.
+    #[error("{0}")]
+    Input(String),
+}
+
+/// What a run of this request will be.
+pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
+    let folder = working_folder(request)?;
+    let policy = &request.policy;
+    let run_folder = request.runs.join(&run_id);
+    let home = run_folder.join("home");
+    let tmp = request.scratch.join(format!("guard-{}", short(&run_id)));
+    let mut notes = Vec::new();
+    let toolchains = found_toolchains(request);
+    notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
+    let environment = environment(request, &run_folder, &home, &tmp, &toolchains);
+    let program = find_program(&request.command, &folder, &environment)?;
+    let namespaces = request.options.namespaces.unwrap_or(policy.sandbox.namespaces);
+    let places = Places { folder: &folder, home: &home, tmp: &tmp, toolchains: &toolchains };
+    let mut grants = policy_grants(request, &places, &mut notes)?;
+    let path = value(&environment, "PATH").unwrap_or_default();
+    let own_home = request.home.clone().unwrap_or_default();
+    grants.extend(installation(&program, &own_home, &path).into_iter().map(|path| Grant {
+        path,
+        rights: Rights::ReadExecute,
+        why: "the program's installation".to_string(),
+    }));
+    let shims = shims(request, &run_folder);
+    if let Some((shim_folder, shim, _)) = &shims {
+        let grant = |path: &PathBuf| Grant {
+            path: path.clone(),
+            rights: Rights::ReadExecute,
+            why: "shims".to_string(),
+        };
+        grants.extend([grant(shim_folder), grant(shim)]);
+    } else if !request.options.no_shims {
+        notes.push("no guard-shim beside guard: refusals come at exec only".to_string());
+    }
+    grants.extend(system::devices());
+    let git = git_places(&folder);
+    grants.extend(git.read.iter().map(|path| Grant {
+        path: path.clone(),
+        rights: Rights::Read,
+        why: "the repository's git folder".to_string(),
+    }));
+    let grants = without_repeats(grants);
+    let (layers, linked_caches) = caches(&toolchains, &run_folder, &home);
+    let view = view(request, &grants, &places, &git, layers, &mut notes);
+    Ok(LaunchPlan {
+        policy: policy.name.clone(),
+        argv: request.command.clone(),
+        program,
+        control: run_folder.join("control"),
+        redact: policy.environment.redact.clone(),
+        network: policy.network.allow.clone(),
+        loopback: policy.network.loopback,
+        limits: limits(request),
+        namespaces,
+        view,
+        linked_caches,
+        imports: imports(request, &home),
+        shims,
+        verify_exec: policy.sandbox.verify_exec && !request.options.no_verify,
+        needs_view: git.inside.first().map(|path| {
+            format!(
+                "{} lies inside the working folder, and without namespaces it cannot be kept from being written",
+                path.display()
+            )
+        }),
+        notes,
+        run_id,
+        folder,
+        run_folder,
+        home,
+        tmp,
+        environment,
+        grants,
+    })
+}
+
+impl LaunchPlan {
+    /// The plan as it is executed, now that it is known whether the run has namespaces of its own.
+    pub fn settle(mut self, has_view: bool) -> Self {
+        if !has_view {
+            return self;
+        }
+        for (name, value) in &mut self.environment {
+            if name == "TMPDIR" || name == "TMP" || name == "TEMP" {
+                *value = "/tmp".into();
+            }
+        }
+        let rights = self.grants.iter().find(|grant| grant.path == self.tmp).map(|grant| grant.rights);
+        self.grants.retain(|grant| !grant.path.starts_with(&self.tmp));
+        // A policy that gives no temporary files gives none here either.
+        if let Some(rights) = rights {
+            let usual = self.view.private.iter().map(|(_, at)| at.clone());
+            let grant = |path| Grant { path, rights, why: "private temporary files".to_string() };
+            self.grants.extend(usual.map(grant));
+        }
+        for path in ["/dev/ptmx", "/dev/pts"] {
+            let why = "terminals of the run's own".to_string();
+            self.grants.push(Grant { path: path.into(), rights: Rights::Device, why });
+        }
+        self
+    }
+
+    /// The roots below which the run may write.
+    pub fn writable(&self) -> impl Iterator<Item = &Path> {
+        self.grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.as_path())
+    }
+}
+
+/// The part of an id that tells runs of one moment apart.
+fn short(run_id: &str) -> &str {
+    run_id.get(run_id.len().saturating_sub(12)..).unwrap_or(run_id)
+}
+
+fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchError> {
+    let bad = |problem: String| LaunchError::Folder { folder: request.folder.clone(), problem };
+    let folder = std::fs::canonicalize(&request.folder).map_err(|error| bad(error.to_string()))?;
+    std::fs::read_dir(&folder).map_err(|error| bad(error.to_string()))?;
+    if folder == Path::new("/") || request.home.as_deref().is_some_and(|home| is_same(home, &folder)) {
+        return Err(bad(
+            "the whole machine or a whole home folder cannot be handed out; go to a project's folder".into(),
+        ));
+    }
+    if request.runs.starts_with(&folder) || folder.starts_with(&request.runs) {
+        return Err(bad("guard keeps its own records there".into()));
+    }
+    Ok(folder)
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    std::fs::canonicalize(a).is_ok_and(|a| a == b)
+}
+
+fn found_toolchains(request: &RunRequest) -> Vec<Toolchain> {
+    let Some(home) = request.home.as_ref().filter(|_| !request.options.no_toolchains) else {
+        return Vec::new();
+    };
+    let wanted = &request.policy.toolchains;
+    toolchain::detect(home, &request.environment, &wanted.detect, wanted.caches)
+}
+
+/// Where the placeholders of a policy lead.
+struct Places<'p> {
+    folder: &'p Path,
+    home: &'p Path,
+    tmp: &'p Path,
+    toolchains: &'p [Toolchain],
+}
+
+impl Places<'_> {
+    /// The grants of one entry of a policy.
+    fn expand(&self, entry: &str, rights: Rights, as_root: bool) -> Vec<Grant> {
+        let (name, rest) = match entry.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
+            Some((name, rest)) => (name, rest.trim_start_matches('/')),
+            None => return vec![Grant { path: PathBuf::from(entry), rights, why: "policy".to_string() }],
+        };
+        let one = |base: &Path, why: &str| {
+            let path = if rest.is_empty() { base.to_path_buf() } else { base.join(rest) };
+            vec![Grant { path, rights, why: why.to_string() }]
+        };
+        match name {
+            "worktree" => one(self.folder, "working folder"),
+            "home" => one(self.home, "private home"),
+            "tmp" => one(self.tmp, "private temporary files"),
+            "system" => system::grants(as_root),
+            "toolchains" => self.toolchains.iter().flat_map(toolchain_grants).collect(),
+            // A role's document; only the phase runner names one.
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn toolchain_grants(toolchain: &Toolchain) -> Vec<Grant> {
+    let caches = toolchain.layers.iter().map(|layer| (&layer.lower, Rights::Read));
+    let programs = toolchain.read.iter().map(|path| (path, Rights::ReadExecute));
+    let grant = |(path, rights): (&PathBuf, Rights)| Grant {
+        path: path.clone(),
+        rights,
+        why: format!("toolchain {}: {}", toolchain.name, toolchain.why),
+    };
+    programs.chain(caches).map(grant).collect()
+}
+
+fn policy_grants(
+    request: &RunRequest,
+    places: &Places<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Grant>, LaunchError> {
+    let files = &request.policy.filesystem;
+    let as_root = request.uid == 0;
+    let mut grants: Vec<Grant> = Vec::new();
+    for entry in &files.read {
+        grants.extend(places.expand(entry, Rights::ReadExecute, as_root));
+    }
+    for entry in &files.write {
+        grants.extend(places.expand(entry, Rights::WriteExecute, as_root));
+    }
+    let given =
+        [(&request.options.read, Rights::ReadExecute), (&request.options.write, Rights::WriteExecute)];
+    for (paths, rights) in given {
+        for path in paths {
+            let real = std::fs::canonicalize(path)
+                .map_err(|error| LaunchError::Input(format!("cannot grant {}: {error}", path.display())))?;
+            grants.push(Grant { path: real, rights, why: "command line".to_string() });
+        }
+    }
+    // What the run makes itself does not exist yet; anything else that is not there is left out, and said so.
+    grants.retain(|grant| {
+        let own = grant.path.starts_with(places.home) || grant.path.starts_with(places.tmp);
+        let there = own || grant.path.exists();
+        if !there {
+            notes.push(format!("{} is granted but does not exist", grant.path.display()));
+        }
+        there
+    });
+    if let Some(execute) = &files.execute {
+        let places: Vec<PathBuf> = execute
+            .iter()
+            .flat_map(|entry| places.expand(entry, Rights::ReadExecute, as_root))
+            .map(|grant| grant.path)
+            .collect();
+        for grant in &mut grants {
+            if !places.iter().any(|place| grant.path.starts_with(place)) {
+                grant.rights = match grant.rights {
+                    Rights::ReadExecute => Rights::Read,
+                    Rights::WriteExecute => Rights::Write,
+                    other => other,
+                };
+            }
+        }
+        // A folder to run programs from inside one that is only readable.
+        grants.extend(places.into_iter().filter(|path| path.exists()).map(|path| Grant {
+            path,
+            rights: Rights::ReadExecute,
+            why: "policy: programs".to_string(),
+        }));
+    }
+    Ok(grants)
+}
+
+fn without_repeats(grants: Vec<Grant>) -> Vec<Grant> {
+    let mut kept: Vec<Grant> = Vec::new();
+    for grant in grants {
+        if !kept.iter().any(|known| known.path == grant.path && known.rights == grant.rights) {
+            kept.push(grant);
+        }
+    }
+    kept
+}
+
+/// Names that lead to the shim.
+const SHIM_NAMES: [&str; 5] = ["git", "sh", "bash", "dash", "zsh"];
+
+fn shims(request: &RunRequest, run_folder: &Path) -> Option<(PathBuf, PathBuf, Vec<String>)> {
+    if request.options.no_shims {
+        return None;
+    }
+    let shim = request.shim.as_ref().filter(|shim| shim.is_file())?;
+    // Only what the machine has: a shim for a shell that is not there would only confuse.
+    let path = value(&request.environment, "PATH").unwrap_or_default();
+    let there = |name: &&&str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    let names = SHIM_NAMES.iter().filter(there).map(|name| (*name).to_string()).collect();
+    Some((run_folder.join("bin"), shim.clone(), names))
+}
+
+fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {
+    environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+}
+
+fn matches_name(patterns: &[String], name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    patterns
+        .iter()
+        .any(|pattern| crate::policy::Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(name)))
+}
+
+/// The variables the agent gets: what the policy passes and sets, what toolchains need, and what makes the run's own
+/// folders be used.
+fn environment(
+    request: &RunRequest,
+    run_folder: &Path,
+    home: &Path,
+    tmp: &Path,
+    toolchains: &[Toolchain],
+) -> Vec<(OsString, OsString)> {
+    let policy = &request.policy.environment;
+    let mut variables: Vec<(OsString, OsString)> = Vec::new();
+    let mut set = |name: &OsStr, value: OsString| {
+        variables.retain(|(known, _)| known != name);
+        variables.push((name.to_os_string(), value));
+    };
+    for (name, value) in &request.environment {
+        if matches_name(&policy.pass, name) {
+            set(name, value.clone());
+        }
+    }
+    for toolchain in toolchains {
+        for (name, value) in &toolchain.variables {
+            set(name, value.clone());
+        }
+    }
+    if request.uid == 0 {
+        // Root inside has no right to give files away, and tar as root tries to.
+        set(OsStr::new("TAR_OPTIONS"), "--no-same-owner".into());
+    }
+    // The repository is read-only to the agent: git must not try to write what it can do without.
+    set(OsStr::new("GIT_OPTIONAL_LOCKS"), "0".into());
+    for (name, value) in &policy.set {
+        set(OsStr::new(name), value.into());
+    }
+    for (name, value) in &request.options.set {
+        set(name, value.clone());
+    }
+    set(OsStr::new("HOME"), home.into());
+    for name in ["TMPDIR", "TMP", "TEMP"] {
+        set(OsStr::new(name), tmp.into());
+    }
+    set(OsStr::new(SOCKET_VARIABLE), run_folder.join("control").into());
+    let path = variables.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+    let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let mut folders = vec![run_folder.join("bin")];
+    // A relative entry would make what a name means depend on the folder it is used in.
+    folders.extend(std::env::split_paths(&path).filter(|folder| folder.is_absolute()));
+    if let Ok(path) = std::env::join_paths(&folders) {
+        variables.retain(|(known, _)| known != "PATH");
+        variables.push(("PATH".into(), path));
+    }
+    variables.sort();
+    variables
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// The file a command's first word leads to.
+fn find_program(
+    command: &[OsString],
+    folder: &Path,
+    environment: &[(OsString, OsString)],
+) -> Result<PathBuf, LaunchError> {
+    let Some(name) = command.first().filter(|name| !name.is_empty()) else {
+        return Err(LaunchError::Input("no command given".to_string()));
+    };
+    if command.iter().any(|word| word.as_bytes().contains(&0)) {
+        return Err(LaunchError::Input("a word of the command contains a NUL byte".to_string()));
+    }
+    let shown = || name.to_string_lossy().into_owned();
+    if name.as_bytes().contains(&b'/') {
+        let path = folder.join(name);
+        return match path.metadata() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(LaunchError::CommandNotFound(shown()))
+            }
+            Err(error) => Err(LaunchError::NotExecutable { program: shown(), problem: error.to_string() }),
+            Ok(_) if is_program(&path) => Ok(path),
+            Ok(found) => Err(LaunchError::NotExecutable {
+                program: shown(),
+                problem: if found.is_dir() { "it is a folder" } else { "it is not executable" }.to_string(),
+            }),
+        };
+    }
+    let path = value(environment, "PATH").unwrap_or_default();
+    // The first entry is the shims' folder, which does not exist yet: the command itself needs none.
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| is_program(file))
+        .ok_or_else(|| LaunchError::CommandNotFound(shown()))
+}
+
+/// A repository's own folder, seen from the working folder.
+#[derive(Default)]
+struct GitPlaces {
+    /// Read by git.
+    read: Vec<PathBuf>,
+    /// Inside the working folder, and to be protected.
+    inside: Vec<PathBuf>,
+}
+
+fn git_places(folder: &Path) -> GitPlaces {
+    let mut places = GitPlaces::default();
+    for level in folder.ancestors() {
+        let dot_git = level.join(".git");
+        let Ok(found) = dot_git.symlink_metadata() else { continue };
+        if level != folder {
+            // git looks at the whole working tree, of which the folder is a part.
+            places.read.push(level.to_path_buf());
+        }
+        if found.is_dir() {
+            if level == folder {
+                places.inside.push(dot_git);
+            } else {
+                places.read.push(dot_git);
+            }
+        } else if let Some(target) = linked_git_folder(&dot_git, level) {
+            let common = std::fs::read_to_string(target.join("commondir")).ok();
+            let common = common.and_then(|text| std::fs::canonicalize(target.join(text.trim())).ok());
+            places.read.extend([Some(target), common].into_iter().flatten());
+        }
+        break;
+    }
+    places
+}
+
+/// Where a `.git` file leads, if that looks like a git folder.
+fn linked_git_folder(file: &Path, level: &Path) -> Option<PathBuf> {
+    let bytes = std::fs::read(file).ok().filter(|bytes| bytes.len() < 8192)?;
+    let path = bytes.strip_prefix(b"gitdir:")?.trim_ascii();
+    let target = std::fs::canonicalize(level.join(OsString::from_vec(path.to_vec()))).ok()?;
+    // A planted file must not turn into a grant for something else.
+    (target.join("HEAD").is_file() && target.join("commondir").is_file()).then_some(target)
+}
+
+type LinkedCache = (PathBuf, PathBuf, usize);
+
+fn caches(toolchains: &[Toolchain], run_folder: &Path, home: &Path) -> (Vec<Layer>, Vec<LinkedCache>) {
+    let mut layers = Vec::new();
+    let mut linked = Vec::new();
+    let all = toolchains.iter().flat_map(|toolchain: &Toolchain| &toolchain.layers);
+    for (index, layer) in all.enumerate() {
+        let at = home.join(&layer.upper);
+        let own = run_folder.join("layers").join(index.to_string());
+        linked.push((layer.lower.clone(), at.clone(), layer.depth));
+        layers.push(Layer {
+            lower: layer.lower.clone(),
+            upper: own.join("upper"),
+            work: own.join("work"),
+            at,
+        });
+    }
+    (layers, linked)
+}
+
+fn view(
+    request: &RunRequest,
+    grants: &[Grant],
+    places: &Places<'_>,
+    git: &GitPlaces,
+    layers: Vec<Layer>,
+    notes: &mut Vec<String>,
+) -> View {
+    let hidden = hidden_folders(request, notes);
+    let private = [
+        (places.tmp.join("tmp"), "/tmp"),
+        (places.tmp.join("var"), "/var/tmp"),
+        (places.tmp.join("shm"), "/dev/shm"),
+    ];
+    let private =
+        private.into_iter().map(|(from, at)| (from, PathBuf::from(at))).filter(|(_, at)| at.is_dir());
+    let private: Vec<(PathBuf, PathBuf)> = private.collect();
+    // What lies below a private folder is out of sight with it.
+    let hidden: Vec<PathBuf> =
+        hidden.into_iter().filter(|folder| !private.iter().any(|(_, at)| folder.starts_with(at))).collect();
+    let is_covered = |path: &Path| {
+        hidden.iter().any(|folder| path.starts_with(folder))
+            || private.iter().any(|(_, at)| path.starts_with(at))
+    };
+    let mut writable: Vec<PathBuf> = Vec::new();
+    let mut visible: Vec<PathBuf> = git.inside.clone();
+    for grant in grants {
+        let path = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
+        if path.starts_with(places.tmp) {
+            // It is seen at the usual places instead.
+            continue;
+        }
+        if grant.rights.is_write() {
+            writable.push(path);
+        } else if grant.rights != Rights::Device && is_covered(&path) {
+            visible.push(path);
+        }
+    }
+    writable.sort();
+    writable.dedup();
+    visible.sort();
+    visible.dedup();
+    // What lies in a writable tree comes with it.
+    let roots = writable.clone();
+    visible.retain(|path| git.inside.contains(path) || !roots.iter().any(|root| path.starts_with(root)));
+    View { writable, visible, hidden, private, layers, user: None }
+}
+
+/// The user's home, and the folder with the records: hidden where that does not hide the machine.
+fn hidden_folders(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut hidden: Vec<PathBuf> = Vec::new();
+    for folder in request.home.iter().chain([&request.runs]) {
+        let Ok(folder) = std::fs::canonicalize(folder) else { continue };
+        let holds_system = ["/usr", "/etc", "/dev", "/proc", "/lib", "/bin", "/tmp"];
+        if holds_system.iter().any(|part| Path::new(part).starts_with(&folder)) {
+            notes.push(format!("{} is not hidden: it contains the system", folder.display()));
+            continue;
+        }
+        if !hidden.iter().any(|known| folder.starts_with(known)) {
+            hidden.push(folder);
+        }
+    }
+    hidden
+}
+
+fn imports(request: &RunRequest, home: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let Some(own) = &request.home else { return Vec::new() };
+    let relative = request.policy.home.import.iter().filter_map(|entry| entry.strip_prefix("~/"));
+    relative.map(|path| (own.join(path), home.join(path))).filter(|(from, _)| from.is_file()).collect()
+}
+
+fn limits(request: &RunRequest) -> Limits {
+    let get = |key: &str| request.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
+    let options = &request.options;
+    Limits {
+        idle_seconds: options.idle_seconds.or(get("idle_seconds")),
+        total_seconds: options.total_seconds.or(get("total_seconds")),
+        processes: get("processes"),
+        open_files: get("open_files"),
+        memory_mib: get("memory_mib"),
+        file_mib: get("file_mib"),
+        output_mib: get("output_mib"),
+    }
+}

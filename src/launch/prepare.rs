@@ -1,0 +1,97 @@
+//! The folders and files a run needs before it starts, and their removal afterwards.
+
+use std::fs::{DirBuilder, create_dir_all};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::Path;
+
+use super::plan::LaunchPlan;
+
+/// Makes everything the plan names inside the run's own folders.
+pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
+    let private = |path: &Path| DirBuilder::new().mode(0o700).create(path);
+    if let Some(runs) = plan.run_folder.parent() {
+        DirBuilder::new().mode(0o700).recursive(true).create(runs)?;
+    }
+    private(&plan.run_folder)?;
+    private(&plan.home)?;
+    // Exclusive: somebody else's folder of that name in a shared place is not taken over.
+    private(&plan.tmp)?;
+    for (folder, _) in &plan.view.private {
+        private(folder)?;
+    }
+    for (from, to) in &plan.imports {
+        to.parent().map_or(Ok(()), create_dir_all)?;
+        std::fs::copy(from, to)?;
+    }
+    if let Some((folder, shim, names)) = &plan.shims {
+        private(folder)?;
+        for name in names {
+            symlink(shim, folder.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The folders that layered caches are mounted on and written to.
+pub(super) fn layer_folders(plan: &LaunchPlan) -> io::Result<()> {
+    for layer in &plan.view.layers {
+        for folder in [&layer.upper, &layer.work, &layer.at] {
+            create_dir_all(folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// The same caches without mounts: real folders down to a depth, and symbolic links to the user's from there.
+pub(super) fn link_caches(plan: &LaunchPlan) -> io::Result<()> {
+    for (from, at, depth) in &plan.linked_caches {
+        link_tree(from, at, *depth)?;
+    }
+    Ok(())
+}
+
+/// More entries are not worth the time before a run starts; the rest of such a cache is not seen.
+const MOST_LINKS: usize = 20_000;
+
+fn link_tree(from: &Path, at: &Path, depth: usize) -> io::Result<()> {
+    create_dir_all(at)?;
+    for entry in std::fs::read_dir(from)?.take(MOST_LINKS).flatten() {
+        let to = at.join(entry.file_name());
+        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            link_tree(&entry.path(), &to, depth - 1)?;
+        } else {
+            symlink(entry.path(), to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what only the run itself needed; the transcript stays.
+pub(super) fn clean(plan: &LaunchPlan) {
+    for folder in [&plan.home, &plan.tmp, &plan.run_folder.join("bin"), &plan.run_folder.join("layers")] {
+        remove(folder);
+    }
+    let _ = std::fs::remove_file(&plan.control);
+}
+
+/// Removes a tree, also where the agent has taken its own rights away.
+fn remove(folder: &Path) {
+    if std::fs::remove_dir_all(folder).is_ok() {
+        return;
+    }
+    open_up(folder, 64);
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+/// Gives the owner back all rights on folders. Never follows links.
+fn open_up(folder: &Path, depth: usize) {
+    use std::os::unix::fs::PermissionsExt;
+    let _ = std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700));
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path(), depth - 1);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Which files of a folder were made or changed since a moment: by the change time, which nobody inside can set.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A file that is not as it was.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Change {
+    /// Relative to the folder.
+    pub path: String,
+    /// What happened.
+    pub change: ChangeKind,
+}
+
+/// What happened to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    /// It was not there before.
+    Created,
+    /// Its content or metadata changed, or it was renamed.
+    Modified,
+}
+
+/// Entries that are looked at; a larger folder is not worth the wait.
+const MOST_ENTRIES: usize = 50_000;
+/// Changes that are listed.
+const MOST_CHANGES: usize = 1_000;
+
+/// The files below a folder that changed since a moment, and whether that is all. `.git` and links are not followed.
+pub fn changes(folder: &Path, since: SystemTime) -> (Vec<Change>, bool) {
+    let mut found = Vec::new();
+    let mut left = MOST_ENTRIES;
+    // Clocks of file systems tick coarsely.
+    let since = since.checked_sub(Duration::from_millis(10)).unwrap_or(since);
+    let complete = look(folder, folder, since, &mut left, &mut found);
+    found.sort();
+    (found, complete)
+}
+
+fn look(root: &Path, folder: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change>) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return true };
+    for entry in entries.flatten() {
+        if *left == 0 || found.len() >= MOST_CHANGES {
+            return false;
+        }
+        *left -= 1;
+        let Ok(metadata) = entry.metadata() else { continue };
+        if metadata.is_dir() {
+            if entry.file_name() != ".git" && !look(root, &entry.path(), since, left, found) {
+                return false;
+            }
+            continue;
+        }
+        let changed = Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32);
+        if SystemTime::UNIX_EPOCH + changed < since {
+            continue;
+        }
+        let is_new = metadata.created().is_ok_and(|created| created >= since);
+        let path = entry.path();
+        let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        let change = if is_new { ChangeKind::Created } else { ChangeKind::Modified };
+        found.push(Change { path: relative, change });
+    }
+    true
+}

@@ -1,0 +1,146 @@
+//! The shape of a result.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::changes::Change;
+
+/// `guard run --json`, the last line of `--stream-json`, and the data of a transcript's last event.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunResult {
+    /// The command ended by itself with code 0.
+    pub success: bool,
+    /// The program that ran, by its name.
+    pub tool: String,
+    /// The session to go on with; the run's id where the tool has no sessions of its own.
+    #[serde(rename = "SESSION_ID")]
+    pub session_id: String,
+    /// What it printed on standard output (or on its terminal): the last MiB of it.
+    pub result: String,
+    /// The beginning of `result` is missing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub result_truncated: bool,
+    /// How long it took: `1m30s`.
+    pub duration: String,
+    /// The same in milliseconds.
+    pub duration_ms: u64,
+    /// What went wrong, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What went wrong, in a word: `idle_timeout`, `timeout`, `command_not_found`, `upstream_error`, `invalid_input`,
+    /// `config_error`, `sandbox_unavailable`, `policy_denied`, `cancelled`, `internal`. More may come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<String>,
+    /// What is known about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_detail: Option<ErrorDetail>,
+    /// The run; opaque.
+    pub run_id: String,
+    /// The policy's name.
+    pub policy: String,
+    /// What held the run.
+    pub enforcement: Enforcement,
+    /// The command's own code; 128 and the signal's number when one ended it; null when it never ran.
+    pub exit_code: Option<i32>,
+    /// Commits that were received.
+    pub commits: Vec<String>,
+    /// Files in the working folder that the run made or changed, relative to it.
+    pub files_changed: Vec<Change>,
+    /// There are more changed files than are listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub files_changed_truncated: bool,
+    /// What was refused: the first thousand.
+    pub denials: Vec<Denial>,
+    /// What a reviewer should look at.
+    pub findings: Vec<String>,
+    /// What it used.
+    pub usage: Usage,
+    /// Where everything is written down.
+    pub transcript: TranscriptPlace,
+}
+
+/// What is known about a failure.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorDetail {
+    /// The whole message.
+    pub message: String,
+    /// The command's code, if it had one.
+    pub exit_code: Option<i32>,
+    /// The last lines it printed, at most 20.
+    pub last_lines: Vec<String>,
+    /// The idle limit in force.
+    pub idle_timeout_s: Option<u64>,
+    /// The total limit in force.
+    pub max_duration_s: Option<u64>,
+    /// Retries made.
+    pub retries: u32,
+}
+
+/// What held the run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Enforcement {
+    /// The version of Landlock that was applied; 0 when the run never started.
+    pub landlock_abi: i32,
+    /// System calls were filtered and notified.
+    pub seccomp: bool,
+    /// Programs were looked at again when they had started.
+    pub verify_exec: bool,
+    /// The run had user, mount, PID and IPC namespaces of its own.
+    pub namespaces: bool,
+    /// Memory was bounded by a control group.
+    pub memory_bound: bool,
+    /// The number of processes was bounded by a control group.
+    pub process_bound: bool,
+    /// What was tried before the start and refused, as it must be.
+    pub canary: Vec<String>,
+}
+
+/// Something that was refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Denial {
+    /// The kind of event: `deny.exec`, `deny.connect`, …
+    pub kind: String,
+    /// One line for people.
+    pub message: String,
+    /// The rule.
+    pub rule: String,
+    /// Why.
+    pub reason: String,
+    /// How often the same was refused.
+    pub count: u64,
+}
+
+/// What a run used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Usage {
+    /// Programs started.
+    pub programs: u64,
+    /// Refusals, all of them.
+    pub refusals: u64,
+    /// Processor time of everything that ran, in milliseconds.
+    pub cpu_ms: u64,
+    /// The largest memory of one process, in KiB.
+    pub max_rss_kib: u64,
+}
+
+/// Where everything is written down.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TranscriptPlace {
+    /// The file.
+    pub path: String,
+    /// The hash of its last line, to compare with later; null inside the transcript itself.
+    pub head: Option<String>,
+}
+
+/// `1m30s`; always with minutes.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}m{}s", seconds / 60, seconds % 60)
+}
+
+/// The JSON Schema of a result.
+pub fn schema() -> schemars::Schema {
+    schemars::schema_for!(RunResult)
+}
