@@ -355,6 +355,9 @@ fn summary(result: &RunResult) -> Vec<String> {
     for denial in result.denials.iter().take(MOST_SHOWN) {
         let times = if denial.count > 1 { format!(" ({} times)", denial.count) } else { String::new() };
         let message = denial.message.strip_prefix("guard: Permission denied: ").unwrap_or(&denial.message);
+        // What to do instead was for the agent.
+        let message =
+            message.split(" Instead: ").next().unwrap_or(message).trim_end_matches(" Do not retry.");
         lines.push(format!("  refused: {}{times}", printable(message)));
     }
     if result.denials.len() > MOST_SHOWN {

@@ -334,8 +334,12 @@ impl Supervisor {
 
     fn deny_start(&mut self, notification: &Notification, start: &Start, verdict: &Verdict) -> Reply {
         self.record_denial(notification.tid, start, verdict);
-        // The words reach the agent before the errno does.
-        explain::tell(notification.tid, &verdict.refusal_line());
+        // The words reach the agent before the errno does; once, where a shell tries one folder after the other.
+        let told = (notification.tid, verdict.refusal_line());
+        if self.last_told.as_ref() != Some(&told) {
+            explain::tell(told.0, &told.1);
+            self.last_told = Some(told);
+        }
         Reply::Error(libc::EACCES)
     }
 

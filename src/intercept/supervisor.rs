@@ -141,6 +141,8 @@ pub(super) struct Supervisor {
     /// Rules a person has said "always" to.
     pub(super) always: Vec<String>,
     pub(super) waiting_asks: Vec<super::exec::Pending>,
+    /// The last refusal that was explained, and to whom.
+    pub(super) last_told: Option<(i32, String)>,
     /// A person is being asked.
     pub(super) asking: bool,
     pub(super) shim: Option<super::identity::Identity>,
@@ -180,6 +182,7 @@ impl Supervisor {
             cache: super::exec::Cache::default(),
             always: Vec::new(),
             waiting_asks: Vec::new(),
+            last_told: None,
             asking: false,
             later: channel(),
             numbers: Numbers::new(),

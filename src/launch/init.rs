@@ -58,9 +58,12 @@ pub(super) fn live(
         if let Err(error) = process::die_with_parent() {
             fail(&error.to_string());
         }
+        // The maps of a user namespace are files of the process, which one that cannot be looked at does not own.
+        let _ = process::set_dumpable(true);
         if let Err(error) = sandbox::enter(view) {
             fail(&error.to_string());
         }
+        let _ = process::set_dumpable(false);
     } else if let Err(error) = process::become_subreaper() {
         fail(&error.to_string());
     }

@@ -260,7 +260,8 @@ impl LaunchPlan {
                 *value = "/tmp".into();
             }
         }
-        let rights = self.grants.iter().find(|grant| grant.path == self.tmp).map(|grant| grant.rights);
+        let of_tmp = self.grants.iter().filter(|grant| grant.path == self.tmp).map(|grant| grant.rights);
+        let rights = of_tmp.max_by_key(|rights| rights.is_write());
         self.grants.retain(|grant| !grant.path.starts_with(&self.tmp));
         // A policy that gives no temporary files gives none here either.
         if let Some(rights) = rights {
