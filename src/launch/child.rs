@@ -41,6 +41,8 @@ pub(super) struct Equipment {
     pub(super) stdio: [OwnedFd; 3],
     /// Where the canary tries to connect.
     pub(super) canary_port: u16,
+    /// The run has a view of its own.
+    pub(super) has_view: bool,
 }
 
 /// Becomes the agent.
@@ -147,6 +149,8 @@ fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(
     let is_refused = |error: &io::Error| error.raw_os_error().is_some_and(|errno| refused.contains(&errno));
     match std::fs::File::create(&forbidden) {
         Err(error) if is_refused(&error) => {}
+        // In a view of its own the path may lie in the private /tmp; the supervisor looks whether it is there outside.
+        _ if equipment.has_view => {}
         _ => report.push(b'w'),
     }
     if !std::net::TcpStream::connect(("127.0.0.1", equipment.canary_port))

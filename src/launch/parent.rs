@@ -229,7 +229,7 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
     if pid == 0 {
         let _ = group.join();
         drop((control, setup, pipes));
-        let equipment = Equipment { filters, notify, stdio, canary_port };
+        let equipment = Equipment { filters, notify, stdio, canary_port, has_view };
         let setting = InitSetting { view: has_view.then_some(&plan.view), terminal: streams.is_terminal };
         init::live(&plan, equipment, &setting, &their_control, their_setup);
     }
