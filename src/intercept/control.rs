@@ -33,7 +33,7 @@ pub struct Answering {
 
 /// Begins to answer on a new socket at a path. Ends with the process.
 pub fn serve(path: &Path, answering: Answering) -> io::Result<()> {
-    let listener = UnixListener::bind(path)?;
+    let listener = bind(path)?;
     let answering = Arc::new(answering);
     let at_once = Arc::new(AtomicUsize::new(0));
     let work = move || {
@@ -58,6 +58,15 @@ pub fn serve(path: &Path, answering: Answering) -> io::Result<()> {
         }
     };
     std::thread::Builder::new().name("control".to_string()).spawn(work).map(drop)
+}
+
+/// Binds at a path of any length.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    use std::os::fd::AsRawFd;
+    let bad = || io::Error::from(io::ErrorKind::InvalidInput);
+    let folder = std::fs::File::open(path.parent().ok_or_else(bad)?)?;
+    let name = path.file_name().ok_or_else(bad)?;
+    UnixListener::bind(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name))
 }
 
 fn converse(answering: &Answering, mut stream: UnixStream) -> io::Result<()> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::identity::{self, Executable, Identity, Kind};
+use super::identity::{Executable, Identity, Kind};
 use super::supervisor::{Ask, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of};
 use super::{explain, wire};
 use crate::command::{Access, Analysis, Context, Folder, Request};
@@ -39,6 +39,7 @@ pub(super) struct Start {
 #[derive(Debug, Clone)]
 pub(super) struct Expected {
     identity: Identity,
+    copy_of: Option<Vec<u8>>,
     command_line: Vec<u8>,
     environment: Vec<(Vec<u8>, Vec<u8>)>,
     folder: PathBuf,
@@ -70,6 +71,7 @@ impl Cache {
         start.folder.hash(&mut hasher);
         for file in &start.chain {
             file.judged_path().hash(&mut hasher);
+            file.kind.hash(&mut hasher);
         }
         hasher.finish()
     }
@@ -196,6 +198,9 @@ impl Supervisor {
             // The kernel would say the same: no such file, a folder, a loop of links, too much.
             Err(error) => return Some(self.failed_start(notification, &error)),
         };
+        if !self.is_waiting(notification) {
+            return None;
+        }
         if start.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
             // The shim asks by itself, and what it then starts comes here again.
             return Some(self.admit(notification, &start, false));
@@ -321,6 +326,7 @@ impl Supervisor {
                 notification.tid,
                 Expected {
                     identity,
+                    copy_of: start.chain.last().and_then(|file| file.copy_of.clone()),
                     command_line: command_line(&argv),
                     environment: start.environment.clone(),
                     folder: start.folder.clone(),
@@ -337,7 +343,9 @@ impl Supervisor {
         // The words reach the agent before the errno does; once, where a shell tries one folder after the other.
         let told = (notification.tid, verdict.refusal_line());
         if self.last_told.as_ref() != Some(&told) {
-            explain::tell(told.0, &told.1);
+            if let Ok(thread) = self.thread(notification) {
+                explain::tell(&thread, &told.1);
+            }
             self.last_told = Some(told);
         }
         Reply::Error(libc::EACCES)
@@ -448,10 +456,11 @@ impl Supervisor {
 
     /// The second look, at a program that has started and not yet run: what it is now cannot change any more.
     fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
-        let actual = identity::running(pid).and_then(|(identity, path)| {
-            Ok((identity, path, std::fs::read(format!("/proc/{pid}/cmdline"))?))
-        });
-        let Ok((identity, path, command_line)) = actual else {
+        let actual = self
+            .identities
+            .running(pid)
+            .and_then(|program| Ok((program, std::fs::read(format!("/proc/{pid}/cmdline"))?)));
+        let Ok((program, command_line)) = actual else {
             self.refuse(
                 "deny.exec",
                 pid,
@@ -462,7 +471,8 @@ impl Supervisor {
             return false;
         };
         if let Some(expected) = expected
-            && expected.identity == identity
+            && expected.identity == program.identity
+            && expected.copy_of == program.copy_of
             && expected.command_line == command_line
         {
             return true;
@@ -470,13 +480,13 @@ impl Supervisor {
         let argv: Vec<Vec<u8>> = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
         let argv = argv[..argv.len().saturating_sub(1)].to_vec();
         let start = Start {
-            path: path.clone(),
+            path: program.path.clone(),
             environment: expected.map(|expected| expected.environment.clone()).unwrap_or_default(),
             folder: expected
                 .map(|expected| expected.folder.clone())
                 .or_else(|| folder_of(pid))
                 .unwrap_or_default(),
-            chain: vec![Executable { identity, path, copy_of: None, kind: Kind::Program }],
+            chain: vec![program],
             argv,
         };
         let verdict = self.judge_start(&start);

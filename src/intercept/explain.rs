@@ -1,7 +1,7 @@
 //! The words of a refusal, written where the refused process looks.
 
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -17,11 +17,8 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Writes a line to a thread's standard error. Its descriptor is the agent's own: whatever it is, the agent could have
 /// written there itself. Nobody reading it must not stop the supervisor, so a thread of its own writes.
-pub(super) fn tell(tid: i32, line: &str) {
-    let Ok(stderr) = process::thread_fd(tid).and_then(|thread| process::descriptor_of(thread.as_fd(), 2))
-    else {
-        return;
-    };
+pub(super) fn tell(thread: &OwnedFd, line: &str) {
+    let Ok(stderr) = process::descriptor_of(thread.as_fd(), 2) else { return };
     if THREADS.fetch_add(1, Ordering::AcqRel) >= MOST_THREADS {
         THREADS.fetch_sub(1, Ordering::AcqRel);
         return;

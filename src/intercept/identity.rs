@@ -27,7 +27,7 @@ struct State {
 }
 
 /// What is executed when a file is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     /// A program for the machine.
     Program,
@@ -172,6 +172,20 @@ impl Identities {
         Ok(Executable { identity, path, copy_of, kind })
     }
 
+    /// The program a process is now.
+    pub(super) fn running(&mut self, pid: i32) -> io::Result<Executable> {
+        let link = format!("/proc/{pid}/exe");
+        let metadata = std::fs::metadata(&link)?;
+        let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
+        if self.may_be_copy(&path) {
+            // What was written into the file since it was judged counts.
+            let program = self.look_at(&open_plain(Path::new(&link))?)?;
+            return Ok(Executable { path, kind: Kind::Program, ..program });
+        }
+        let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
+        Ok(Executable { identity, path, copy_of: None, kind: Kind::Program })
+    }
+
     /// Whether the agent could have put the file there.
     fn may_be_copy(&self, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
@@ -298,14 +312,6 @@ fn read_full(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(got)
-}
-
-/// The program a process is now.
-pub(super) fn running(pid: i32) -> io::Result<(Identity, Vec<u8>)> {
-    let link = format!("/proc/{pid}/exe");
-    let metadata = std::fs::metadata(&link)?;
-    let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
-    Ok((Identity { device: metadata.dev(), inode: metadata.ino() }, path))
 }
 
 /// The identity of a file.

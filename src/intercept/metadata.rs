@@ -63,8 +63,12 @@ impl Supervisor {
     pub(super) fn metadata(&mut self, notification: &Notification, call: &'static str) -> Reply {
         self.remote.attach(notification.tid);
         let made = self.read_change(notification, call).and_then(|(object, change)| {
-            let fd = self.open_object(notification.tid, &object)?;
-            Ok((fd, change))
+            let fd = self.open_object(notification, &object)?;
+            if self.is_waiting(notification) {
+                Ok((fd, change))
+            } else {
+                Err(io::Error::from_raw_os_error(libc::ESRCH))
+            }
         });
         let (fd, change) = match made {
             Ok(made) => made,
@@ -129,7 +133,8 @@ impl Supervisor {
         })
     }
 
-    fn open_object(&mut self, tid: i32, object: &Object) -> io::Result<OwnedFd> {
+    fn open_object(&mut self, notification: &Notification, object: &Object) -> io::Result<OwnedFd> {
+        let tid = notification.tid;
         let path = match object.path {
             Some(address) => self.remote.string(address, LONGEST_PATH)?,
             None => Vec::new(),
@@ -138,7 +143,7 @@ impl Supervisor {
         if path.is_empty() {
             return match number {
                 Some(number) if object.may_be_empty && number != libc::AT_FDCWD => {
-                    process::descriptor_of(process::thread_fd(tid)?.as_fd(), number)
+                    process::descriptor_of(self.thread(notification)?.as_fd(), number)
                 }
                 Some(_) if object.may_be_empty => {
                     let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
@@ -150,7 +155,7 @@ impl Supervisor {
         if let Some(number) = number
             && path.first() != Some(&b'/')
         {
-            let folder = process::descriptor_of(process::thread_fd(tid)?.as_fd(), number)?;
+            let folder = process::descriptor_of(self.thread(notification)?.as_fd(), number)?;
             return open_below(folder.as_fd(), &path, object.follow);
         }
         let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::supervisor::{Later, LaterResult, Supervisor, folder_of, is_below};
+use super::wire::CONTROL_NAME;
 use crate::sys::fs::{Walk, is_on_readonly_mount, open_in};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{process, socket};
@@ -89,7 +90,7 @@ impl Supervisor {
         }
         self.remote.attach(notification.tid);
         let address = self.remote.bytes(address, length)?;
-        let thread = process::thread_fd(notification.tid)?;
+        let thread = self.thread(notification)?;
         Ok((process::descriptor_of(thread.as_fd(), number as i32)?, address))
     }
 
@@ -127,18 +128,18 @@ impl Supervisor {
 
     fn connect_unix(&mut self, notification: &Notification, fd: OwnedFd, path: &[u8]) -> Option<Reply> {
         let shown = String::from_utf8_lossy(path).into_owned();
-        if path == self.setting.control.as_os_str().as_bytes() {
+        if path == CONTROL_NAME.as_bytes() {
             // The one socket of ours: by its name alone, whatever lies there for the caller.
-            let Some(address) = socket::unix_address(path) else {
-                return Some(Reply::Error(libc::ECONNREFUSED));
-            };
-            return Some(done(socket::connect(fd.as_fd(), &address)));
+            return Some(done(connect_through(fd.as_fd(), &self.setting.control)));
         }
         let Some(folder) = folder_of(notification.tid) else { return Some(Reply::Error(libc::ESRCH)) };
         let object = match self.identities.open(notification.tid, &folder, path) {
             Ok(object) => object,
             Err(error) => return Some(failed(&error)),
         };
+        if !self.is_waiting(notification) {
+            return None;
+        }
         if !self.is_own(object.as_fd()) {
             return Some(self.refuse_socket(notification, "connect", &shown, UNIX_OUTSIDE));
         }
@@ -242,7 +243,8 @@ impl Supervisor {
     /// Answers a listen: a socket that was not bound would get a port by listening.
     pub(super) fn listen(&mut self, notification: &Notification) -> Option<Reply> {
         let [number, backlog, ..] = notification.arguments;
-        let fd = process::thread_fd(notification.tid)
+        let fd = self
+            .thread(notification)
             .and_then(|thread| process::descriptor_of(thread.as_fd(), number as i32));
         let fd = match fd {
             Ok(fd) => fd,
@@ -286,6 +288,14 @@ impl Supervisor {
         let data = serde_json::json!({ "pid": tid, "to": to });
         self.setting.recorder.record(event_type, to, &data);
     }
+}
+
+/// Connects to a socket at a path of any length.
+fn connect_through(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let object = open_below(fd, path.as_os_str().as_bytes(), true)?;
+    let through = format!("/proc/self/fd/{}", object.as_raw_fd());
+    let address = socket::unix_address(through.as_bytes());
+    socket::connect(fd, &address.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?)
 }
 
 fn done(result: io::Result<()>) -> Reply {

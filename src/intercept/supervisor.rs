@@ -256,6 +256,21 @@ impl Supervisor {
         (self.later.0.clone(), self.wake.clone())
     }
 
+    /// Whether the caller still waits: what was read by its number was read from the right process.
+    pub(super) fn is_waiting(&self, notification: &Notification) -> bool {
+        seccomp::is_waiting(self.listener.as_fd(), notification.id)
+    }
+
+    /// A descriptor for the thread that waits, and no other that got its number since.
+    pub(super) fn thread(&self, notification: &Notification) -> std::io::Result<OwnedFd> {
+        let thread = process::thread_fd(notification.tid)?;
+        if self.is_waiting(notification) {
+            Ok(thread)
+        } else {
+            Err(std::io::Error::from_raw_os_error(libc::ESRCH))
+        }
+    }
+
     pub(super) fn reply(&self, id: u64, reply: Reply) {
         let _ = seccomp::reply(self.listener.as_fd(), id, reply);
     }

@@ -21,6 +21,10 @@ pub const LARGEST_BODY: usize = 8 << 20;
 /// The variable that tells a shim where its supervisor listens.
 pub const SOCKET_VARIABLE: &str = "GUARD_CONTROL";
 
+/// What a run's variable says: not a path that exists anywhere, but the name by which the supervisor knows its own socket
+/// when a connect to it arrives. Real paths would be longer than a socket's address may be.
+pub const CONTROL_NAME: &str = "/run/guard/control";
+
 const MAGIC: &[u8; 3] = b"GRD";
 
 /// May this run?

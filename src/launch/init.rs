@@ -93,6 +93,9 @@ pub(super) fn live(
         Ok(agent) => agent,
     };
     keep_only(control);
+    // To reap and to kill one's own children takes no rights.
+    let _ = process::set_no_new_privileges();
+    let _ = process::drop_capabilities();
     watch(control, agent, scoped)
 }
 

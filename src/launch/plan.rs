@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::installation::installation;
 use super::system;
 use super::toolchain::{self, Toolchain};
-use crate::intercept::wire::SOCKET_VARIABLE;
+use crate::intercept::wire::{CONTROL_NAME, SOCKET_VARIABLE};
 use crate::policy::{Namespaces, Policy};
 use crate::sandbox::{Grant, Layer, Rights, View};
 
@@ -490,7 +490,7 @@ fn environment(
     for name in ["TMPDIR", "TMP", "TEMP"] {
         set(OsStr::new(name), tmp.into());
     }
-    set(OsStr::new(SOCKET_VARIABLE), run_folder.join("control").into());
+    set(OsStr::new(SOCKET_VARIABLE), CONTROL_NAME.into());
     let path = variables.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
     let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut folders = vec![run_folder.join("bin")];

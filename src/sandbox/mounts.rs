@@ -67,7 +67,7 @@ pub fn enter(view: &View) -> Result<(), SandboxError> {
     }
     let mut trees = copies(view)?;
     at("make everything read-only", sys::restrict_tree(c"/", sys::READ_ONLY | sys::NO_SUID))?;
-    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
     at("mount /proc", mount_with(Some("proc"), Path::new("/proc"), Some("proc"), plain, None))?;
     let terminals = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
     at(
