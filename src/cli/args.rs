@@ -24,6 +24,18 @@ pub(crate) enum Command {
     /// Run a command in the sandbox: every program it starts judged, everything recorded, one result
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
+    /// See it work: a scripted agent in a scratch repository, with no key and no network
+    Demo {
+        /// Namespaces of the run's own, instead of what the policy says
+        #[arg(long, value_enum)]
+        namespaces: Option<NamespaceChoice>,
+    },
+    /// The scripted agent of the demo
+    #[command(hide = true, name = "demo-agent")]
+    DemoAgent {
+        /// The scene
+        arguments: Vec<String>,
+    },
     /// Say what this machine gives, what each policy needs, and how to get what is missing
     Doctor {
         /// Print JSON

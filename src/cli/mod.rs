@@ -3,6 +3,7 @@
 mod args;
 mod audit;
 mod check;
+mod demo;
 mod doctor;
 mod exit;
 mod json;
@@ -37,7 +38,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match cli.command {
         args::Command::Check(check) => check::run(check, &mut out),
         args::Command::Policy(policy) => policy::run(policy, &mut out),
-        args::Command::Run(arguments) => run::run(arguments, &mut out),
+        args::Command::Run(arguments) => run::run(&arguments, &mut out),
+        args::Command::Demo { namespaces } => demo::run(namespaces.map(Into::into), &mut out),
+        args::Command::DemoAgent { arguments } => demo::agent(&arguments),
         args::Command::Doctor { json } => doctor::run(json, &mut out),
     };
     // What was written before a failure is not lost.

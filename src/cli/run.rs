@@ -16,13 +16,13 @@ use crate::policy::{Folders, Policy};
 use crate::transcript::{Line, Observer, state_folder};
 
 /// Runs the command, or shows what would be run.
-pub(super) fn run(arguments: args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let form = Form::of(&arguments);
+pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let form = Form::of(arguments);
     let policy = crate::decide::load(&arguments.policy, &Folders::from_environment(), false)?;
     for remark in &policy.remarks {
         note(&remark.render(false));
     }
-    let request = request(&arguments, policy)?;
+    let request = request(arguments, policy)?;
     let plan = match launch::plan(&request, run_id()) {
         Ok(plan) => plan,
         Err(error) => return refused(&request, &error, form, out),
@@ -99,7 +99,7 @@ fn request(arguments: &args::Run, policy: Policy) -> Result<RunRequest, Failure>
         folder,
         policy,
         environment: std::env::vars_os().collect(),
-        home: std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
+        home: home(),
         runs,
         scratch: std::env::temp_dir(),
         shim: shim(),
@@ -116,6 +116,11 @@ fn request(arguments: &args::Run, policy: Policy) -> Result<RunRequest, Failure>
             no_verify: arguments.no_verify,
         },
     })
+}
+
+/// The caller's home folder.
+pub(super) fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
 /// The program that stands in for git and the shells: beside this one.

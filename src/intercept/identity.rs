@@ -91,7 +91,7 @@ impl Identities {
     /// The file that a path leads a thread to, with every interpreter down to a program: the file first.
     pub(super) fn executed(&mut self, tid: i32, folder: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
         let fd = self.open(tid, folder, path)?;
-        self.with_interpreters(tid, folder, fd)
+        self.with_interpreters(tid, folder, &fd)
     }
 
     /// The same for an open descriptor of a thread (`execveat` with an empty path).
@@ -102,11 +102,11 @@ impl Identities {
         number: i32,
     ) -> io::Result<Vec<Executable>> {
         let fd = open_plain(Path::new(&format!("/proc/{tid}/fd/{number}")))?;
-        self.with_interpreters(tid, folder, fd)
+        self.with_interpreters(tid, folder, &fd)
     }
 
-    fn with_interpreters(&mut self, tid: i32, folder: &Path, fd: OwnedFd) -> io::Result<Vec<Executable>> {
-        let mut chain = vec![self.look_at(&fd)?];
+    fn with_interpreters(&mut self, tid: i32, folder: &Path, fd: &OwnedFd) -> io::Result<Vec<Executable>> {
+        let mut chain = vec![self.look_at(fd)?];
         while let Some(Executable { kind: Kind::Script(interpreter, _), .. }) = chain.last() {
             if chain.len() > MOST_INTERPRETERS {
                 return Err(io::Error::from_raw_os_error(libc::ELOOP));
@@ -157,10 +157,9 @@ impl Identities {
         {
             return Ok(Executable { identity, path, copy_of: copy_of.clone(), kind: kind.clone() });
         }
-        let mut file = match File::open(&link) {
-            Ok(file) => file,
-            // A program that may be executed but not read: the kernel can, we cannot; it is judged by its name.
-            Err(_) => return Ok(Executable { identity, path, copy_of: None, kind: Kind::Program }),
+        // A program that may be executed but not read: the kernel can, we cannot; it is judged by its name.
+        let Ok(mut file) = File::open(&link) else {
+            return Ok(Executable { identity, path, copy_of: None, kind: Kind::Program });
         };
         let kind = kind_of(&mut file)?;
         let copy_of =

@@ -47,7 +47,7 @@ pub(super) fn live(
     mut equipment: Equipment,
     setting: &Setting<'_>,
     control: &OwnedFd,
-    setup: OwnedFd,
+    setup: &OwnedFd,
 ) -> ! {
     let fail = |problem: &str| -> ! {
         let _ = nix::unistd::write(control, &[&[message::FAILED], problem.as_bytes()].concat());
@@ -88,7 +88,7 @@ pub(super) fn live(
         Ok(0) => {
             // Without the first process nothing could end what it started.
             let _ = process::die_with_parent();
-            child::become_agent(plan, &equipment, &setup, own_terminal.as_ref().map(|(_, slave)| slave));
+            child::become_agent(plan, &equipment, setup, own_terminal.as_ref().map(|(_, slave)| slave));
         }
         Ok(agent) => agent,
     };

@@ -10,6 +10,7 @@
 
 mod bounds;
 mod child;
+pub mod demo;
 mod descendants;
 mod group;
 mod init;

@@ -207,11 +207,9 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
     } else {
         prepare::link_caches(&plan).map_err(|error| text(&error))?;
     }
-    if !has_view {
-        if !group.bounds_processes {
-            // Without a namespace the limit counts everything of the user on the machine.
-            plan.limits.processes = plan.limits.processes.map(|limit| limit + threads_on_machine());
-        }
+    if !has_view && !group.bounds_processes {
+        // Without a namespace the limit counts everything of the user on the machine.
+        plan.limits.processes = plan.limits.processes.map(|limit| limit + threads_on_machine());
     }
     let (flags, user) = if has_view { sandbox::namespace_flags() } else { (0, None) };
     plan.view.user = user;
@@ -231,7 +229,7 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
         drop((control, setup, pipes));
         let equipment = Equipment { filters, notify, stdio, canary_port, has_view };
         let setting = InitSetting { view: has_view.then_some(&plan.view), terminal: streams.is_terminal };
-        init::live(&plan, equipment, &setting, &their_control, their_setup);
+        init::live(&plan, equipment, &setting, &their_control, &their_setup);
     }
     drop((stdio, their_control, their_setup));
     let mut started = Started {

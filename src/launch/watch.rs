@@ -293,7 +293,7 @@ impl Running {
                 .tally
                 .denials()
                 .into_iter()
-                .find(|denial| denial.kind == "deny.exec" && denial.rule != "")
+                .find(|denial| denial.kind == "deny.exec" && !denial.rule.is_empty())
             {
                 return Some(denial.message);
             }

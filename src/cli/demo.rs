@@ -1,0 +1,123 @@
+//! `guard demo`: the main job end to end, with a scripted agent; no key, no network.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+
+use super::Failure;
+use super::exit::Exit;
+use crate::launch::demo::Scene;
+use crate::launch::{self, Options, RunRequest, Streams};
+use crate::policy::{Folders, Namespaces};
+use crate::transcript::{Line, OUTPUT, Observer, state_folder};
+
+/// The hidden command under which this program is the scripted agent.
+pub(super) const AGENT: &str = "demo-agent";
+
+/// Sets the scene, runs the agent, shows what happens, and looks at the world afterwards.
+pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let scene = Scene::make(&std::env::temp_dir()).map_err(|error| {
+        Failure::usage(
+            format!("the demo's scratch repository cannot be made: {error}"),
+            "git must be installed",
+        )
+    })?;
+    writeln!(
+        out,
+        "guard demo: a scripted agent in a scratch repository, under the policy `strict`. No key, no network."
+    )?;
+    writeln!(out, "  |  what the agent says and sees        +  allowed        x  refused, and by what\n")?;
+    out.flush()?;
+    let request = request(&scene, namespaces)?;
+    let plan = launch::plan(&request, uuid::Uuid::now_v7().to_string())
+        .map_err(|error| Failure::usage(error.to_string(), "`guard doctor` shows what this machine gives"))?;
+    let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
+    let streams = Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None };
+    let finished = launch::run(plan, request.policy, streams, Some(observer())).map_err(|failure| {
+        Failure::usage(
+            failure.to_string(),
+            "`guard doctor` shows what this machine gives, and how to get what is missing",
+        )
+    })?;
+    let result = finished.result;
+    writeln!(out, "\nlooked at from outside:")?;
+    let mut all = result.success;
+    for finding in scene.look() {
+        all &= finding.holds;
+        writeln!(out, "  {}  {}", if finding.holds { "yes" } else { "NO " }, finding.what)?;
+    }
+    let changed: Vec<&str> = result.files_changed.iter().map(|change| change.path.as_str()).collect();
+    writeln!(
+        out,
+        "\nresult: exit code {}, changed {}, {} refusals.",
+        result.exit_code.unwrap_or(-1),
+        changed.join(", "),
+        result.denials.len()
+    )?;
+    writeln!(
+        out,
+        "`guard log` shows the whole run, `guard verify` checks its record, `guard run -- COMMAND` runs yours."
+    )?;
+    Ok(if all { Exit::Success } else { Exit::Problem })
+}
+
+/// Is the scripted agent.
+pub(super) fn agent(arguments: &[String]) -> Result<Exit, Failure> {
+    launch::demo::perform(arguments, &mut io::stdout())?;
+    Ok(Exit::Success)
+}
+
+fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, Failure> {
+    let policy = crate::decide::load("strict", &Folders::default(), false)?;
+    let own = std::env::current_exe()?;
+    let mut command: Vec<OsString> = vec![own.into(), AGENT.into()];
+    command.extend(scene.arguments().into_iter().map(OsString::from));
+    let runs = state_folder().map_err(|error| {
+        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+    })?;
+    Ok(RunRequest {
+        command,
+        folder: scene.folder(),
+        policy,
+        environment: std::env::vars_os().collect(),
+        home: super::run::home(),
+        runs,
+        scratch: std::env::temp_dir(),
+        shim: super::run::shim(),
+        uid: nix::unistd::geteuid().as_raw(),
+        options: Options { namespaces, ..Options::default() },
+    })
+}
+
+/// Shows events as they happen, in words that do not depend on the machine.
+fn observer() -> Observer {
+    Box::new(|line: &Line<'_>| {
+        let data: serde_json::Value = serde_json::from_str(line.data).unwrap_or_default();
+        let text = |key: &str| data.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+        let mut out = io::stdout().lock();
+        let _ = match line.event_type {
+            OUTPUT => text("text").lines().try_for_each(|said| writeln!(out, "  |  {said}")),
+            // A shim is only the way to the program of its name.
+            "exec" if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => Ok(()),
+            "exec" => writeln!(out, "  +  {}", line.message),
+            "deny.exec" | "deny.shim" => {
+                writeln!(out, "  x  {} (rule {})", part_of(line.message), text("rule"))
+            }
+            kind if kind.starts_with("deny.") => {
+                writeln!(out, "  x  {} (rule {})", without_port(text("what")), text("rule"))
+            }
+            _ => Ok(()),
+        };
+        let _ = out.flush();
+    })
+}
+
+/// The refused command in a refusal's line.
+fn part_of(message: &str) -> &str {
+    let message = message.strip_prefix("guard: Permission denied: ").unwrap_or(message);
+    message.split(" (rule ").next().unwrap_or(message)
+}
+
+fn without_port(what: &str) -> &str {
+    what.rsplit_once(':').map_or(what, |(host, _)| host)
+}
