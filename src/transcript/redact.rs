@@ -138,27 +138,37 @@ impl Redactor {
     /// The first secret that begins at `from` or later.
     fn scan(&self, text: &[u8], from: usize, last: bool) -> Found {
         let mut at = from;
-        while let Some(pair) = text.get(at..at + 2) {
-            let pair = usize::from(pair[0]) << 8 | usize::from(pair[1]);
-            if self.pairs[pair / 64] >> (pair % 64) & 1 == 1 {
-                match self.secret_at(text, at, last) {
-                    Measure::No => {}
-                    Measure::More => return Found::Undecided(at),
-                    Measure::Yes(length, tail) => return Found::Secret(at, at + length, tail),
-                }
+        while let Some(found) = self.candidate(&text[at..]) {
+            at += found;
+            match self.secret_at(text, at, last) {
+                Measure::No => at += 1,
+                Measure::More => return Found::Undecided(at),
+                Measure::Yes(length, tail) => return Found::Secret(at, at + length, tail),
             }
-            at += 1;
         }
-        match text.get(at) {
-            Some(&byte) if !last && self.firsts[usize::from(byte)] => Found::Undecided(at),
+        match text[at..].last() {
+            Some(&byte) if !last && self.firsts[usize::from(byte)] => Found::Undecided(text.len() - 1),
             _ => Found::Nothing,
         }
+    }
+
+    /// The first place with two bytes that can begin a secret. This loop sees every byte of output.
+    fn candidate(&self, text: &[u8]) -> Option<usize> {
+        let mut bytes = text.iter();
+        let mut pair = u16::from(*bytes.next()?);
+        bytes.position(|&byte| {
+            pair = pair << 8 | u16::from(byte);
+            self.pairs[usize::from(pair >> 6)] >> (pair & 63) & 1 == 1
+        })
     }
 
     fn secret_at(&self, text: &[u8], at: usize, last: bool) -> Measure {
         let here = &text[at..];
         let (first, end) = self.buckets[usize::from(here[0])];
         for value in &self.values[first as usize..end as usize] {
+            if here.get(1).is_some_and(|second| *second != value[1]) {
+                continue;
+            }
             if here.starts_with(value) {
                 return Measure::Yes(value.len(), Tail::None);
             }

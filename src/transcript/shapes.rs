@@ -66,6 +66,7 @@ const RUNS: &[Run] = &[
     run(b"hf_", alphanumeric, 30),
     run(b"npm_", alphanumeric, 36),
     run(b"pypi-AgE", url64, 30),
+    Run { prefix: b"sk-", letters: url64, least: 20, wordy: true },
     run(b"sk_live_", alphanumeric, 16),
     run(b"sk_test_", alphanumeric, 16),
     run(b"xoxa-", url64, 10),
@@ -75,8 +76,18 @@ const RUNS: &[Run] = &[
     run(b"xoxr-", url64, 10),
     run(b"xoxs-", url64, 10),
     run(b"ya29.", url64, 20),
-    Run { prefix: b"sk-", letters: url64, least: 20, wordy: true },
 ];
+
+/// By first byte: where in `RUNS` its shapes begin. They stand together.
+const FIRST: [u8; 256] = {
+    let mut first = [RUNS.len() as u8; 256];
+    let mut index = RUNS.len();
+    while index > 0 {
+        index -= 1;
+        first[RUNS[index].prefix[0] as usize] = index as u8;
+    }
+    first
+};
 
 const BEARER: &[u8] = b"bearer";
 const KEY_BEGIN: &[u8] = b"-----BEGIN ";
@@ -103,7 +114,12 @@ pub(super) fn measure(text: &[u8], at: usize, last: bool) -> Measure {
 
 fn runs(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     let mut answer = Measure::No;
-    for run in RUNS {
+    for run in
+        RUNS[usize::from(FIRST[usize::from(here[0])])..].iter().take_while(|run| run.prefix[0] == here[0])
+    {
+        if here.len() > 1 && run.prefix[1] != here[1] {
+            continue;
+        }
         match prefix(here, run.prefix, more) {
             Measure::No => continue,
             Measure::More => {

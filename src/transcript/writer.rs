@@ -24,8 +24,9 @@ use super::store::{FILE, lock};
 
 /// How long events may wait for company.
 const TICK: Duration = Duration::from_millis(5);
-/// After so many ticks without an event the thread sleeps until it is woken.
-const QUIET_TICKS: u32 = 10;
+/// After so many ticks (a second) without an event the thread sleeps until it is woken; waking it costs the caller more
+/// than recording does, so a working agent should not have to.
+const QUIET_TICKS: u32 = 200;
 /// Output that may be the beginning of a secret is held back this long (microseconds).
 const HELD: i64 = 50_000;
 /// Written when so much is ready.
