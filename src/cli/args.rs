@@ -42,6 +42,18 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show what happened in a run
+    #[command(after_help = LOG_EXAMPLES)]
+    Log(Log),
+    /// Show what a run printed, as it looked and as fast as it came
+    #[command(after_help = REPLAY_EXAMPLES)]
+    Replay(Replay),
+    /// Check that a transcript is what was written
+    #[command(after_help = VERIFY_EXAMPLES)]
+    Verify(Verify),
+    /// List runs, and delete old ones
+    #[command(after_help = RUNS_EXAMPLES, args_conflicts_with_subcommands = true)]
+    Runs(Runs),
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -253,4 +265,108 @@ pub(crate) enum Format {
     Json,
     Junit,
     Sarif,
+}
+
+const LOG_EXAMPLES: &str = "\
+Examples:
+  guard log                        # the newest run
+  guard log 0197f0a0 --denied      # what was refused; the beginning or end of an id is enough
+  guard log --follow               # goes on until the run ends
+  guard log --json | jq .event_type
+
+RUN is an id, a unique beginning or end of one, or a path with a slash in it.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Log {
+    /// The run [default: the newest]
+    pub(crate) run: Option<String>,
+    /// Wait for more until the run ends
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Only what was refused
+    #[arg(long)]
+    pub(crate) denied: bool,
+    /// Print the lines of the transcript as they are
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print control characters as they are: colours, but whatever else the agent sent too
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+}
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  guard replay 0197f0a0
+  guard replay 0197f0a0 --speed 4 --max-pause 2
+  guard replay 0197f0a0 --speed max > output.txt
+
+On a terminal, sequences that could do more than draw (clipboard, answers, mouse) are left out; --raw lets them through.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Replay {
+    /// The run: an id, a unique beginning or end of one, or a path with a slash in it
+    pub(crate) run: String,
+    /// How many times faster; `max` or 0 for at once
+    #[arg(long, default_value = "1", value_name = "N")]
+    pub(crate) speed: String,
+    /// No pause longer than this many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) max_pause: Option<f64>,
+    /// Write every byte as it was, also on a terminal
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  guard verify 0197f0a0
+  guard verify 0197f0a0 --head HASH     # the hash that was printed when the run ended
+
+The chain shows changes inside a transcript. Who can write the file can also write all of it anew: only --head shows that.
+Exit codes: 0 intact and finished, 1 broken, 3 intact but the run's end is missing, 2 bad usage.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// The run: an id, a unique beginning or end of one, or a path with a slash in it
+    pub(crate) run: String,
+    /// The hash that the last line must have
+    #[arg(long, value_name = "HASH")]
+    pub(crate) head: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const RUNS_EXAMPLES: &str = "\
+Examples:
+  guard runs
+  guard runs --json
+  guard runs prune                              # those older than 30 days
+  guard runs prune --keep 20 --dry-run
+
+A run that has not finished is never deleted.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Runs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) action: Option<RunsAction>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunsAction {
+    /// Delete finished runs, transcripts and all
+    Prune {
+        /// Those that ended longer ago: 45m, 12h, 30d, 8w [default: 30d, unless --keep is given]
+        #[arg(long, value_name = "TIME")]
+        older_than: Option<String>,
+        /// But never the newest so many
+        #[arg(long, value_name = "N")]
+        keep: Option<usize>,
+        /// Only say what would be deleted
+        #[arg(long)]
+        dry_run: bool,
+    },
 }

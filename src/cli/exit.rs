@@ -12,6 +12,13 @@
 //! | 127 | – | `guard run`: the command was not found |
 //! | any other | – | `guard run`: the command's own code, or 128 and the number of the signal that ended it |
 //! | 141 | the reader of standard output went away | the same |
+//!
+//! | code | `guard log`, `replay`, `runs` | `guard verify` |
+//! |---|---|---|
+//! | 0 | done | the transcript is intact and its run finished |
+//! | 1 | – | it is broken, or its head is another |
+//! | 2 | bad usage, no such run, not readable | the same |
+//! | 3 | – | it is intact up to its last line, but the run's end is missing |
 
 use std::process::ExitCode;
 
@@ -28,6 +35,8 @@ pub(crate) enum Exit {
     Usage,
     /// A person would be asked.
     Ask,
+    /// The transcript is intact, but its run never finished.
+    Unfinished,
     /// Standard output was closed.
     ClosedPipe,
     /// A run reached a time limit.
@@ -58,7 +67,7 @@ impl From<Exit> for ExitCode {
             Exit::Success => 0,
             Exit::Problem => 1,
             Exit::Usage => 2,
-            Exit::Ask => 3,
+            Exit::Ask | Exit::Unfinished => 3,
             Exit::TimedOut => 124,
             Exit::OwnFailure => 125,
             Exit::CannotExecute => 126,

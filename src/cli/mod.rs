@@ -7,8 +7,13 @@ mod demo;
 mod doctor;
 mod exit;
 mod json;
+mod log;
 mod policy;
+mod replay;
 mod run;
+mod runs;
+mod screen;
+mod verify;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -42,6 +47,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         args::Command::Demo { namespaces } => demo::run(namespaces.map(Into::into), &mut out),
         args::Command::DemoAgent { arguments } => demo::agent(&arguments),
         args::Command::Doctor { json } => doctor::run(json, &mut out),
+        args::Command::Log(log) => log::run(&log, &mut out),
+        args::Command::Replay(replay) => replay::run(&replay, &mut out),
+        args::Command::Verify(verify) => verify::run(&verify, &mut out),
+        args::Command::Runs(runs) => runs::run(&runs, &mut out),
     };
     // What was written before a failure is not lost.
     let flushed = out.flush().map_err(Failure::from);

@@ -1,0 +1,166 @@
+//! `guard log`: the events of a run as lines for people, or as they are.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::args::Log;
+use super::exit::Exit;
+use super::{Failure, note};
+use crate::transcript::{Event, FINISHED, FindError, Reader, Run, RunState, Step, Store, Stream};
+
+/// How often a growing transcript is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let run = find(args.run.as_deref())?;
+    let mut reader = open(&run)?;
+    let mut printer = Printer { args, began: run.started() };
+    let mut number = 0u64;
+    // What was true before the last look: a line written between the two must not be missed.
+    let mut gone = false;
+    loop {
+        let step = reader.step().map_err(|error| unreadable(&run, &error))?;
+        match step {
+            Step::Event(event) => {
+                number += 1;
+                printer.print(&event, reader.line(), out)?;
+                if args.follow && event.event_type == FINISHED {
+                    return Ok(Exit::Success);
+                }
+            }
+            Step::Bad(why) => {
+                number += 1;
+                note(&format!("guard: note: line {number} of {}: {why}; `guard verify` says more", run.id));
+            }
+            Step::End { .. } if !args.follow => {
+                out.flush()?;
+                say_how_it_stands(&run);
+                return Ok(Exit::Success);
+            }
+            Step::End { .. } if gone => {
+                note(&format!("guard: note: {} was cut: its supervisor is gone and wrote no end", run.id));
+                return Ok(Exit::Success);
+            }
+            Step::End { .. } => {
+                out.flush()?;
+                gone = !run.is_running();
+                if !gone {
+                    std::thread::sleep(LOOK);
+                }
+            }
+        }
+    }
+}
+
+fn say_how_it_stands(run: &Run) {
+    match run.state {
+        RunState::Running => {
+            note(&format!("guard: note: {} is still running; --follow waits for more", run.id))
+        }
+        RunState::Unfinished => note(&format!("guard: note: {} was cut: its end was never written", run.id)),
+        RunState::Finished | RunState::Unreadable => {}
+    }
+}
+
+/// The store of the user's runs.
+pub(super) fn store() -> Result<Store, Failure> {
+    Store::open().map_err(|error| {
+        Failure::usage(error.to_string(), "set HOME, or XDG_STATE_HOME to where runs are kept")
+    })
+}
+
+/// The run somebody means.
+pub(super) fn find(name: Option<&str>) -> Result<Run, Failure> {
+    store()?.find(name).map_err(|error| {
+        let hint = match &error {
+            FindError::Folder { .. } => "its owner and mode should let you read it",
+            FindError::Empty(_) => "`guard run` makes the first",
+            FindError::Unknown(_) => "`guard runs` lists them; a path must contain a slash",
+            FindError::Ambiguous { .. } => "give more of the id",
+        };
+        Failure::usage(error.to_string(), hint)
+    })
+}
+
+/// Its transcript.
+pub(super) fn open(run: &Run) -> Result<Reader, Failure> {
+    Reader::open(&run.transcript).map_err(|error| unreadable(run, &error))
+}
+
+pub(super) fn unreadable(run: &Run, error: &io::Error) -> Failure {
+    Failure::usage(
+        format!("cannot read {}: {error}", run.transcript.display()),
+        "`guard runs` lists what can be read",
+    )
+}
+
+struct Printer<'a> {
+    args: &'a Log,
+    began: Option<Timestamp>,
+}
+
+impl Printer<'_> {
+    fn print(&mut self, event: &Event, line: &[u8], out: &mut dyn Write) -> io::Result<()> {
+        if self.args.denied && !event.is_denial() {
+            return Ok(());
+        }
+        if self.args.json {
+            out.write_all(line)?;
+            return out.write_all(b"\n");
+        }
+        let offset = self.offset(event);
+        let Some((stream, bytes)) = event.output() else {
+            return writeln!(
+                out,
+                "{offset}  {:<16} {}",
+                self.shown(&event.event_type),
+                self.shown(&event.message)
+            );
+        };
+        let name = match stream {
+            Stream::Stdout => "out",
+            Stream::Stderr => "err",
+            Stream::Terminal => "tty",
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        for line in text.lines() {
+            writeln!(out, "{offset}  {name:<16} {}", self.shown(line))?;
+        }
+        Ok(())
+    }
+
+    /// Seconds since the run began.
+    fn offset(&mut self, event: &Event) -> String {
+        let Some(time) = event.time() else { return format!("{:>10}", "?") };
+        let began = *self.began.get_or_insert(time);
+        format!("{:>+10.3}", time.duration_since(began).as_secs_f64())
+    }
+
+    fn shown<'t>(&self, text: &'t str) -> std::borrow::Cow<'t, str> {
+        if self.args.raw { text.into() } else { printable(text) }
+    }
+}
+
+/// Text that can do nothing to a terminal: what is not drawn is spelled out.
+pub(super) fn printable(text: &str) -> std::borrow::Cow<'_, str> {
+    let draws = |letter: char| !letter.is_control() && !reorders(letter);
+    if text.chars().all(draws) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        match letter {
+            '\t' => out.push('\t'),
+            letter if draws(letter) => out.push(letter),
+            letter => out.extend(letter.escape_default()),
+        }
+    }
+    out.into()
+}
+
+/// Marks that make text read in another order than it stands.
+fn reorders(letter: char) -> bool {
+    matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}

@@ -1,0 +1,90 @@
+//! `guard replay`: what a run printed, at the pace it came.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use super::args::Replay;
+use super::exit::Exit;
+use super::log::{find, open, unreadable};
+use super::screen::Screen;
+use super::{Failure, note};
+use crate::transcript::{CUT, Step};
+
+pub(super) fn run(args: &Replay, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut pace = pace(args)?;
+    let run = find(Some(&args.run))?;
+    let mut reader = open(&run)?;
+    let mut screen = (io::stdout().is_terminal() && !args.raw).then(Screen::default);
+    loop {
+        let event = match reader.step().map_err(|error| unreadable(&run, &error))? {
+            Step::Event(event) => event,
+            Step::Bad(_) => continue,
+            Step::End { .. } => break,
+        };
+        if event.event_type == CUT {
+            note(&format!("guard: note: {}", super::log::printable(&event.message)));
+        }
+        let Some((_, bytes)) = event.output() else { continue };
+        if let Some(pause) = pace.pause(event.time()) {
+            out.flush()?;
+            std::thread::sleep(pause);
+        }
+        match &mut screen {
+            Some(screen) => out.write_all(&screen.drawn(&bytes))?,
+            None => out.write_all(&bytes)?,
+        }
+    }
+    if screen.is_some() {
+        out.write_all(Screen::RESTORE)?;
+    }
+    Ok(Exit::Success)
+}
+
+fn pace(args: &Replay) -> Result<Pace, Failure> {
+    let speed = match args.speed.as_str() {
+        "max" => Some(0.0),
+        number => number.parse::<f64>().ok().filter(|speed| speed.is_finite() && *speed >= 0.0),
+    };
+    let Some(speed) = speed else {
+        return Err(Failure::usage(
+            format!("--speed {:?} is no speed", args.speed),
+            "give a number such as 4 or 0.5, or `max`",
+        ));
+    };
+    let longest = match args.max_pause {
+        None => Duration::MAX,
+        Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| {
+            Failure::usage(format!("--max-pause {seconds}: {error}"), "give seconds, such as 2 or 0.5")
+        })?,
+    };
+    Ok(Pace { speed, longest, due: Duration::ZERO, began: Instant::now(), last: None })
+}
+
+/// Turns recorded times into pauses. Pauses are taken from a plan and not one by one, so that the time that writing
+/// takes is made up for.
+struct Pace {
+    /// Zero: no pauses.
+    speed: f64,
+    longest: Duration,
+    /// When, after the beginning, the next piece is due.
+    due: Duration,
+    began: Instant,
+    last: Option<Timestamp>,
+}
+
+impl Pace {
+    fn pause(&mut self, time: Option<Timestamp>) -> Option<Duration> {
+        let time = time?;
+        let since = self.last.map_or(0.0, |last| time.duration_since(last).as_secs_f64());
+        self.last = Some(time);
+        if self.speed == 0.0 {
+            return None;
+        }
+        // A clock that was set back gives no pause; one that is absurd gives the longest.
+        let wait = Duration::try_from_secs_f64((since / self.speed).max(0.0)).unwrap_or(Duration::MAX);
+        self.due = self.due.saturating_add(wait.min(self.longest));
+        self.due.checked_sub(self.began.elapsed()).filter(|pause| !pause.is_zero())
+    }
+}

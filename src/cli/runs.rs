@@ -1,0 +1,166 @@
+//! `guard runs`: list them, delete old ones.
+
+use std::io::{self, Write};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::args::{Runs, RunsAction};
+use super::exit::Exit;
+use super::log::{printable, store};
+use super::policy::print_json;
+use super::{Failure, note};
+use crate::transcript::{Run, RunState, Store};
+
+/// The age from which `prune` deletes when nothing else is said.
+const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Longer commands are cut in the table.
+const LONGEST_COMMAND: usize = 60;
+
+pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let store = store()?;
+    let runs = store
+        .list()
+        .map_err(|error| Failure::usage(error.to_string(), "its owner and mode should let you read it"))?;
+    match &args.action {
+        Some(RunsAction::Prune { older_than, keep, dry_run }) => {
+            let age = match (older_than, keep) {
+                (Some(text), _) => parse_age(text)?,
+                (None, Some(_)) => SignedDuration::ZERO,
+                (None, None) => DEFAULT_AGE,
+            };
+            prune(&store, &runs, age, keep.unwrap_or(0), *dry_run, out)?;
+        }
+        None if args.json => print_json(&runs.iter().map(as_json).collect(), out)?,
+        None => table(&runs, &store, out)?,
+    }
+    Ok(Exit::Success)
+}
+
+fn as_json(run: &Run) -> Value {
+    json!({
+        "run_id": run.id, "state": run.state.name(), "problem": run.problem,
+        "started": run.started().map(|time| time.to_string()), "finished": run.finished().map(|time| time.to_string()),
+        "exit_code": run.exit_code(), "policy": run.policy(), "denials": run.denials(), "bytes": run.bytes,
+        "command": run.command(), "transcript": run.transcript.to_string_lossy(),
+    })
+}
+
+fn table(runs: &[Run], store: &Store, out: &mut dyn Write) -> io::Result<()> {
+    if runs.is_empty() {
+        return writeln!(out, "no runs in {}", store.folder().display());
+    }
+    let width = runs.iter().map(|run| run.id.chars().count()).max().unwrap_or(0);
+    writeln!(
+        out,
+        "{:<width$}  {:<20}  {:<10}  {:>4}  {:<12}  {:>7}  {:>9}  COMMAND",
+        "RUN", "STARTED", "STATE", "EXIT", "POLICY", "DENIALS", "SIZE"
+    )?;
+    let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
+    for run in runs {
+        let started = run.started().map(|time| time.strftime("%Y-%m-%d %H:%M:%SZ").to_string());
+        let last = match &run.problem {
+            Some(problem) => format!("({problem})"),
+            None => run.command().join(" "),
+        };
+        writeln!(
+            out,
+            "{:<width$}  {:<20}  {:<10}  {:>4}  {:<12}  {:>7}  {:>9}  {}",
+            printable(&run.id),
+            dash(started),
+            run.state.name(),
+            dash(run.exit_code().map(|code| code.to_string())),
+            printable(run.policy().unwrap_or("-")),
+            dash(run.denials().map(|count| count.to_string())),
+            size(run.bytes),
+            printable(&cut(&last)),
+        )?;
+    }
+    Ok(())
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_COMMAND) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// `30d` and the like.
+fn parse_age(text: &str) -> Result<SignedDuration, Failure> {
+    let parsed = || {
+        let unit = text.chars().next_back()?;
+        let number: i64 =
+            text[..text.len() - unit.len_utf8()].trim().parse().ok().filter(|number| *number >= 0)?;
+        let seconds = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 3_600,
+            'd' => 86_400,
+            'w' => 7 * 86_400,
+            _ => return None,
+        };
+        number.checked_mul(seconds).map(SignedDuration::from_secs)
+    };
+    parsed().ok_or_else(|| {
+        Failure::usage(format!("--older-than {text:?} is no time"), "give a number and s, m, h, d or w: 30d")
+    })
+}
+
+fn prune(
+    store: &Store,
+    runs: &[Run],
+    age: SignedDuration,
+    keep: usize,
+    dry_run: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let now = Timestamp::now();
+    let old = |run: &&Run| run.finished().is_some_and(|end| now.duration_since(end) >= age);
+    // The list is the newest first; unfinished runs are not counted among those to keep.
+    let finished = runs.iter().filter(|run| run.state == RunState::Finished);
+    let (mut count, mut freed) = (0, 0);
+    for run in finished.skip(keep).filter(old) {
+        let bytes = folder_size(&run.folder);
+        if !dry_run && let Err(error) = store.delete(run) {
+            note(&format!("guard: note: {} was not deleted: {error}", run.id));
+            continue;
+        }
+        count += 1;
+        freed += bytes;
+        writeln!(out, "{} {}  {}", if dry_run { "would delete" } else { "deleted" }, run.id, size(bytes))?;
+    }
+    if !dry_run
+        && let Err(error) = store.tidy()
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        note(&format!("guard: note: {} could not be tidied: {error}", store.folder().display()));
+    }
+    let kept = runs.iter().filter(|run| run.state != RunState::Finished).count();
+    let unfinished = if kept > 0 { format!("; {kept} not finished, never deleted") } else { String::new() };
+    let verb = if dry_run { "would be freed" } else { "freed" };
+    writeln!(out, "{count} of {} runs, {} {verb}{unfinished}", runs.len(), size(freed))?;
+    Ok(())
+}
+
+/// What a folder holds; what cannot be read counts nothing.
+fn folder_size(folder: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(data) if data.is_dir() => folder_size(&entry.path()),
+        Ok(data) => data.len(),
+        Err(_) => 0,
+    };
+    entries.map(size).sum()
+}

@@ -1,0 +1,74 @@
+//! `guard verify`: is a transcript what was written?
+
+use std::io::Write;
+
+use serde_json::json;
+
+use super::Failure;
+use super::args::Verify;
+use super::exit::Exit;
+use super::log::{find, unreadable};
+use super::policy::print_json;
+use crate::transcript::{self, Check, Outcome};
+
+pub(super) fn run(args: &Verify, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let expected = args.head.as_deref().map(hash).transpose()?;
+    let run = find(Some(&args.run))?;
+    let check = transcript::check(&run.transcript).map_err(|error| unreadable(&run, &error))?;
+    let other = expected.filter(|expected| *expected != check.head.hash);
+    if args.json {
+        print_json(&as_json(&check, other.is_none()), out)?;
+    } else {
+        out.write_all(as_text(&check, other.as_deref()).as_bytes())?;
+    }
+    Ok(match (&check.outcome, other) {
+        (Outcome::Broken { .. }, _) | (_, Some(_)) => Exit::Problem,
+        (Outcome::Unfinished { .. }, None) => Exit::Unfinished,
+        (Outcome::Complete, None) => Exit::Success,
+    })
+}
+
+fn hash(text: &str) -> Result<String, Failure> {
+    let text = text.trim().to_ascii_lowercase();
+    if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(text);
+    }
+    Err(Failure::usage(
+        format!("--head {text:?} is no hash"),
+        "give the 64 hexadecimal digits that were printed when the run ended",
+    ))
+}
+
+fn as_text(check: &Check, other: Option<&str>) -> String {
+    let head = &check.head;
+    let so_far = format!("{} events, {} bytes", head.seq, head.bytes);
+    let mut text = match &check.outcome {
+        Outcome::Complete => format!("intact and finished: {so_far}\n"),
+        Outcome::Unfinished { partial: 0 } => {
+            format!("intact, but unfinished: {so_far}; the run was cut after seq {}\n", head.seq)
+        }
+        Outcome::Unfinished { partial } => format!(
+            "intact, but unfinished: {so_far}; the run was cut after seq {} ({partial} bytes of an unwritten line follow)\n",
+            head.seq
+        ),
+        Outcome::Broken { line, problem } => {
+            format!("broken at line {line}: {problem}\n  before it: {so_far}\n")
+        }
+    };
+    if let Some(expected) = other {
+        text += &format!("not the transcript that was written: the head should be {expected}\n");
+    }
+    text + &format!("run  {}\nhead {}\n", check.run_id, head.hash)
+}
+
+fn as_json(check: &Check, head_matches: bool) -> serde_json::Value {
+    let (outcome, line, problem) = match &check.outcome {
+        Outcome::Complete => ("complete", None, None),
+        Outcome::Unfinished { .. } => ("unfinished", None, None),
+        Outcome::Broken { line, problem } => ("broken", Some(line), Some(problem.to_string())),
+    };
+    json!({
+        "run_id": check.run_id, "outcome": outcome, "line": line, "problem": problem,
+        "seq": check.head.seq, "bytes": check.head.bytes, "head": check.head.hash, "head_matches": head_matches,
+    })
+}
