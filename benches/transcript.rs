@@ -45,7 +45,7 @@ fn main() {
     listing();
 }
 
-fn row(what: &str, value: String, bar: &str, held: bool) {
+fn row(what: &str, value: &str, bar: &str, held: bool) {
     println!("{what:<52} {value:>14} {bar:>14}{}", if held { "" } else { "  MISSED" });
 }
 
@@ -100,7 +100,7 @@ fn hot_path() {
             .collect();
         writer.finish().expect("written");
         let time = middle(times);
-        row(what, show(time), &format!("≤ {bar} µs"), time.as_secs_f64() * 1e6 <= bar);
+        row(what, &show(time), &format!("≤ {bar} µs"), time.as_secs_f64() * 1e6 <= bar);
         let _ = std::fs::remove_dir_all(place);
     }
 }
@@ -129,7 +129,7 @@ fn sustained() {
             .collect();
         let rate = middle(rates);
         let what = format!("400,000 events from {threads} thread(s), to the closed file");
-        row(&what, format!("{rate:.0}/s"), "≥ 100000/s", rate >= 100_000.0);
+        row(&what, &format!("{rate:.0}/s"), "≥ 100000/s", rate >= 100_000.0);
     }
 }
 
@@ -170,7 +170,7 @@ fn latency() {
     drop(writer);
     times.sort();
     let worst = times[times.len() - 2];
-    row("from record to write(2) (p95)", show(worst), "≤ 12 ms", worst <= Duration::from_millis(12));
+    row("from record to write(2) (p95)", &show(worst), "≤ 12 ms", worst <= Duration::from_millis(12));
     let _ = std::fs::remove_dir_all(place);
 }
 
@@ -191,8 +191,8 @@ fn finish() {
         .collect();
     let started = middle(times.iter().map(|time| time.0).collect());
     let whole = middle(times.iter().map(|time| time.1).collect());
-    row("start and three events", show(started), "≤ 200 µs", started <= Duration::from_micros(200));
-    row("start, three events, durable finish", show(whole), "", true);
+    row("start and three events", &show(started), "≤ 200 µs", started <= Duration::from_micros(200));
+    row("start, three events, durable finish", &show(whole), "", true);
 }
 
 /// 1 GiB of output, and how much memory it took.
@@ -212,14 +212,14 @@ fn output() {
     }
     let rate = 1024.0 / start.elapsed().as_secs_f64();
     let head = writer.finish().expect("written");
-    row("1 GiB of output, written in full", format!("{rate:.0} MiB/s"), "≥ 100 MiB/s", rate >= 100.0);
+    row("1 GiB of output, written in full", &format!("{rate:.0} MiB/s"), "≥ 100 MiB/s", rate >= 100.0);
     let grown = peak.saturating_sub(before);
-    row("  memory it took", format!("{} MiB", grown >> 20), "≤ 16 MiB", grown <= 16 << 20);
+    row("  memory it took", &format!("{} MiB", grown >> 20), "≤ 16 MiB", grown <= 16 << 20);
     let path = place.join(FILE);
     let start = Instant::now();
     transcript::check(&path).expect("readable");
     let rate = (head.bytes >> 20) as f64 / start.elapsed().as_secs_f64();
-    row("check of it", format!("{rate:.0} MiB/s"), "≥ 100 MiB/s", rate >= 100.0);
+    row("check of it", &format!("{rate:.0} MiB/s"), "≥ 100 MiB/s", rate >= 100.0);
     let _ = std::fs::remove_dir_all(place);
 
     let place = folder("bounded");
@@ -229,7 +229,7 @@ fn output() {
     (0..(1usize << 30) / chunk.len()).for_each(|_| recorder.output(Stream::Terminal, &chunk));
     let rate = 1024.0 / start.elapsed().as_secs_f64();
     writer.finish().expect("written");
-    row("1 GiB of output, bound of 16 MiB", format!("{rate:.0} MiB/s"), "≥ 1000 MiB/s", rate >= 1000.0);
+    row("1 GiB of output, bound of 16 MiB", &format!("{rate:.0} MiB/s"), "≥ 1000 MiB/s", rate >= 1000.0);
     let _ = std::fs::remove_dir_all(place);
 }
 
@@ -265,7 +265,7 @@ fn redaction() {
             })
             .collect();
         let rate = 8.0 / middle(times).as_secs_f64();
-        row(what, format!("{rate:.0} MiB/s"), "≥ 100 MiB/s", rate >= 100.0);
+        row(what, &format!("{rate:.0} MiB/s"), "≥ 100 MiB/s", rate >= 100.0);
     }
 }
 
@@ -277,7 +277,7 @@ fn reading() {
     let start = Instant::now();
     transcript::check(&place.join(FILE)).expect("readable");
     let rate = head.seq as f64 / start.elapsed().as_secs_f64();
-    row("check of 200,000 events", format!("{rate:.0}/s"), "≥ 100000/s", rate >= 100_000.0);
+    row("check of 200,000 events", &format!("{rate:.0}/s"), "≥ 100000/s", rate >= 100_000.0);
     let _ = std::fs::remove_dir_all(place);
 }
 
@@ -294,6 +294,6 @@ fn listing() {
     let start = Instant::now();
     let runs = Store::new(place.clone()).list().expect("listed").len();
     let time = start.elapsed();
-    row(&format!("list of {runs} runs"), show(time), "≤ 200 ms", time <= Duration::from_millis(200));
+    row(&format!("list of {runs} runs"), &show(time), "≤ 200 ms", time <= Duration::from_millis(200));
     let _ = std::fs::remove_dir_all(place);
 }

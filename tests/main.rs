@@ -15,3 +15,4 @@ mod launch;
 mod map;
 mod policy;
 mod support;
+mod transcript;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::command::Analysis;
 use crate::decide::{Decision, Verdict};
 use crate::policy::{self, Location};
-use crate::transcript;
+use crate::transcript::Event;
 
 /// `guard check --json`, and each line of `guard check --stdin`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -176,7 +176,7 @@ type Published = (&'static str, fn() -> serde_json::Value);
 pub const SCHEMAS: &[Published] = &[
     ("policy.schema.json", policy::schema),
     ("check.schema.json", || titled(as_written::<VerdictJson<'static>>(), "guard check --json")),
-    ("event.schema.json", || titled(transcript::schema(), "a line of a transcript")),
+    ("event.schema.json", || titled(as_written::<Event>(), "a line of a transcript")),
 ];
 
 /// The schema of what is printed: fields that may be left out are not required.

@@ -17,7 +17,7 @@ pub(super) fn run(args: &Verify, out: &mut dyn Write) -> Result<Exit, Failure> {
     let check = transcript::check(&run.transcript).map_err(|error| unreadable(&run, &error))?;
     let other = expected.filter(|expected| *expected != check.head.hash);
     if args.json {
-        print_json(&as_json(&check, other.is_none()), out)?;
+        print_json(&as_json(&check, args.head.as_ref().map(|_| other.is_none())), out)?;
     } else {
         out.write_all(as_text(&check, other.as_deref()).as_bytes())?;
     }
@@ -42,7 +42,11 @@ fn hash(text: &str) -> Result<String, Failure> {
 fn as_text(check: &Check, other: Option<&str>) -> String {
     let head = &check.head;
     let so_far = format!("{} events, {} bytes", head.seq, head.bytes);
-    let mut text = match &check.outcome {
+    let mut text = match other {
+        Some(expected) => format!("not the transcript that was written: the head should be {expected}\n"),
+        None => String::new(),
+    };
+    text += &match &check.outcome {
         Outcome::Complete => format!("intact and finished: {so_far}\n"),
         Outcome::Unfinished { partial: 0 } => {
             format!("intact, but unfinished: {so_far}; the run was cut after seq {}\n", head.seq)
@@ -55,13 +59,10 @@ fn as_text(check: &Check, other: Option<&str>) -> String {
             format!("broken at line {line}: {problem}\n  before it: {so_far}\n")
         }
     };
-    if let Some(expected) = other {
-        text += &format!("not the transcript that was written: the head should be {expected}\n");
-    }
     text + &format!("run  {}\nhead {}\n", check.run_id, head.hash)
 }
 
-fn as_json(check: &Check, head_matches: bool) -> serde_json::Value {
+fn as_json(check: &Check, head_matches: Option<bool>) -> serde_json::Value {
     let (outcome, line, problem) = match &check.outcome {
         Outcome::Complete => ("complete", None, None),
         Outcome::Unfinished { .. } => ("unfinished", None, None),

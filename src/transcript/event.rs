@@ -74,11 +74,6 @@ impl Event {
     }
 }
 
-/// The JSON Schema of a line.
-pub fn schema() -> schemars::Schema {
-    schemars::schema_for!(Event)
-}
-
 /// Where output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {

@@ -21,7 +21,7 @@ mod store;
 mod writer;
 
 pub use check::{Check, Outcome, Problem, check};
-pub use event::{CUT, DROPPED, Event, FINISHED, OUTPUT, STARTED, Stream, schema};
+pub use event::{CUT, DROPPED, Event, FINISHED, OUTPUT, STARTED, Stream};
 pub use reader::{LONGEST_LINE, Reader, Step};
 pub use recorder::Recorder;
 pub use redact::{MARK, Redactor, StreamRedactor};

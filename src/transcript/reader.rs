@@ -78,6 +78,10 @@ impl<R: Read> Reader<R> {
         if std::mem::take(&mut self.skipping) {
             return Ok(Step::Bad(format!("the line is longer than {} MiB", LONGEST_LINE >> 20)));
         }
+        // Without this an array of the fields' values would pass as well.
+        if !self.line.starts_with(b"{") {
+            return Ok(Step::Bad("the line is not a JSON object".to_string()));
+        }
         Ok(match serde_json::from_slice::<Event>(self.line()) {
             Ok(event) => Step::Event(Box::new(event)),
             Err(error) => Step::Bad(format!("the line is not an event: {error}")),

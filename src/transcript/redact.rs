@@ -14,8 +14,10 @@ pub const MARK: &str = "[redacted]";
 const SHORTEST: usize = 6;
 /// What follows a credential and could belong to it is taken only so far: output must not hide behind a prefix.
 const LONGEST_TAIL: usize = 64 << 10;
-/// The beginning of a secret that is shown when nothing follows for a while.
-const SHOWN_WHEN_IDLE: usize = 4;
+/// When nothing follows for a while, less than this of a value is shown: it is hardly more than chance.
+const SHOWN_OF_VALUE: usize = 4;
+/// And this much of what looks like a credential: mostly its prefix, which everybody knows.
+const SHOWN_OF_SHAPE: usize = 13;
 
 /// Knows the secrets of one run.
 pub struct Redactor {
@@ -33,8 +35,8 @@ enum Found {
     Nothing,
     /// From, to, and what else belongs to it.
     Secret(usize, usize, Tail),
-    /// From here on it takes more text to tell.
-    Undecided(usize),
+    /// From here on it takes more text to tell; while there is less than so much, it may be shown.
+    Undecided(usize, usize),
 }
 
 impl Redactor {
@@ -103,7 +105,10 @@ impl Redactor {
                     if depth > deepest {
                         return false;
                     }
-                    out.push(byte);
+                    // Blank space between values means nothing, and a newline would end the event's line.
+                    if !byte.is_ascii_whitespace() {
+                        out.push(byte);
+                    }
                     at + 1
                 }
             };
@@ -142,12 +147,14 @@ impl Redactor {
             at += found;
             match self.secret_at(text, at, last) {
                 Measure::No => at += 1,
-                Measure::More => return Found::Undecided(at),
+                Measure::More => return Found::Undecided(at, self.shown_when_idle(&text[at..])),
                 Measure::Yes(length, tail) => return Found::Secret(at, at + length, tail),
             }
         }
         match text[at..].last() {
-            Some(&byte) if !last && self.firsts[usize::from(byte)] => Found::Undecided(text.len() - 1),
+            Some(&byte) if !last && self.firsts[usize::from(byte)] => {
+                Found::Undecided(text.len() - 1, SHOWN_OF_VALUE)
+            }
             _ => Found::Nothing,
         }
     }
@@ -160,6 +167,11 @@ impl Redactor {
             pair = pair << 8 | u16::from(byte);
             self.pairs[usize::from(pair >> 6)] >> (pair & 63) & 1 == 1
         })
+    }
+
+    fn shown_when_idle(&self, here: &[u8]) -> usize {
+        let begins = self.values.iter().any(|value| value.starts_with(here));
+        if begins { SHOWN_OF_VALUE } else { SHOWN_OF_SHAPE }
     }
 
     fn secret_at(&self, text: &[u8], at: usize, last: bool) -> Measure {
@@ -226,6 +238,8 @@ pub struct StreamRedactor {
     settled: usize,
     /// Up to where `held` was given out.
     shown: usize,
+    /// Less than so much that is unsettled may be shown when nothing follows.
+    patience: usize,
     /// A credential that may go on, and how much of it was taken.
     tail: Option<(Tail, usize)>,
 }
@@ -259,7 +273,8 @@ impl StreamRedactor {
                     shown = text.len();
                     break text.len();
                 }
-                Found::Undecided(from) => {
+                Found::Undecided(from, patience) => {
+                    self.patience = patience;
                     out.extend_from_slice(&text[shown.min(from)..from]);
                     shown = shown.max(from);
                     break from;
@@ -290,6 +305,6 @@ impl StreamRedactor {
 
     /// True when [`Self::show`] would show something.
     pub fn waits(&self) -> bool {
-        self.shown < self.held.len() && self.held.len() - self.settled < SHOWN_WHEN_IDLE
+        self.shown < self.held.len() && self.held.len() - self.settled < self.patience
     }
 }

@@ -199,7 +199,8 @@ fn whole_file(kind: libc::c_int) -> libc::flock {
 }
 
 /// Marks a transcript as being written, for as long as this process lives. The lock is the process's and not the
-/// descriptor's: what it starts must not look like it.
+/// descriptor's: what it starts must not look like it. (A process that opens and closes its own transcript loses the
+/// lock; its run then looks unfinished, which protects it as well.)
 pub(super) fn lock(file: &File) -> io::Result<()> {
     fcntl(file, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK)))?;
     Ok(())

@@ -1,2 +1,3 @@
 mod check;
+mod log;
 mod policy_commands;

@@ -1,0 +1,270 @@
+//! `guard log`, `replay`, `verify` and `runs` on transcripts whose every byte is known.
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use guard::transcript::{self, Settings};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::{Scratch, guard, text};
+
+const FIRST: &str = "0197f0a0-0000-7000-8000-00000000aaaa";
+const SECOND: &str = "0197f0a0-0000-7000-8000-00000000bbbb";
+
+/// A transcript with given times: (microseconds since 12:00, type, message, data).
+fn transcript(state: &Scratch, run: &str, events: &[(i64, &str, &str, Value)]) -> std::path::PathBuf {
+    let noon = "2026-03-01T12:00:00Z".parse::<jiff::Timestamp>().unwrap();
+    let mut prev = "0".repeat(64);
+    let mut file = String::new();
+    for (seq, (micros, kind, message, data)) in (1..).zip(events) {
+        let time = noon + jiff::SignedDuration::from_micros(*micros);
+        let line = json!({
+            "event_type": kind, "message": message, "timestamp": format!("{time:.6}"), "data": data, "run_id": run,
+            "seq": seq, "prev": prev,
+        })
+        .to_string();
+        prev = Sha256::digest(line.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        file += &line;
+        file.push('\n');
+    }
+    state.write(&format!("guard/runs/{run}/transcript.jsonl"), file)
+}
+
+fn state() -> Scratch {
+    let state = Scratch::new("state");
+    let out = |text: &str| json!({ "stream": "stdout", "text": text });
+    transcript(
+        &state,
+        FIRST,
+        &[
+            (
+                0,
+                "run.started",
+                "make all",
+                json!({ "command": ["make", "all"], "policy": "strict", "pid": 1 }),
+            ),
+            (1_500, "exec", "cc -c main.c", json!({ "path": "/usr/bin/cc" })),
+            (20_000, "output", "", out("compiling\n\u{1b}[31mred\u{1b}[0m\n")),
+            (25_000, "output", "", json!({ "stream": "stderr", "base64": "Yf8K" })),
+            (
+                40_000,
+                "deny.exec",
+                "git push (rule git.push)\u{202e}",
+                json!({ "rule": "git.push", "reason": "no" }),
+            ),
+            (60_000, "from.the.future", "something new", json!({ "x": [1] })),
+            (99_000, "output", "", json!({ "stream": "terminal", "text": "done\r\n" })),
+            (
+                123_456,
+                "run.finished",
+                "exit 2",
+                json!({ "exit_code": 2, "denials": [{ "rule": "git.push" }] }),
+            ),
+        ],
+    );
+    transcript(
+        &state,
+        SECOND,
+        &[
+            (9_000_000, "run.started", "sleep 1", json!({ "command": ["sleep", "1"], "policy": "standard" })),
+            (9_500_000, "exec", "sleep 1", json!({})),
+        ],
+    );
+    state
+}
+
+fn run(state: &Scratch, args: &[&str]) -> Output {
+    guard().env("XDG_STATE_HOME", &state.0).args(args).output().unwrap()
+}
+
+/// Everything somebody at the terminal would see.
+fn shown(state: &Scratch, args: &[&str]) -> String {
+    let output = run(state, args);
+    let errors = String::from_utf8(output.stderr.clone()).unwrap();
+    let whole = format!(
+        "$ guard {}\n{}{}{}[exit {}]\n",
+        args.join(" "),
+        output.stdout.escape_ascii().to_string().replace("\\n", "\n").replace("\\\"", "\""),
+        if errors.is_empty() { "" } else { "stderr:\n" },
+        errors,
+        output.status.code().unwrap()
+    );
+    whole.replace(state.0.to_str().unwrap(), "STATE")
+}
+
+#[test]
+fn texts() {
+    let state = state();
+    let head = sha256_of_last_line(&state, FIRST);
+    let mut all = String::new();
+    for args in [
+        vec!["runs"],
+        vec!["runs", "--json"],
+        vec!["log"],
+        vec!["log", "aaaa"],
+        vec!["log", "aaaa", "--denied"],
+        vec!["log", "aaaa", "--denied", "--json"],
+        vec!["log", "0197"],
+        vec!["log", "no-such-run"],
+        vec!["replay", "aaaa", "--speed", "max"],
+        vec!["replay", "aaaa", "--speed", "fast"],
+        vec!["verify", "aaaa"],
+        vec!["verify", "aaaa", "--head", &head],
+        vec!["verify", "aaaa", "--head", &"0".repeat(64)],
+        vec!["verify", "aaaa", "--head", "12"],
+        vec!["verify", "bbbb"],
+        vec!["verify", "bbbb", "--json"],
+        vec!["runs", "prune", "--older-than", "soon"],
+        vec!["runs", "prune", "--keep", "1", "--dry-run"],
+        vec!["runs", "prune", "--keep", "0", "--dry-run"],
+    ] {
+        all += &shown(&state, &args);
+        all.push('\n');
+    }
+    insta::assert_snapshot!("log_texts", all);
+}
+
+fn sha256_of_last_line(state: &Scratch, run: &str) -> String {
+    let file = std::fs::read_to_string(state.0.join(format!("guard/runs/{run}/transcript.jsonl"))).unwrap();
+    Sha256::digest(file.lines().last().unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn help_has_examples() {
+    for command in ["log", "replay", "verify", "runs"] {
+        let help = text(&guard().args([command, "--help"]).output().unwrap());
+        assert!(help.contains("Examples:") && help.contains(&format!("guard {command}")), "{help}");
+    }
+}
+
+#[test]
+fn json_lines_are_the_file_and_raw_is_raw() {
+    let state = state();
+    let file = std::fs::read(state.0.join(format!("guard/runs/{FIRST}/transcript.jsonl"))).unwrap();
+    assert_eq!(run(&state, &["log", FIRST, "--json"]).stdout, file);
+    assert!(text(&run(&state, &["log", FIRST, "--raw"])).contains("\u{1b}[31mred"));
+    assert!(!text(&run(&state, &["log", FIRST])).contains('\u{1b}'));
+}
+
+#[test]
+fn a_changed_transcript_is_told_by_line_and_exit_code() {
+    let state = state();
+    let path = state.0.join(format!("guard/runs/{FIRST}/transcript.jsonl"));
+    let file = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, file.replace("cc -c main.c", "cc -c evil.c")).unwrap();
+    let output = run(&state, &["verify", "aaaa"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).starts_with("broken at line 3: it does not follow"), "{}", text(&output));
+    let output = run(&state, &["verify", "aaaa", "--json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&found["outcome"], &found["line"], output.status.code()),
+        (&json!("broken"), &json!(3), Some(1))
+    );
+}
+
+#[test]
+fn replay_keeps_the_recorded_time_unless_told_otherwise() {
+    let state = Scratch::new("pace");
+    let out = |text: &str| json!({ "stream": "stdout", "text": text });
+    let events = [
+        (0, "run.started", "", json!({})),
+        (0, "output", "", out("a")),
+        (400_000, "output", "", out("b")),
+        (300_000, "output", "", out("c")),
+        (600_300_000, "output", "", out("d")),
+    ];
+    transcript(&state, FIRST, &events);
+    let timed = |args: &[&str]| {
+        let start = Instant::now();
+        let output = run(&state, args);
+        assert_eq!(text(&output), "abcd");
+        start.elapsed()
+    };
+    let slow = timed(&["replay", FIRST, "--max-pause", "0.8"]);
+    assert!(slow >= Duration::from_millis(1_200), "{slow:?}");
+    let fast = timed(&["replay", FIRST, "--speed", "1000", "--max-pause", "0.1"]);
+    let at_once = timed(&["replay", FIRST, "--speed", "0"]);
+    assert!(fast < slow && at_once < slow, "{slow:?} {fast:?} {at_once:?}");
+    assert!(at_once < Duration::from_secs(5));
+}
+
+fn follow(state: &Scratch, run: &str) -> std::process::Child {
+    let mut command: Command = guard();
+    command.env("XDG_STATE_HOME", &state.0).args(["log", run, "--follow"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn following_ends_with_the_run() {
+    let state = Scratch::new("follow");
+    let folder = state.0.join("guard/runs/live");
+    std::fs::create_dir_all(&folder).unwrap();
+    let settings =
+        Settings { folder, run_id: "live".to_string(), limit_bytes: u64::MAX, redact_values: Vec::new() };
+    let (recorder, writer) = transcript::start(&settings, None).unwrap();
+    recorder.record("run.started", "begin", &json!({}));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(text(&run(&state, &["runs"])).contains("running"));
+    let child = follow(&state, "live");
+    std::thread::sleep(Duration::from_millis(200));
+    recorder.record("exec", "in the middle", &json!({}));
+    std::thread::sleep(Duration::from_millis(200));
+    recorder.record("run.finished", "the end", &json!({}));
+    let output = child.wait_with_output().unwrap();
+    let lines: Vec<String> = text(&output).lines().map(|line| line[12..].to_string()).collect();
+    assert_eq!(
+        lines,
+        ["run.started      begin", "exec             in the middle", "run.finished     the end"]
+    );
+    assert_eq!(output.stderr, b"");
+    writer.finish().unwrap();
+}
+
+#[test]
+fn following_a_run_whose_supervisor_is_gone_says_so_and_ends() {
+    let state = state();
+    let output = follow(&state, "bbbb").wait_with_output().unwrap();
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("its supervisor is gone"), "{said}");
+    assert_eq!(text(&Output { stderr: Vec::new(), ..output }).lines().count(), 2);
+}
+
+#[test]
+fn pruning_deletes_finished_runs_only() {
+    let state = state();
+    std::fs::create_dir(state.0.join("guard/runs/nothing")).unwrap();
+    let output = run(&state, &["runs", "prune", "--older-than", "0s"]);
+    assert!(text(&output).contains("1 of 3 runs"), "{}", text(&output));
+    let mut left: Vec<_> = std::fs::read_dir(state.0.join("guard/runs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, [SECOND, "nothing"]);
+}
+
+#[test]
+fn without_a_home_the_way_out_is_named() {
+    let output = guard().env_remove("HOME").env_remove("XDG_STATE_HOME").args(["runs"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("XDG_STATE_HOME") && said.contains("hint:"), "{said}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error_message() {
+    let state = Scratch::new("pipe");
+    let line = "x".repeat(1000);
+    let events: Vec<(i64, &str, &str, Value)> =
+        (0..2_000).map(|index| (index, "exec", line.as_str(), json!({}))).collect();
+    transcript(&state, FIRST, &events);
+    let mut command = guard();
+    command.env("XDG_STATE_HOME", &state.0).args(["log", FIRST]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(141), b"".as_slice()));
+}

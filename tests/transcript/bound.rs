@@ -1,0 +1,87 @@
+//! A transcript does not grow beyond its bound, and says what it left out.
+
+use guard::transcript::{self, Outcome, Settings, Stream, check};
+use serde_json::json;
+
+use super::{events, path, settings, types};
+use crate::support::Scratch;
+
+#[test]
+fn output_goes_first_then_events_and_the_end_is_always_there() {
+    const LIMIT: u64 = 200_000;
+    let scratch = Scratch::new("bound");
+    let settings = Settings { limit_bytes: LIMIT, ..settings(&scratch) };
+    let (recorder, writer) = transcript::start(&settings, None).unwrap();
+    recorder.record("run.started", "", &json!({}));
+    for _ in 0..300 {
+        recorder.output(Stream::Stdout, &[b'x'; 1000]);
+    }
+    recorder.record("deny.exec", "still in", &json!({ "rule": "r", "reason": "why" }));
+    for _ in 0..500 {
+        recorder.record("exec", &"y".repeat(1000), &json!({}));
+    }
+    recorder.record("run.finished", "the end", &json!({ "exit_code": 0 }));
+    let head = writer.finish().unwrap();
+
+    let events = events(&scratch);
+    let count = |wanted: &str| events.iter().filter(|event| event.event_type == wanted).count();
+    assert_eq!(count("transcript.cut"), 2, "one for output, one for events");
+    assert_eq!((count("deny.exec"), count("transcript.dropped"), count("run.finished")), (1, 1, 1));
+    assert_eq!(types(&events)[events.len() - 2..], ["transcript.dropped", "run.finished"]);
+    let last_output = events.iter().rposition(|event| event.event_type == "output").unwrap();
+    assert_eq!(events[last_output + 1].event_type, "transcript.cut");
+    assert_eq!(events[last_output + 1].data["dropped"], "output");
+
+    let dropped = &events[events.len() - 2].data;
+    assert_eq!(dropped["output_events"], json!(300 - count("output")));
+    assert_eq!(dropped["events"], json!(500 - count("exec")));
+    assert!(count("output") > 100 && count("output") < 200, "{}", count("output"));
+    assert!(head.bytes > LIMIT && head.bytes < 2 * LIMIT + 5_000, "{}", head.bytes);
+    assert_eq!(check(&path(&scratch)).unwrap().outcome, Outcome::Complete);
+}
+
+#[test]
+fn nothing_is_said_when_nothing_was_left_out() {
+    let scratch = Scratch::new("unbound");
+    super::short_run(&scratch);
+    assert!(types(&events(&scratch)).iter().all(|kind| !kind.starts_with("transcript.")));
+}
+
+#[test]
+fn output_far_beyond_the_bound_takes_neither_memory_nor_disk() {
+    let scratch = Scratch::new("flood");
+    let settings = Settings { limit_bytes: 1 << 20, ..settings(&scratch) };
+    let (recorder, writer) = transcript::start(&settings, None).unwrap();
+    let chunk = vec![b'z'; 1 << 20];
+    for _ in 0..256 {
+        recorder.output(Stream::Terminal, &chunk);
+    }
+    let head = writer.finish().unwrap();
+    assert!(head.bytes < 2 << 20, "{}", head.bytes);
+    let events = events(&scratch);
+    let kept: u64 =
+        events.iter().filter_map(|event| event.output()).map(|(_, bytes)| bytes.len() as u64).sum();
+    let dropped = events.last().unwrap().data["output_bytes"].as_u64().unwrap();
+    // Bytes of the event whose turn it was are counted as JSON, with a few more for its keys.
+    assert!((kept + dropped).abs_diff(256 << 20) < 100, "{kept} + {dropped}");
+}
+
+#[test]
+fn what_could_not_be_read_back_is_not_written() {
+    let scratch = Scratch::new("huge");
+    let (recorder, writer) = super::start(&scratch);
+    let mut deep = json!(0);
+    for _ in 0..120 {
+        deep = json!([deep]);
+    }
+    recorder.record("exec", &"é".repeat(100_000), &json!({ "argv": "a".repeat(9 << 20) }));
+    recorder.record("exec", "deep", &deep);
+    recorder.record("exec", "keys that are no text", &std::collections::BTreeMap::from([(Some([1u8]), 1)]));
+    writer.finish().unwrap();
+    let events = events(&scratch);
+    assert!(events[0].message.len() < 70_000 && events[0].message.ends_with('…'));
+    assert!(events[0].data["data_bytes"].as_u64().unwrap() > 9 << 20);
+    assert!(events[0].data["data_beginning"].as_str().unwrap().starts_with("{\"argv\":\"aaa"));
+    assert_eq!(events[1].data, json!({ "data_lost": "nested too deep" }));
+    assert!(events[2].data["data_lost"].is_string());
+}
