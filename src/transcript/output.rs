@@ -38,7 +38,8 @@ impl Output {
     }
 
     fn write(&mut self, last: bool, data: &mut Vec<u8>) -> bool {
-        let complete = match std::str::from_utf8(&self.bytes) {
+        let whole = std::str::from_utf8(&self.bytes);
+        let complete = match whole {
             Err(error) if !last && error.error_len().is_none() => error.valid_up_to(),
             _ => self.bytes.len(),
         };
@@ -48,7 +49,8 @@ impl Output {
         data.clear();
         data.extend_from_slice(b"{\"stream\":\"");
         data.extend_from_slice(self.stream.name().as_bytes());
-        match std::str::from_utf8(&self.bytes[..complete]) {
+        // Looked at a second time only when a character is unfinished: this sees every byte of output.
+        match whole.or_else(|_| std::str::from_utf8(&self.bytes[..complete])) {
             Ok(text) => {
                 data.extend_from_slice(b"\",\"text\":");
                 quote(text, data);
