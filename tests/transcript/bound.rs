@@ -41,6 +41,22 @@ fn output_goes_first_then_events_and_the_end_is_always_there() {
 }
 
 #[test]
+fn after_the_cut_nothing_slips_in_because_it_is_small() {
+    let scratch = Scratch::new("slip");
+    let settings = Settings { limit_bytes: 2_000, ..settings(&scratch) };
+    let (recorder, writer) = transcript::start(&settings, None).unwrap();
+    recorder.output(Stream::Stdout, &[b'x'; 3_000]);
+    recorder.output(Stream::Stdout, b"small\n");
+    recorder.record("exec", &"y".repeat(5_000), &json!({}));
+    recorder.record("exec", "small", &json!({}));
+    writer.finish().unwrap();
+    let events = events(&scratch);
+    assert_eq!(types(&events), ["transcript.cut", "transcript.cut", "transcript.dropped"]);
+    assert_eq!(events[2].data["output_events"], 2);
+    assert_eq!(events[2].data["events"], 2);
+}
+
+#[test]
 fn nothing_is_said_when_nothing_was_left_out() {
     let scratch = Scratch::new("unbound");
     super::short_run(&scratch);

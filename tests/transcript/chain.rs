@@ -114,6 +114,20 @@ fn dropped_swapped_inserted_and_foreign_lines_are_found() {
 }
 
 #[test]
+fn a_gap_in_the_numbers_is_found_even_when_the_hashes_were_made_anew() {
+    let mut prev = "0".repeat(64);
+    let mut file = Vec::new();
+    for seq in [1, 2, 4] {
+        let line = json!({ "event_type": "exec", "run_id": RUN, "seq": seq, "prev": prev }).to_string();
+        prev = sha256(line.as_bytes());
+        file.extend_from_slice(line.as_bytes());
+        file.push(b'\n');
+    }
+    let problem = Problem::Number { found: 4, expected: 3 };
+    assert_eq!(check_bytes(&file).outcome, Outcome::Broken { line: 3, problem });
+}
+
+#[test]
 fn a_file_cut_at_any_byte_reads_up_to_its_last_complete_line() {
     let scratch = Scratch::new("cut");
     short_run(&scratch);
