@@ -91,7 +91,13 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
 
 /// Shows events as they happen, in words that do not depend on the machine.
 fn observer() -> Observer {
-    Box::new(|line: &Line<'_>| {
+    let mut last = String::new();
+    Box::new(move |line: &Line<'_>| {
+        // A program that tries one folder of PATH after the other is refused in each.
+        if line.event_type.starts_with("deny.") && last == line.message {
+            return;
+        }
+        last = line.message.to_string();
         let data: serde_json::Value = serde_json::from_str(line.data).unwrap_or_default();
         let text = |key: &str| data.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
         let mut out = io::stdout().lock();

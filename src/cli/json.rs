@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::command::Analysis;
 use crate::decide::{Decision, Verdict};
+use crate::outcome::RunResult;
 use crate::policy::{self, Location};
 use crate::transcript::Event;
 
@@ -177,6 +178,7 @@ pub const SCHEMAS: &[Published] = &[
     ("policy.schema.json", policy::schema),
     ("check.schema.json", || titled(as_written::<VerdictJson<'static>>(), "guard check --json")),
     ("event.schema.json", || titled(as_written::<Event>(), "a line of a transcript")),
+    ("result.schema.json", || titled(as_written::<RunResult>(), "guard run --json")),
 ];
 
 /// The schema of what is printed: fields that may be left out are not required.

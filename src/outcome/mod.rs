@@ -8,5 +8,5 @@ mod result;
 mod tally;
 
 pub use changes::{Change, ChangeKind, changes};
-pub use result::{Denial, Enforcement, ErrorDetail, RunResult, TranscriptPlace, Usage, duration, schema};
+pub use result::{Denial, Enforcement, ErrorDetail, RunResult, TranscriptPlace, Usage, duration};
 pub use tally::Tally;

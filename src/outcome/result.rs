@@ -139,8 +139,3 @@ pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{}m{}s", seconds / 60, seconds % 60)
 }
-
-/// The JSON Schema of a result.
-pub fn schema() -> schemars::Schema {
-    schemars::schema_for!(RunResult)
-}

@@ -1,3 +1,5 @@
 mod check;
+mod demo;
 mod log;
 mod policy_commands;
+mod run;

@@ -1,0 +1,156 @@
+//! `guard run` and `guard doctor` as a caller sees them: shapes, codes and messages.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::{Scratch, guard, text};
+
+fn run(scratch: &Scratch, words: &[&str]) -> Output {
+    command(scratch, words).output().unwrap()
+}
+
+fn command(scratch: &Scratch, words: &[&str]) -> Command {
+    let work = scratch.0.join("work");
+    std::fs::create_dir_all(&work).unwrap();
+    let mut command = guard();
+    command
+        .arg("run")
+        .args(words)
+        .env("HOME", scratch.0.join("home"))
+        .env("XDG_STATE_HOME", scratch.0.join("state"))
+        .current_dir(work);
+    command
+}
+
+fn result(output: &Output) -> Value {
+    let text = text(output);
+    let last = text
+        .lines()
+        .last()
+        .unwrap_or_else(|| panic!("no output: {}", String::from_utf8_lossy(&output.stderr)));
+    serde_json::from_str(last).unwrap()
+}
+
+#[test]
+fn the_result_fits_its_published_schema() {
+    let schema =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/schemas/result.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let scratch = Scratch::new("run-schema");
+    for words in [
+        &["--json", "--", "sh", "-c", "echo hello; echo x > made.txt"][..],
+        &["--json", "--", "no-such-program"],
+        &["--json", "--", "git", "push"],
+        &["--json", "--", "sh", "-c", "exit 7"],
+    ] {
+        let result = result(&run(&scratch, words));
+        let errors: Vec<String> = validator.iter_errors(&result).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{words:?}: {errors:?}\n{result}");
+    }
+}
+
+#[test]
+fn a_result_says_what_happened() {
+    let scratch = Scratch::new("run-result");
+    let output = run(&scratch, &["--json", "--", "sh", "-c", "echo hello; echo x > made.txt"]);
+    let result = result(&output);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(result["success"], true);
+    assert_eq!(result["tool"], "sh");
+    assert_eq!(result["result"], "hello\n");
+    assert_eq!(result["exit_code"], 0);
+    assert_eq!(result["files_changed"][0]["path"], "made.txt");
+    assert_eq!(result["files_changed"][0]["change"], "created");
+    assert_eq!(result["enforcement"]["seccomp"], true);
+    assert!(result["duration"].as_str().unwrap().starts_with("0m"));
+    assert!(std::fs::metadata(result["transcript"]["path"].as_str().unwrap()).is_ok());
+    assert_eq!(std::fs::read_to_string(scratch.0.join("work/made.txt")).unwrap(), "x\n");
+}
+
+#[test]
+fn failures_have_their_kind_and_code() {
+    let scratch = Scratch::new("run-kinds");
+    scratch.write("work/plain.txt", "no program");
+    for (words, code, kind) in [
+        (&["--json", "--", "no-such-program"][..], 127, "command_not_found"),
+        (&["--json", "--", "./missing"], 127, "command_not_found"),
+        (&["--json", "--", "./plain.txt"], 126, "invalid_input"),
+        (&["--json", "--", "git", "push"], 126, "policy_denied"),
+        (&["--json", "--", "sh", "-c", "exit 7"], 7, "upstream_error"),
+        (&["--json", "--", "sh", "-c", "kill -TERM $$"], 143, "upstream_error"),
+        (&["--json", "--dir", "/", "--", "true"], 125, "invalid_input"),
+        (&["--json", "--timeout", "1", "--", "sleep", "60"], 124, "idle_timeout"),
+        (&["--json", "--max-duration", "1", "--", "sleep", "60"], 124, "timeout"),
+    ] {
+        let output = run(&scratch, words);
+        let result = result(&output);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {result}");
+        assert_eq!(result["error_kind"], kind, "{words:?}: {result}");
+        assert_eq!(result["success"], false);
+        assert!(!result["error_detail"]["message"].as_str().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_refused_command_names_its_rule() {
+    let scratch = Scratch::new("run-refused");
+    let output = run(&scratch, &["--", "git", "push"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(126));
+    assert!(said.contains("git.remote") && said.contains("Instead:"), "{said}");
+}
+
+#[test]
+fn a_dry_run_shows_everything_and_runs_nothing() {
+    let scratch = Scratch::new("run-dry");
+    let output = command(&scratch, &["--dry-run", "--", "touch", "made"])
+        .env("MY_TOKEN", "s3cret-value")
+        .output()
+        .unwrap();
+    let shown = text(&output);
+    assert_eq!(output.status.code(), Some(0));
+    for part in [
+        "program      ",
+        "rwx  ",
+        "working folder",
+        "r-x  /usr  (system)",
+        "loopback   no",
+        "HOME=",
+        "idle_seconds",
+        "private    /tmp",
+    ] {
+        assert!(shown.contains(part), "{part} is missing in\n{shown}");
+    }
+    assert!(!shown.contains("s3cret-value"), "a variable that is not passed is not shown");
+    assert!(!scratch.0.join("work/made").exists());
+    assert!(!scratch.0.join("state").exists(), "nothing was made");
+    let json = run(&scratch, &["--dry-run", "--json", "--", "touch", "made"]);
+    let plan: Value = serde_json::from_str(&text(&json)).unwrap();
+    assert!(plan["grants"].as_array().unwrap().len() > 5);
+}
+
+#[test]
+fn events_stream_and_the_result_comes_last() {
+    let scratch = Scratch::new("run-stream");
+    let output = run(&scratch, &["--stream-json", "--", "sh", "-c", "echo one; /bin/true"]);
+    let lines: Vec<Value> = text(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = lines.iter().filter_map(|line| line["event_type"].as_str()).collect();
+    assert_eq!(kinds.first(), Some(&"run.started"));
+    assert_eq!(kinds.last(), Some(&"run.finished"));
+    assert!(kinds.contains(&"exec") && kinds.contains(&"output") && kinds.contains(&"sandbox.applied"));
+    assert_eq!(lines.last().unwrap()["success"], true);
+}
+
+#[test]
+fn the_doctor_tells_text_and_json() {
+    let output = guard().args(["doctor", "--json"]).output().unwrap();
+    let report: Value = serde_json::from_str(&text(&output)).unwrap();
+    assert!(report["kernel"]["landlock"].as_i64().unwrap() >= 0);
+    let strict =
+        report["policies"].as_array().unwrap().iter().find(|policy| policy["name"] == "strict").unwrap();
+    assert_eq!(strict["enforceable"].as_bool(), Some(strict["missing"].as_array().unwrap().is_empty()));
+    let shown = text(&guard().arg("doctor").output().unwrap());
+    assert!(shown.contains("landlock") && shown.contains("strict"), "{shown}");
+}
