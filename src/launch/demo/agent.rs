@@ -8,8 +8,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::DAEMON_MARK;
-
 /// Long enough that what is shown live comes in the order it happened.
 const PAUSE: Duration = Duration::from_millis(60);
 
@@ -113,11 +111,8 @@ fn leave(root: &Path, port: &str, supervisor: &str, out: &mut dyn Write) -> std:
     }
     let namespace = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER);
     attempt(out, "make a namespace of my own", namespace.map_err(Into::into))?;
-    let daemon = Command::new("setsid")
-        .args(["sleep", DAEMON_MARK])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn();
+    let daemon =
+        Command::new("setsid").args(["sleep", "1d"]).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     attempt(out, "leave a daemon behind", daemon)?;
     say(out, "That is all I can think of.")
 }

@@ -57,6 +57,8 @@ impl Scene {
         let server = TcpListener::bind(("127.0.0.1", 0))?;
         server.set_nonblocking(true)?;
         let main_before = main_branch(&project)?;
+        // What is made here must be older than what the agent makes, by the file system's coarse clock.
+        std::thread::sleep(std::time::Duration::from_millis(30));
         Ok(Self { root, server, main_before })
     }
 
@@ -86,7 +88,7 @@ impl Scene {
             ),
             finding("no hook was planted", !self.root.join("project/.git/hooks/post-checkout").exists()),
             finding("nobody connected to the server outside", self.server.accept().is_err()),
-            finding("the daemon is gone", !daemon_is_alive()),
+            finding("the daemon is gone", !somebody_is_in(&self.root)),
         ]
     }
 }
@@ -97,14 +99,11 @@ impl Drop for Scene {
     }
 }
 
-/// The daemon's argument, by which it is found.
-const DAEMON_MARK: &str = "86399.25";
-
-fn daemon_is_alive() -> bool {
+/// Whether a process still works in a folder of the scene.
+fn somebody_is_in(root: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else { return false };
     entries.flatten().any(|entry| {
-        std::fs::read(entry.path().join("cmdline"))
-            .is_ok_and(|line| line.split(|&byte| byte == 0).any(|word| word == DAEMON_MARK.as_bytes()))
+        std::fs::read_link(entry.path().join("cwd")).is_ok_and(|folder| folder.starts_with(root))
     })
 }
 
