@@ -12,7 +12,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -94,25 +94,28 @@ pub struct Counts {
 /// The thread and the way to end it.
 pub struct Handle {
     thread: JoinHandle<Counts>,
-    stop: Arc<EventFd>,
+    ending: Arc<AtomicBool>,
+    wake: Arc<EventFd>,
 }
 
 impl Handle {
     /// Ends the thread when nothing of the run is left.
     pub fn finish(self) -> Counts {
-        let _ = self.stop.write(1);
+        self.ending.store(true, Ordering::Release);
+        let _ = self.wake.write(1);
         self.thread.join().unwrap_or_default()
     }
 }
 
 /// Begins to answer. SIGCHLD must be blocked in every thread of this process: it tells of processes at their exec.
 pub fn supervise(setting: Setting, listener: OwnedFd) -> std::io::Result<Handle> {
-    let stop = Arc::new(EventFd::from_value_and_flags(0, nix::sys::eventfd::EfdFlags::EFD_CLOEXEC)?);
-    let wake = stop.clone();
+    let wake = Arc::new(EventFd::from_value_and_flags(0, nix::sys::eventfd::EfdFlags::EFD_CLOEXEC)?);
+    let ending = Arc::new(AtomicBool::new(false));
+    let (their_wake, their_ending) = (wake.clone(), ending.clone());
     let thread = std::thread::Builder::new()
         .name("supervisor".to_string())
-        .spawn(move || Supervisor::new(setting, listener, wake).run())?;
-    Ok(Handle { thread, stop })
+        .spawn(move || Supervisor::new(setting, listener, their_wake, their_ending).run())?;
+    Ok(Handle { thread, ending, wake })
 }
 
 /// An answer that a thread of its own has found.
@@ -131,6 +134,7 @@ pub(super) struct Supervisor {
     pub(super) setting: Setting,
     pub(super) listener: OwnedFd,
     wake: Arc<EventFd>,
+    ending: Arc<AtomicBool>,
     pub(super) remote: Remote,
     pub(super) identities: Identities,
     /// Threads that are on their way through an exec, with what they should become.
@@ -166,7 +170,7 @@ impl Numbers {
 }
 
 impl Supervisor {
-    fn new(setting: Setting, listener: OwnedFd, wake: Arc<EventFd>) -> Self {
+    fn new(setting: Setting, listener: OwnedFd, wake: Arc<EventFd>, ending: Arc<AtomicBool>) -> Self {
         let names = super::exec::recognised_names(&setting.policy);
         let identities = Identities::new(names, setting.writable.clone(), setting.has_view);
         let shim = setting.shim.as_deref().and_then(super::identity::of_file);
@@ -175,6 +179,7 @@ impl Supervisor {
             shim,
             listener,
             wake,
+            ending,
             remote: Remote::default(),
             expected: Vec::new(),
             ports: Ports::default(),
@@ -198,7 +203,6 @@ impl Supervisor {
         let Ok(stops) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
             return self.counts;
         };
-        let mut is_ending = false;
         loop {
             let mut fds = [
                 PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
@@ -212,8 +216,9 @@ impl Supervisor {
             let (listener, stopped, woken) = (ready(0), ready(1), ready(2));
             if woken.contains(PollFlags::POLLIN) {
                 let _ = self.wake.read();
-                is_ending |= !self.answer_later();
+                self.answer_later();
             }
+            let is_ending = self.ending.load(Ordering::Acquire);
             if stopped.contains(PollFlags::POLLIN) {
                 while matches!(stops.read_signal(), Ok(Some(_))) {}
                 self.look_at_changes();
@@ -238,17 +243,14 @@ impl Supervisor {
         }
     }
 
-    /// Answers what threads of their own have found out. Whether there was any: an empty call is the order to end.
-    fn answer_later(&mut self) -> bool {
-        let mut any = false;
+    /// Answers what threads of their own have found out.
+    fn answer_later(&mut self) {
         while let Ok(later) = self.later.1.try_recv() {
-            any = true;
             match later.result {
                 LaterResult::Reply(reply) => self.reply(later.id, reply),
                 LaterResult::Chosen(pending, choice, asker) => self.chosen(*pending, choice, asker),
             }
         }
-        any
     }
 
     /// The sending end for a thread of its own.

@@ -215,6 +215,12 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         why: "the repository's git folder".to_string(),
     }));
     let grants = without_repeats(grants);
+    if !policy.network.allow.is_empty() {
+        notes.push(
+            "the policy names hosts, but this version has no way to reach them: there is no network"
+                .to_string(),
+        );
+    }
     let (layers, linked_caches) = caches(&toolchains, &run_folder, &home);
     let view = view(request, &grants, &places, &git, layers, &mut notes);
     Ok(LaunchPlan {

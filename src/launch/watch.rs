@@ -23,6 +23,7 @@ use crate::command::Context;
 use crate::intercept::{self, Answering, Ask, Counts, Handle, Setting};
 use crate::outcome::{Enforcement, ErrorDetail, RunResult, Tally, TranscriptPlace, Usage, changes, duration};
 use crate::policy::{Pattern, Policy};
+use crate::sandbox::Need;
 use crate::sys::process::{self, Ended};
 use crate::sys::{socket, terminal};
 use crate::transcript::{self, Line, Observer, Recorder, Stream, Writer};
@@ -246,6 +247,16 @@ impl Running {
             .map_err(|error| Stopped::Failed(machine("start the agent")(error)))?;
         let listener = match (message[..got].split_first(), listener) {
             (Some((&child::message::LISTENER, _)), Some(listener)) => listener,
+            (Some((_, said)), _) if said.starts_with(b"seccomp notification") => {
+                return Err(Stopped::Failed(Failure::Unavailable {
+                    policy: policy.name.clone(),
+                    needs: vec![Need {
+                        missing: format!("its own notifications ({})", String::from_utf8_lossy(said)),
+                        fix: "start guard outside other sandboxes: a tree of processes has one listener"
+                            .to_string(),
+                    }],
+                }));
+            }
             (Some((_, said)), _) => return Err(broken("restrict the agent", said)),
             (None, _) => return Err(broken("restrict the agent", b"it ended before it was restricted")),
         };
@@ -370,12 +381,11 @@ impl Running {
 
     /// Waits for the end: the agent's own, a limit's, a signal's.
     fn wait(&mut self) -> End {
-        let limits = self.started.plan.limits.clone();
         let signals =
             SignalFd::with_flags(&own_signals(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).ok();
         let mut end = End::default();
         let mut kill_at: Option<Instant> = None;
-        let (mut seen, mut last_active) = (0, Instant::now());
+        let mut clock = Clock { seen: 0, last_active: Instant::now() };
         loop {
             match self.next_message(signals.as_ref(), TICK) {
                 Event::Ended(ended) => {
@@ -383,57 +393,66 @@ impl Running {
                     break;
                 }
                 Event::Gone => break,
-                Event::Signal(signal) => match (signal, kill_at) {
-                    (Signal::SIGWINCH, _) => self.follow_size(),
-                    (signal, None) => {
-                        self.recorder.record(
-                            "signal",
-                            &format!("{signal} forwarded"),
-                            &json!({ "signal": signal.as_str() }),
-                        );
-                        self.send_signal(signal);
-                        end.cut = Some(Cut::Signal(signal));
-                        kill_at = Some(Instant::now() + GRACE);
-                    }
-                    // Asked twice: no more grace.
-                    (_, Some(_)) => break,
-                },
+                Event::Signal(Signal::SIGWINCH) => self.follow_size(),
+                // Asked twice: no more grace.
+                Event::Signal(_) if kill_at.is_some() => break,
+                Event::Signal(signal) => {
+                    end.cut = Some(Cut::Signal(signal));
+                    kill_at = Some(self.ask_to_end(signal, "signal", format!("{signal} forwarded")));
+                }
                 Event::Nothing => {}
             }
-            let now = Instant::now();
-            let activity = self.activity.load(Ordering::Relaxed);
-            if activity != seen {
-                (seen, last_active) = (activity, now);
-            }
-            if kill_at.is_some_and(|at| now >= at) {
+            if kill_at.is_some_and(|at| Instant::now() >= at) {
                 break;
             }
-            if end.cut.is_none() {
-                let over = |limit: Option<u64>, since: Instant| {
-                    limit.is_some_and(|limit| now.duration_since(since) >= Duration::from_secs(limit))
-                };
-                let cut = if self.recorder.failure().is_some() {
-                    Some(Cut::Transcript)
-                } else if over(limits.total_seconds, self.started.began) {
-                    Some(Cut::Total)
-                } else if over(limits.idle_seconds, last_active) {
-                    Some(Cut::Idle)
-                } else {
-                    None
-                };
-                if let Some(cut) = cut {
-                    end.cut = Some(cut);
-                    if cut == Cut::Transcript {
-                        break;
-                    }
-                    self.recorder.record("timeout", "a limit is reached", &json!({ "limit": cut.kind() }));
-                    self.send_signal(Signal::SIGTERM);
-                    kill_at = Some(now + GRACE);
+            if end.cut.is_some() {
+                continue;
+            }
+            end.cut = self.limit_reached(&mut clock);
+            match end.cut {
+                None => {}
+                // What is not recorded does not run.
+                Some(Cut::Transcript) => break,
+                Some(cut) => {
+                    kill_at =
+                        Some(self.ask_to_end(Signal::SIGTERM, "timeout", format!("{} reached", cut.kind())));
                 }
             }
         }
         end.ended = self.end_everything(end.ended);
         end
+    }
+
+    /// The limit that ends the run now, if one does.
+    fn limit_reached(&self, clock: &mut Clock) -> Option<Cut> {
+        let now = Instant::now();
+        let activity = self.activity.load(Ordering::Relaxed);
+        if activity != clock.seen {
+            *clock = Clock { seen: activity, last_active: now };
+        }
+        let limits = &self.started.plan.limits;
+        let over = |limit: Option<u64>, since: Instant| {
+            limit.is_some_and(|limit| now.duration_since(since) >= Duration::from_secs(limit))
+        };
+        if self.recorder.failure().is_some() {
+            Some(Cut::Transcript)
+        } else if over(limits.total_seconds, self.started.began) {
+            Some(Cut::Total)
+        } else if over(limits.idle_seconds, clock.last_active) {
+            Some(Cut::Idle)
+        } else {
+            None
+        }
+    }
+
+    /// Sends the agent a signal; the time at which politeness ends. Recorded aside: a transcript that waits for its
+    /// reader must not keep the run from being ended.
+    fn ask_to_end(&self, signal: Signal, event_type: &'static str, message: String) -> Instant {
+        self.send_signal(signal);
+        let recorder = self.recorder.clone();
+        let work = move || recorder.record(event_type, &message, &json!({ "signal": signal.as_str() }));
+        let _ = std::thread::Builder::new().name("note".to_string()).spawn(work);
+        Instant::now() + GRACE
     }
 
     /// Kills whatever is left of the run and sees it dead. How the agent ended, if that was not known yet.
@@ -625,6 +644,12 @@ impl Running {
         result.error = Some(error);
         result.error_kind = Some(kind.to_string());
     }
+}
+
+/// When the agent last did something.
+struct Clock {
+    seen: u64,
+    last_active: Instant,
 }
 
 /// What the main thread waits for.

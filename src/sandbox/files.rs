@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, RestrictionStatus,
-    Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, RestrictSelfAttr,
+    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
 };
 use serde::Serialize;
 
@@ -83,6 +83,11 @@ pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
         created = created
             .add_rule(rule)
             .map_err(|error| SandboxError::Landlock(format!("{}: {error}", grant.path.display())))?;
+    }
+    if abi >= ABI::V7 {
+        // The machine's audit log shows what the agent was refused; not what the canary was, nor what domains inside refuse.
+        let quiet = created.log_same_exec(false).and_then(|created| created.log_new_exec(true));
+        created = quiet.and_then(|created| created.log_subdomains(false)).map_err(|error| failed(&error))?;
     }
     let status: RestrictionStatus = created.restrict_self().map_err(|error| failed(&error))?;
     if !status.no_new_privs {
