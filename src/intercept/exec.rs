@@ -222,6 +222,15 @@ impl Supervisor {
             Action::Ask if self.always.contains(&verdict.cause.rule) => {
                 Some(self.admit(notification, &start, true))
             }
+            // A shell that tries the next folder of PATH asks the same again.
+            Action::Ask
+                if self
+                    .last_no
+                    .as_ref()
+                    .is_some_and(|(tid, argv)| *tid == notification.tid && *argv == start.argv) =>
+            {
+                Some(self.deny_start(notification, &start, &verdict))
+            }
             Action::Ask => self.ask(Pending { notification: *notification, start, verdict }),
         }
     }
@@ -408,7 +417,10 @@ impl Supervisor {
             &data,
         );
         let reply = match choice {
-            Choice::Deny => self.deny_start(&notification, &start, &verdict),
+            Choice::Deny => {
+                self.last_no = Some((notification.tid, start.argv.clone()));
+                self.deny_start(&notification, &start, &verdict)
+            }
             Choice::Always => {
                 self.always.push(verdict.cause.rule.clone());
                 self.admit(&notification, &start, true)

@@ -147,6 +147,8 @@ pub(super) struct Supervisor {
     pub(super) waiting_asks: Vec<super::exec::Pending>,
     /// The last refusal that was explained, and to whom.
     pub(super) last_told: Option<(i32, String)>,
+    /// The last start a person said no to.
+    pub(super) last_no: Option<(i32, Vec<Vec<u8>>)>,
     /// A person is being asked.
     pub(super) asking: bool,
     pub(super) shim: Option<super::identity::Identity>,
@@ -188,6 +190,7 @@ impl Supervisor {
             always: Vec::new(),
             waiting_asks: Vec::new(),
             last_told: None,
+            last_no: None,
             asking: false,
             later: channel(),
             numbers: Numbers::new(),
