@@ -12,14 +12,14 @@ use super::exit::Exit;
 use super::{Failure, note};
 use crate::launch::{self, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams};
 use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
-use crate::policy::{Folders, Policy};
+use crate::policy::{Folders, Policy, Severity};
 use crate::transcript::{Line, Observer, state_folder};
 
 /// Runs the command, or shows what would be run.
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     let form = Form::of(arguments);
     let policy = crate::decide::load(&arguments.policy, &Folders::from_environment(), false)?;
-    for remark in &policy.remarks {
+    for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
     let request = request(arguments, policy)?;
@@ -321,7 +321,7 @@ fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> 
     if form == Form::Through {
         if !quiet {
             for line in summary(result) {
-                note(&line);
+                note(&printable(&line));
             }
         }
     } else {
@@ -378,7 +378,9 @@ fn summary(result: &RunResult) -> Vec<String> {
     lines
 }
 
-/// The agent chose some of these words.
+/// The agent chose some of these words, names of files among them: nothing in them may move the cursor or turn the
+/// direction of the text.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let turns = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
 }

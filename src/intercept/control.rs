@@ -3,15 +3,15 @@
 //! Whoever is inside can connect here and say anything. An answer of *go* gives no right: what is started is judged again
 //! when it starts. So a forged question costs its asker an answer, and a malformed one its connection.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::answer;
-use super::wire::{Answer, Question};
+use super::wire::{self, Answer, Question};
 use crate::command::Context;
 use crate::policy::Policy;
 use crate::transcript::Recorder;
@@ -20,6 +20,8 @@ use crate::transcript::Recorder;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Questions at once; more wait in the kernel.
 const MOST_AT_ONCE: usize = 64;
+/// Larger questions are read one at a time.
+const LARGE: usize = 64 << 10;
 
 /// What the answers are made from.
 pub struct Answering {
@@ -31,10 +33,16 @@ pub struct Answering {
     pub recorder: Recorder,
 }
 
+/// The answers, and the queue of large questions.
+struct Desk {
+    answering: Answering,
+    large: Mutex<()>,
+}
+
 /// Begins to answer on a new socket at a path. Ends with the process.
 pub fn serve(path: &Path, answering: Answering) -> io::Result<()> {
     let listener = bind(path)?;
-    let answering = Arc::new(answering);
+    let answering = Arc::new(Desk { answering, large: Mutex::new(()) });
     let at_once = Arc::new(AtomicUsize::new(0));
     let work = move || {
         for stream in listener.incoming() {
@@ -69,14 +77,39 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name))
 }
 
-fn converse(answering: &Answering, mut stream: UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+/// A reader that is done at a certain time, however slowly the bytes come.
+struct Punctual<'s> {
+    stream: &'s UnixStream,
+    until: Instant,
+}
+
+impl Read for Punctual<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        (&mut &*self.stream).read(into)
+    }
+}
+
+fn converse(answering: &Desk, mut stream: UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
-    let question = match Question::read(&mut stream) {
+    let mut input = Punctual { stream: &stream, until: Instant::now() + PATIENCE };
+    // Large questions wait for each other, so that many of them cost no more memory than one.
+    let mut alone: Option<MutexGuard<'_, ()>> = None;
+    let question = wire::read_head(&mut input).and_then(|length| {
+        if length > LARGE {
+            alone = Some(answering.large.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        Question::read_body(&mut input, length)
+    });
+    let question = match question {
         Ok(question) => question,
         Err(error) => {
             let data = serde_json::json!({ "problem": error.to_string() });
-            answering.recorder.record(
+            answering.answering.recorder.record(
                 "control.garbage",
                 "something that is no question came to the control socket",
                 &data,
@@ -84,7 +117,7 @@ fn converse(answering: &Answering, mut stream: UnixStream) -> io::Result<()> {
             return Err(error);
         }
     };
-    let answer = answer(&answering.policy, &answering.context, &question);
+    let answer = answer(&answering.answering.policy, &answering.answering.context, &question);
     if let Answer::Deny(line) = &answer {
         let argv: Vec<_> = question.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
         let rule = line.split_once("(rule ").and_then(|(_, rest)| rest.split_once(')')).map(|(rule, _)| rule);
@@ -94,7 +127,7 @@ fn converse(answering: &Answering, mut stream: UnixStream) -> io::Result<()> {
             "rule": rule,
             "reason": line,
         });
-        answering.recorder.record("deny.shim", line, &data);
+        answering.answering.recorder.record("deny.shim", line, &data);
     }
     answer.write(&mut stream)
 }

@@ -45,6 +45,14 @@ pub(super) struct Expected {
     folder: PathBuf,
 }
 
+/// What a thread really is when its exec is done.
+struct Actual {
+    program: Executable,
+    command_line: Vec<u8>,
+    environment: Vec<(Vec<u8>, Vec<u8>)>,
+    folder: PathBuf,
+}
+
 /// A start that waits for a person.
 pub(super) struct Pending {
     notification: Notification,
@@ -203,11 +211,11 @@ impl Supervisor {
         }
         if start.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
             // The shim asks by itself, and what it then starts comes here again.
-            return Some(self.admit(notification, &start, false));
+            return Some(self.admit(notification, &start));
         }
         let key = self.cache.key(&start);
         if self.cache.allowed.contains(&key) {
-            return Some(self.admit(notification, &start, true));
+            return Some(self.admit(notification, &start));
         }
         let verdict = self.judge_start(&start);
         match verdict.action() {
@@ -216,11 +224,11 @@ impl Supervisor {
                     self.cache.allowed.clear();
                 }
                 self.cache.allowed.insert(key);
-                Some(self.admit(notification, &start, true))
+                Some(self.admit(notification, &start))
             }
             Action::Deny => Some(self.deny_start(notification, &start, &verdict)),
             Action::Ask if self.always.contains(&verdict.cause.rule) => {
-                Some(self.admit(notification, &start, true))
+                Some(self.admit(notification, &start))
             }
             // A shell that tries the next folder of PATH asks the same again.
             Action::Ask
@@ -317,9 +325,9 @@ impl Supervisor {
     }
 
     /// Lets a start go on, watched to its end.
-    fn admit(&mut self, notification: &Notification, start: &Start, verify: bool) -> Reply {
+    fn admit(&mut self, notification: &Notification, start: &Start) -> Reply {
         let (identity, argv) = start.becomes();
-        if self.setting.verify && verify {
+        if self.setting.verify {
             if ptrace::watch_exec(notification.tid).is_err() {
                 self.refuse(
                     "deny.exec",
@@ -423,15 +431,15 @@ impl Supervisor {
             }
             Choice::Always => {
                 self.always.push(verdict.cause.rule.clone());
-                self.admit(&notification, &start, true)
+                self.admit(&notification, &start)
             }
-            Choice::Once => self.admit(&notification, &start, true),
+            Choice::Once => self.admit(&notification, &start),
         };
         self.reply(notification.id, reply);
         for waiting in std::mem::take(&mut self.waiting_asks) {
             let id = waiting.notification.id;
             let reply = if self.always.contains(&waiting.verdict.cause.rule) {
-                Some(self.admit(&waiting.notification, &waiting.start, true))
+                Some(self.admit(&waiting.notification, &waiting.start))
             } else {
                 self.ask(waiting)
             };
@@ -466,13 +474,24 @@ impl Supervisor {
         }
     }
 
+    fn look_again(&mut self, pid: i32) -> io::Result<Actual> {
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
+        let variables = environment.split(|&byte| byte == 0).filter_map(|text| {
+            let at = text.iter().position(|&byte| byte == b'=')?;
+            wire::is_relevant(&text[..at]).then(|| (text[..at].to_vec(), text[at + 1..].to_vec()))
+        });
+        Ok(Actual {
+            program: self.identities.running(pid)?,
+            command_line: std::fs::read(format!("/proc/{pid}/cmdline"))?,
+            environment: variables.collect(),
+            folder: folder_of(pid).ok_or_else(gone)?,
+        })
+    }
+
     /// The second look, at a program that has started and not yet run: what it is now cannot change any more.
     fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
-        let actual = self
-            .identities
-            .running(pid)
-            .and_then(|program| Ok((program, std::fs::read(format!("/proc/{pid}/cmdline"))?)));
-        let Ok((program, command_line)) = actual else {
+        let Ok(Actual { program, command_line, environment, folder }) = self.look_again(pid) else {
             self.refuse(
                 "deny.exec",
                 pid,
@@ -486,21 +505,14 @@ impl Supervisor {
             && expected.identity == program.identity
             && expected.copy_of == program.copy_of
             && expected.command_line == command_line
+            && expected.environment == environment
+            && expected.folder == folder
         {
             return true;
         }
         let argv: Vec<Vec<u8>> = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
         let argv = argv[..argv.len().saturating_sub(1)].to_vec();
-        let start = Start {
-            path: program.path.clone(),
-            environment: expected.map(|expected| expected.environment.clone()).unwrap_or_default(),
-            folder: expected
-                .map(|expected| expected.folder.clone())
-                .or_else(|| folder_of(pid))
-                .unwrap_or_default(),
-            chain: vec![program],
-            argv,
-        };
+        let start = Start { path: program.path.clone(), environment, folder, chain: vec![program], argv };
         let verdict = self.judge_start(&start);
         if verdict.action() == Action::Allow {
             self.setting.recorder.record(

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::sys::fs::{Walk, open_in};
+use crate::sys::fs::{Walk, mount_of, open_in};
 
 /// A file, by what the kernel knows it by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,9 +63,11 @@ pub(super) struct Identities {
     folders: Vec<PathBuf>,
     /// Where the agent can put copies.
     writable: Vec<PathBuf>,
-    /// The root of the run's own mounts, once it is known; `None` where the machine's is shared.
+    /// The root of what the run sees, once it is known.
     root: Option<OwnedFd>,
     has_view: bool,
+    /// The mounts the run may write to.
+    mounts: Vec<u64>,
 }
 
 /// Programs by size.
@@ -85,12 +87,21 @@ const USUAL_FOLDERS: [&str; 7] =
 impl Identities {
     pub(super) fn new(names: Vec<String>, writable: Vec<PathBuf>, has_view: bool) -> Self {
         let folders = USUAL_FOLDERS.iter().map(PathBuf::from).collect();
-        Self { facts: HashMap::new(), known: None, names, folders, writable, root: None, has_view }
+        Self {
+            facts: HashMap::new(),
+            known: None,
+            names,
+            folders,
+            writable,
+            root: None,
+            has_view,
+            mounts: Vec::new(),
+        }
     }
 
     /// The file that a path leads a thread to, with every interpreter down to a program: the file first.
     pub(super) fn executed(&mut self, tid: i32, folder: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
-        let fd = self.open(tid, folder, path)?;
+        let fd = self.open(tid, folder, path, true)?;
         self.with_interpreters(tid, folder, &fd)
     }
 
@@ -112,30 +123,80 @@ impl Identities {
                 return Err(io::Error::from_raw_os_error(libc::ELOOP));
             }
             let interpreter = interpreter.clone();
-            let fd = self.open(tid, folder, &interpreter)?;
+            let fd = self.open(tid, folder, &interpreter, true)?;
             chain.push(self.look_at(&fd)?);
         }
         Ok(chain)
     }
 
-    /// Opens what a path means to a thread, without opening the file itself.
-    pub(super) fn open(&mut self, tid: i32, folder: &Path, path: &[u8]) -> io::Result<OwnedFd> {
+    /// Opens what a path means to a thread, without opening the file itself. Links that mean something else to every
+    /// process are resolved for the thread, one step and by hand; everything else is walked without them, inside the
+    /// run's own root where it has one.
+    pub(super) fn open(&mut self, tid: i32, folder: &Path, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
         if path.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
-        let full = folder.join(OsStr::from_bytes(path));
-        if let Some(magic) = magic_path(tid, full.as_os_str().as_bytes()) {
-            return open_plain(&magic);
+        let mut full = without_dots(folder.join(OsStr::from_bytes(path)).as_os_str().as_bytes());
+        if let Some((link, rest)) = magic_link(&full) {
+            let outer = PathBuf::from(format!("/proc/{tid}/{link}"));
+            if rest.is_empty() {
+                return if follow {
+                    open_plain(&outer)
+                } else {
+                    Err(io::Error::from_raw_os_error(libc::EPERM))
+                };
+            }
+            let base = std::fs::read_link(&outer)?.into_os_string().into_vec();
+            if base.first() != Some(&b'/') {
+                return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+            }
+            full = [base.as_slice(), b"/", &rest].concat();
+        }
+        let text = CString::new(full)?;
+        let (root, walk) = self.root(tid)?;
+        open_in(root, &text, walk, follow)
+    }
+
+    /// The root of what the run sees, and how paths are walked from it.
+    fn root(&mut self, tid: i32) -> io::Result<(BorrowedFd<'_>, Walk)> {
+        let (place, walk) = if self.has_view {
+            (format!("/proc/{tid}/root"), Walk::InRoot)
+        } else {
+            ("/".to_string(), Walk::NoMagic)
+        };
+        if self.root.is_none() {
+            self.root = Some(open_plain(Path::new(&place))?);
+        }
+        let root = self.root.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+        Ok((root.as_fd(), walk))
+    }
+
+    /// Whether something opened for looking at lies where the run may write.
+    pub(super) fn is_own(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
+        let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
+            return false;
+        };
+        if !self.writable.iter().any(|root| path.starts_with(root)) {
+            return false;
         }
         if !self.has_view {
-            return open_plain(&full);
+            return true;
         }
-        let root = match &self.root {
-            Some(root) => root,
-            None => self.root.insert(open_plain(Path::new(&format!("/proc/{tid}/root")))?),
-        };
-        let text = CString::new(full.into_os_string().into_vec())?;
-        open_in(root.as_fd(), &text, Walk::InRoot, true)
+        // Two worlds have the same paths: only the mount tells in which one this is.
+        let Ok(mount) = mount_of(object) else { return false };
+        self.own_mounts(tid).contains(&mount)
+    }
+
+    fn own_mounts(&mut self, tid: i32) -> &[u64] {
+        if self.mounts.is_empty() {
+            let places = self.writable.clone();
+            let found = places.iter().filter_map(|place| {
+                let object = self.open(tid, Path::new("/"), place.as_os_str().as_bytes(), true).ok()?;
+                mount_of(object.as_fd()).ok()
+            });
+            self.mounts = found.collect();
+        }
+        &self.mounts
     }
 
     /// What a file is.
@@ -152,22 +213,30 @@ impl Identities {
         };
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
-        if let Some((known, copy_of, kind)) = self.facts.get(&identity)
+        // What the agent can write can change without a trace in its times (through a mapping): looked at every time.
+        let is_foreign = !self.may_be_copy(&path);
+        if is_foreign
+            && let Some((known, copy_of, kind)) = self.facts.get(&identity)
             && *known == state
         {
             return Ok(Executable { identity, path, copy_of: copy_of.clone(), kind: kind.clone() });
         }
-        // A program that may be executed but not read: the kernel can, we cannot; it is judged by its name.
         let Ok(mut file) = File::open(&link) else {
-            return Ok(Executable { identity, path, copy_of: None, kind: Kind::Program });
+            if is_foreign {
+                // A program that may be executed but not read: the kernel can, we cannot; it is judged by its name.
+                return Ok(Executable { identity, path, copy_of: None, kind: Kind::Program });
+            }
+            // One of the agent's own that hides what it is.
+            return Err(io::Error::from_raw_os_error(libc::EACCES));
         };
         let kind = kind_of(&mut file)?;
-        let copy_of =
-            if self.may_be_copy(&path) { self.original_of(&mut file, state.size, &path) } else { None };
-        if self.facts.len() >= MOST_FACTS {
-            self.facts.clear();
+        let copy_of = if is_foreign { None } else { self.original_of(&mut file, state.size, &path) };
+        if is_foreign {
+            if self.facts.len() >= MOST_FACTS {
+                self.facts.clear();
+            }
+            self.facts.insert(identity, (state, copy_of.clone(), kind.clone()));
         }
-        self.facts.insert(identity, (state, copy_of.clone(), kind.clone()));
         Ok(Executable { identity, path, copy_of, kind })
     }
 
@@ -244,18 +313,35 @@ fn open_plain(path: &Path) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Paths that mean something else to every process, as they are for this thread: seen from outside.
-fn magic_path(tid: i32, path: &[u8]) -> Option<PathBuf> {
-    let rest =
-        ["/proc/self/", "/proc/thread-self/"].iter().find_map(|prefix| path.strip_prefix(prefix.as_bytes()));
-    let inner = match (rest, path.strip_prefix(b"/dev/fd/")) {
-        (Some(rest), _) => rest.to_vec(),
-        (None, Some(number)) => [b"fd/".as_slice(), number].concat(),
-        (None, None) => return None,
+/// A path without `.` and doubled slashes; `..` is left to the kernel, which knows the links before it.
+fn without_dots(path: &[u8]) -> Vec<u8> {
+    let mut clean = Vec::with_capacity(path.len());
+    for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+        clean.push(b'/');
+        clean.extend_from_slice(part);
+    }
+    clean
+}
+
+/// The link of a process that a path begins with (`fd/3`, `cwd`, `root`, `exe`), and what follows it.
+fn magic_link(path: &[u8]) -> Option<(String, Vec<u8>)> {
+    let prefixes: [&[u8]; 2] = [b"/proc/self/", b"/proc/thread-self/"];
+    let inner = match prefixes.iter().find_map(|prefix| path.strip_prefix(*prefix)) {
+        Some(inner) => inner.to_vec(),
+        None => [b"fd/".as_slice(), path.strip_prefix(b"/dev/fd/")?].concat(),
     };
-    let mut outer = format!("/proc/{tid}/").into_bytes();
-    outer.extend_from_slice(&inner);
-    Some(PathBuf::from(std::ffi::OsString::from_vec(outer)))
+    let mut parts = inner.splitn(2, |&byte| byte == b'/');
+    let (first, rest) = (parts.next()?, parts.next().unwrap_or_default());
+    match first {
+        b"cwd" | b"root" | b"exe" => Some((String::from_utf8_lossy(first).into_owned(), rest.to_vec())),
+        b"fd" => {
+            let mut parts = rest.splitn(2, |&byte| byte == b'/');
+            let (number, rest) = (parts.next()?, parts.next().unwrap_or_default());
+            let number: u32 = std::str::from_utf8(number).ok()?.parse().ok()?;
+            Some((format!("fd/{number}"), rest.to_vec()))
+        }
+        _ => None,
+    }
 }
 
 fn kind_of(file: &mut File) -> io::Result<Kind> {

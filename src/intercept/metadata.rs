@@ -74,7 +74,7 @@ impl Supervisor {
             Ok(made) => made,
             Err(error) => return Reply::Error(error.raw_os_error().unwrap_or(libc::EPERM)),
         };
-        if !self.is_own(fd.as_fd()) && !self.is_nobodys(fd.as_fd()) {
+        if !self.identities.is_own(notification.tid, fd.as_fd()) && !self.is_nobodys(fd.as_fd()) {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
             self.refuse(
                 "deny.metadata",
@@ -147,7 +147,7 @@ impl Supervisor {
                 }
                 Some(_) if object.may_be_empty => {
                     let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-                    self.identities.open(tid, Path::new("/"), folder.as_os_str().as_encoded_bytes())
+                    self.identities.open(tid, Path::new("/"), folder.as_os_str().as_encoded_bytes(), true)
                 }
                 _ => Err(io::Error::from_raw_os_error(libc::ENOENT)),
             };
@@ -159,11 +159,7 @@ impl Supervisor {
             return open_below(folder.as_fd(), &path, object.follow);
         }
         let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        if object.follow {
-            return self.identities.open(tid, &folder, &path);
-        }
-        let base = self.identities.open(tid, Path::new("/"), folder.as_os_str().as_encoded_bytes())?;
-        open_below(base.as_fd(), &path, false)
+        self.identities.open(tid, &folder, &path, object.follow)
     }
 
     fn name(&mut self, address: u64) -> io::Result<CString> {

@@ -1,6 +1,7 @@
 //! `connect`, `bind` and `listen`: the address is copied once, judged, and used by the supervisor itself on a duplicate of
 //! the caller's socket. The caller could change its memory meanwhile; it would change nothing.
 
+use std::collections::HashSet;
 use std::ffi::{CString, OsStr};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,15 +10,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::supervisor::{Later, LaterResult, Supervisor, folder_of, is_below};
+use super::supervisor::{Later, LaterResult, Supervisor, folder_of};
 use super::wire::CONTROL_NAME;
-use crate::sys::fs::{Walk, is_on_readonly_mount, open_in};
+use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{process, socket};
 
-/// Ports of servers that the run itself has bound on loopback.
+/// Sockets that the run itself has bound on loopback, by their inodes.
 #[derive(Debug, Default)]
-pub(super) struct Ports(Vec<u16>);
+pub(super) struct Servers(HashSet<u64>);
+
+/// So many bound sockets in one run are a flood; then all are forgotten.
+const MOST_SERVERS: usize = 10_000;
 
 /// The largest address the kernel takes.
 const LONGEST_ADDRESS: usize = 128;
@@ -107,8 +111,7 @@ impl Supervisor {
                 Some(self.refuse_socket(notification, "connect", "an abstract socket", UNIX_ABSTRACT))
             }
             Target::Internet(to) => {
-                let allowed =
-                    self.setting.loopback && is_loopback(to.ip()) && self.ports.0.contains(&to.port());
+                let allowed = self.setting.loopback && is_loopback(to.ip()) && self.is_own_server(to);
                 if is_loopback(to.ip()) && to.port() == self.setting.canary_port {
                     // The canary: refused like everything, but nothing the agent did.
                     return Some(Reply::Error(libc::EACCES));
@@ -133,14 +136,14 @@ impl Supervisor {
             return Some(done(connect_through(fd.as_fd(), &self.setting.control)));
         }
         let Some(folder) = folder_of(notification.tid) else { return Some(Reply::Error(libc::ESRCH)) };
-        let object = match self.identities.open(notification.tid, &folder, path) {
+        let object = match self.identities.open(notification.tid, &folder, path, true) {
             Ok(object) => object,
             Err(error) => return Some(failed(&error)),
         };
         if !self.is_waiting(notification) {
             return None;
         }
-        if !self.is_own(object.as_fd()) {
+        if !self.identities.is_own(notification.tid, object.as_fd()) {
             return Some(self.refuse_socket(notification, "connect", &shown, UNIX_OUTSIDE));
         }
         // Through the descriptor: what was judged is what is connected to.
@@ -206,14 +209,25 @@ impl Supervisor {
         })
     }
 
+    /// Whether a connection to this address would reach a socket that the run itself has bound, and nobody else's of the
+    /// same port.
+    fn is_own_server(&self, to: SocketAddr) -> bool {
+        let to = match to.ip() {
+            IpAddr::V6(ip) => SocketAddr::new(ip.to_ipv4_mapped().map_or(to.ip(), IpAddr::V4), to.port()),
+            IpAddr::V4(_) => to,
+        };
+        socket::listener_at(to).is_ok_and(|inode| inode != 0 && self.servers.0.contains(&inode))
+    }
+
     fn bind_port(&mut self, fd: BorrowedFd<'_>, address: &[u8]) -> Reply {
         let bound = socket::bind(fd, address);
         if bound.is_ok()
-            && let Ok(local) = socket::local_address(fd)
-            && let Some(Target::Internet(local)) = target(&local)
-            && !self.ports.0.contains(&local.port())
+            && let Ok(found) = nix::sys::stat::fstat(fd)
         {
-            self.ports.0.push(local.port());
+            if self.servers.0.len() >= MOST_SERVERS {
+                self.servers.0.clear();
+            }
+            self.servers.0.insert(found.st_ino);
         }
         done(bound)
     }
@@ -226,11 +240,12 @@ impl Supervisor {
             return Reply::Error(libc::EINVAL);
         };
         let object =
-            match self.identities.open(notification.tid, Path::new("/"), parent.as_os_str().as_bytes()) {
+            match self.identities.open(notification.tid, Path::new("/"), parent.as_os_str().as_bytes(), true)
+            {
                 Ok(object) => object,
                 Err(error) => return failed(&error),
             };
-        if !self.is_own(object.as_fd()) {
+        if !self.identities.is_own(notification.tid, object.as_fd()) {
             return self.refuse_socket(notification, "bind", &shown, UNIX_OUTSIDE);
         }
         let mut through = format!("/proc/self/fd/{}/", object.as_raw_fd()).into_bytes();
@@ -257,18 +272,6 @@ impl Supervisor {
             return Some(self.refuse_socket(notification, "listen", "a port of any number", NETWORK));
         }
         Some(done(socket::listen(fd.as_fd(), backlog as i32)))
-    }
-
-    /// Whether something opened for looking at lies where the run may write.
-    pub(super) fn is_own(&self, object: BorrowedFd<'_>) -> bool {
-        let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
-            return false;
-        };
-        if !is_below(&path, &self.setting.writable) {
-            return false;
-        }
-        // With mounts of its own, the same path outside is another file.
-        !self.setting.has_view || is_on_readonly_mount(object).is_ok_and(|readonly| !readonly)
     }
 
     fn refuse_socket(
@@ -312,5 +315,5 @@ fn failed(error: &io::Error) -> Reply {
 /// A path below a folder, opened for looking at.
 pub(super) fn open_below(folder: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
-    open_in(folder, &path, Walk::Plain, follow)
+    open_in(folder, &path, Walk::NoMagic, follow)
 }

@@ -3,18 +3,21 @@
 //! Whole pages are fetched, many with one call, and kept for the one notification: argv and environment of a typical
 //! program lie in a handful of them. The buffers live as long as the supervisor, so a notification allocates little.
 
+use std::collections::HashMap;
 use std::io;
 
 use crate::sys::memory;
 
 const PAGE: usize = 4096;
+/// Pages of one notification: 16 MiB, more than the kernel takes for arguments and environment together.
+const MOST_PAGES: usize = 4096;
 
 /// A window into a process's memory.
 #[derive(Debug, Default)]
 pub(super) struct Remote {
     pid: i32,
-    /// Addresses of pages that are here, in the order of `bytes`; `None` where it could not be read.
-    pages: Vec<(u64, Option<usize>)>,
+    /// Where pages are in `bytes`, by their addresses; `None` where they could not be read.
+    pages: HashMap<u64, Option<usize>>,
     bytes: Vec<u8>,
 }
 
@@ -33,7 +36,7 @@ impl Remote {
 
     fn page(&self, address: u64) -> Option<Option<usize>> {
         let page = address & !(PAGE as u64 - 1);
-        self.pages.iter().find(|(known, _)| *known == page).map(|(_, at)| *at)
+        self.pages.get(&page).copied()
     }
 
     /// Fetches the pages of these addresses that are not here yet.
@@ -41,9 +44,15 @@ impl Remote {
         let mut wanted: Vec<u64> = Vec::new();
         for address in addresses {
             let page = address & !(PAGE as u64 - 1);
-            if self.page(page).is_none() && !wanted.contains(&page) {
+            if self.page(page).is_none() {
                 wanted.push(page);
             }
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        // Every pointer may lead to a page of its own: what is looked at is bounded, whatever the words say.
+        if self.pages.len() + wanted.len() > MOST_PAGES {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
         let mut rest = wanted.as_slice();
         while !rest.is_empty() {
@@ -66,7 +75,7 @@ impl Remote {
             );
             let mut done = got;
             if got < batch.len() {
-                self.pages.push((batch[got], None));
+                self.pages.insert(batch[got], None);
                 done += 1;
             }
             rest = &rest[done..];
@@ -131,7 +140,8 @@ impl Remote {
             if pointer == 0 {
                 break;
             }
-            if pointers.len() >= most {
+            // The kernel counts the pointers as well.
+            if pointers.len() >= most / 8 {
                 return Err(io::Error::from_raw_os_error(libc::E2BIG));
             }
             pointers.push(pointer);
@@ -143,7 +153,7 @@ impl Remote {
 
     /// The strings of such an array, of at most `most` bytes together.
     pub(super) fn strings(&mut self, address: u64, most: usize) -> io::Result<Vec<Vec<u8>>> {
-        let pointers = self.pointers(address, most / 2)?;
+        let pointers = self.pointers(address, most)?;
         let mut left = most;
         let mut strings = Vec::with_capacity(pointers.len());
         for pointer in pointers {
@@ -162,7 +172,7 @@ impl Remote {
         keep: impl Fn(&[u8]) -> bool,
     ) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut kept = Vec::new();
-        for pointer in self.pointers(address, most / 2)? {
+        for pointer in self.pointers(address, most)? {
             // Most variables are of no interest: their names are looked at where they lie.
             let tail = self.tail(pointer)?;
             let end = tail.iter().position(|&byte| byte == 0 || byte == b'=');

@@ -23,7 +23,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::exec::Expected;
 use super::identity::Identities;
-use super::network::Ports;
+use super::network::Servers;
 use super::remote::Remote;
 use crate::command::Context;
 use crate::decide::Verdict;
@@ -139,7 +139,7 @@ pub(super) struct Supervisor {
     pub(super) identities: Identities,
     /// Threads that are on their way through an exec, with what they should become.
     pub(super) expected: Vec<(i32, Expected)>,
-    pub(super) ports: Ports,
+    pub(super) servers: Servers,
     pub(super) counts: Counts,
     pub(super) cache: super::exec::Cache,
     /// Rules a person has said "always" to.
@@ -184,7 +184,7 @@ impl Supervisor {
             ending,
             remote: Remote::default(),
             expected: Vec::new(),
-            ports: Ports::default(),
+            servers: Servers::default(),
             counts: Counts::default(),
             cache: super::exec::Cache::default(),
             always: Vec::new(),

@@ -25,6 +25,9 @@ pub const SOCKET_VARIABLE: &str = "GUARD_CONTROL";
 /// when a connect to it arrives. Real paths would be longer than a socket's address may be.
 pub const CONTROL_NAME: &str = "/run/guard/control";
 
+/// The most words of a command, or variables: no program is given more.
+const MOST_ITEMS: usize = 1 << 18;
+
 const MAGIC: &[u8; 3] = b"GRD";
 
 /// May this run?
@@ -74,7 +77,13 @@ impl Question {
 
     /// Reads one frame.
     pub fn read(input: &mut impl Read) -> io::Result<Self> {
-        let body = read_frame(input)?;
+        let length = read_head(input)?;
+        Self::read_body(input, length)
+    }
+
+    /// Reads the rest of a frame whose head, and so its length, is known.
+    pub fn read_body(input: &mut impl Read, length: usize) -> io::Result<Self> {
+        let body = read_rest(input, length)?;
         let mut body = body.as_slice();
         let argv = take_list(&mut body)?;
         let folder = take(&mut body)?.to_vec();
@@ -120,6 +129,12 @@ fn write_frame(out: &mut impl Write, body: &[u8]) -> io::Result<()> {
 }
 
 fn read_frame(input: &mut impl Read) -> io::Result<Vec<u8>> {
+    let length = read_head(input)?;
+    read_rest(input, length)
+}
+
+/// Reads the head of a frame: the length of its body.
+pub fn read_head(input: &mut impl Read) -> io::Result<usize> {
     let mut head = [0u8; 8];
     input.read_exact(&mut head)?;
     if head[..3] != *MAGIC {
@@ -132,6 +147,10 @@ fn read_frame(input: &mut impl Read) -> io::Result<Vec<u8>> {
     if length > LARGEST_BODY {
         return Err(malformed("larger than a frame may be"));
     }
+    Ok(length)
+}
+
+fn read_rest(input: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
     // Grows with what really comes, not with what the header promises.
     let mut body = Vec::new();
     input.take(length as u64).read_to_end(&mut body)?;
@@ -170,8 +189,9 @@ fn take<'b>(body: &mut &'b [u8]) -> io::Result<&'b [u8]> {
 
 fn take_list(body: &mut &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let count = take_number(body)?;
-    // Every item takes at least its length, so a false count ends with the body.
-    if count > body.len() / 4 {
+    // Every item takes at least its length, so a false count ends with the body; and every item costs more here than it
+    // did on the wire.
+    if count > body.len() / 4 || count > MOST_ITEMS {
         return Err(malformed("more items than its frame holds"));
     }
     (0..count).map(|_| take(body).map(<[u8]>::to_vec)).collect()

@@ -139,6 +139,8 @@ pub(super) struct Started {
     pub(super) setup: OwnedFd,
     /// (our end, the stream it carries).
     pub(super) pipes: Vec<(OwnedFd, Stream)>,
+    /// Where standard input is written to, when it is a file.
+    pub(super) feeder: Option<OwnedFd>,
     pub(super) terminal: Option<OwnedFd>,
     pub(super) canary: std::net::TcpListener,
     pub(super) began: Instant,
@@ -218,7 +220,7 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
     let notify = seccomp::notify_program(&sandbox::notified(!has_view));
     let canary = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| text(&error))?;
     let canary_port = canary.local_addr().map_err(|error| text(&error))?.port();
-    let (stdio, pipes) = connect_streams(streams).map_err(|error| text(&error))?;
+    let Connected { stdio, pipes, feeder } = connect_streams(streams).map_err(|error| text(&error))?;
     let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let (control, their_control) = pair().map_err(|error| text(&error))?;
     let (setup, their_setup) = pair().map_err(|error| text(&error))?;
@@ -226,7 +228,7 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
     let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
     if pid == 0 {
         let _ = group.join();
-        drop((control, setup, pipes));
+        drop((control, setup, pipes, feeder));
         let equipment = Equipment { filters, notify, stdio, canary_port, has_view };
         let setting = InitSetting { view: has_view.then_some(&plan.view), terminal: streams.is_terminal };
         init::live(&plan, equipment, &setting, &their_control, &their_setup);
@@ -239,6 +241,7 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
         control,
         setup,
         pipes,
+        feeder,
         terminal: None,
         canary,
         began,
@@ -261,10 +264,22 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
     }
 }
 
-type Pipes = Vec<(OwnedFd, Stream)>;
+/// The run's standard streams and our ends of them.
+struct Connected {
+    stdio: [OwnedFd; 3],
+    pipes: Vec<(OwnedFd, Stream)>,
+    /// Where standard input is written to, when it is a file.
+    feeder: Option<OwnedFd>,
+}
 
-fn connect_streams(streams: &Streams) -> io::Result<([OwnedFd; 3], Pipes)> {
+fn is_file(fd: &OwnedFd) -> io::Result<bool> {
+    let kind = nix::sys::stat::fstat(fd)?.st_mode & libc::S_IFMT;
+    Ok(matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK))
+}
+
+fn connect_streams(streams: &Streams) -> io::Result<Connected> {
     let mut pipes = Vec::new();
+    let mut feeder = None;
     let mut output = |is_terminal: bool, stream: Stream| -> io::Result<OwnedFd> {
         // Replaced by the run's own terminal before the agent sees it.
         if is_terminal {
@@ -276,8 +291,17 @@ fn connect_streams(streams: &Streams) -> io::Result<([OwnedFd; 3], Pipes)> {
     };
     let stdout = output(streams.is_terminal[1], Stream::Stdout)?;
     let stderr = output(streams.is_terminal[2], Stream::Stderr)?;
-    let stdin = if streams.is_terminal[0] { null()? } else { streams.input.try_clone()? };
-    Ok(([stdin, stdout, stderr], pipes))
+    let stdin = if streams.is_terminal[0] {
+        null()?
+    } else if is_file(&streams.input)? {
+        // The descriptor of a file carries the right to change its metadata: the agent gets its bytes only.
+        let (theirs, ours) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        feeder = Some(ours);
+        theirs
+    } else {
+        streams.input.try_clone()?
+    };
+    Ok(Connected { stdio: [stdin, stdout, stderr], pipes, feeder })
 }
 
 fn null() -> io::Result<OwnedFd> {

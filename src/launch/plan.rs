@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -189,13 +189,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let namespaces = request.options.namespaces.unwrap_or(policy.sandbox.namespaces);
     let places = Places { folder: &folder, home: &home, tmp: &tmp, toolchains: &toolchains };
     let mut grants = policy_grants(request, &places, &mut notes)?;
-    let path = value(&environment, "PATH").unwrap_or_default();
-    let own_home = request.home.clone().unwrap_or_default();
-    grants.extend(installation(&program, &own_home, &path).into_iter().map(|path| Grant {
-        path,
-        rights: Rights::ReadExecute,
-        why: "the program's installation".to_string(),
-    }));
+    grants.extend(program_grants(request, &program, &environment, &grants));
     let shims = shims(request, &run_folder);
     if let Some((shim_folder, shim, _)) = &shims {
         let grant = |path: &PathBuf| Grant {
@@ -208,7 +202,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         notes.push("no guard-shim beside guard: refusals come at exec only".to_string());
     }
     grants.extend(system::devices());
-    let git = git_places(&folder);
+    let git = git_places(request, &folder);
     grants.extend(git.read.iter().map(|path| Grant {
         path: path.clone(),
         rights: Rights::Read,
@@ -419,6 +413,29 @@ fn policy_grants(
     Ok(grants)
 }
 
+/// What the program needs of its own installation. A program that lies where an agent can write gets nothing more for it:
+/// its first line or a link could name anything.
+fn program_grants(
+    request: &RunRequest,
+    program: &Path,
+    environment: &[(OsString, OsString)],
+    grants: &[Grant],
+) -> Vec<Grant> {
+    let place = program.parent().and_then(|folder| std::fs::canonicalize(folder).ok()).unwrap_or_default();
+    let real = std::fs::canonicalize(program).unwrap_or_default();
+    let writable = |path: &Path| {
+        grants.iter().filter(|grant| grant.rights.is_write()).any(|grant| path.starts_with(&grant.path))
+    };
+    if writable(&place) || writable(&real) {
+        return Vec::new();
+    }
+    let path = value(environment, "PATH").unwrap_or_default();
+    let home = request.home.clone().unwrap_or_default();
+    let why = "the program's installation";
+    let grant = |path| Grant { path, rights: Rights::ReadExecute, why: why.to_string() };
+    installation(program, &home, &path).into_iter().map(grant).collect()
+}
+
 fn without_repeats(grants: Vec<Grant>) -> Vec<Grant> {
     let mut kept: Vec<Grant> = Vec::new();
     for grant in grants {
@@ -558,11 +575,16 @@ struct GitPlaces {
     inside: Vec<PathBuf>,
 }
 
-fn git_places(folder: &Path) -> GitPlaces {
+fn git_places(request: &RunRequest, folder: &Path) -> GitPlaces {
     let mut places = GitPlaces::default();
     for level in folder.ancestors() {
         let dot_git = level.join(".git");
         let Ok(found) = dot_git.symlink_metadata() else { continue };
+        // Above the folder nothing is the agent's, but it may be another user's: git trusts only one's own as well.
+        let is_ours = level == folder || found.uid() == request.uid && !is_shared_place(request, level);
+        if !is_ours {
+            break;
+        }
         if level != folder {
             // git looks at the whole working tree, of which the folder is a part.
             places.read.push(level.to_path_buf());
@@ -573,23 +595,42 @@ fn git_places(folder: &Path) -> GitPlaces {
             } else {
                 places.read.push(dot_git);
             }
-        } else if let Some(target) = linked_git_folder(&dot_git, level) {
-            let common = std::fs::read_to_string(target.join("commondir")).ok();
-            let common = common.and_then(|text| std::fs::canonicalize(target.join(text.trim())).ok());
-            places.read.extend([Some(target), common].into_iter().flatten());
+        } else if let Some((own, common)) = linked_git_folders(&dot_git, level) {
+            // An earlier run may have written the file: it must not lead to anything the agent can write, either.
+            if !own.starts_with(folder) && !common.starts_with(folder) {
+                places.read.extend([own, common]);
+            }
         }
         break;
     }
     places
 }
 
-/// Where a `.git` file leads, if that looks like a git folder.
-fn linked_git_folder(file: &Path, level: &Path) -> Option<PathBuf> {
-    let bytes = std::fs::read(file).ok().filter(|bytes| bytes.len() < 8192)?;
-    let path = bytes.strip_prefix(b"gitdir:")?.trim_ascii();
-    let target = std::fs::canonicalize(level.join(OsString::from_vec(path.to_vec()))).ok()?;
-    // A planted file must not turn into a grant for something else.
-    (target.join("HEAD").is_file() && target.join("commondir").is_file()).then_some(target)
+/// Folders that are too much to hand out because somebody put a `.git` there.
+fn is_shared_place(request: &RunRequest, level: &Path) -> bool {
+    let holds_home =
+        request.home.as_deref().is_some_and(|home| home.starts_with(level) || is_same(home, level));
+    holds_home
+        || level.parent().is_none()
+        || ["/tmp", "/var/tmp", "/home", "/var", "/srv"].iter().any(|place| level == Path::new(place))
+}
+
+/// Where a `.git` file leads: the worktree's own git folder and the repository's. Only what `git worktree add` makes: the
+/// own folder is `COMMON/worktrees/NAME` and points back at this very file. So a planted file leads nowhere.
+fn linked_git_folders(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
+    let line = |path: &Path| -> Option<PathBuf> {
+        let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() < 8192)?;
+        Some(PathBuf::from(OsString::from_vec(bytes.trim_ascii().to_vec())))
+    };
+    let text = line(file)?.into_os_string().into_vec();
+    let target = OsString::from_vec(text.strip_prefix(b"gitdir:")?.trim_ascii().to_vec());
+    let own = std::fs::canonicalize(level.join(target)).ok()?;
+    let common = std::fs::canonicalize(own.join(line(&own.join("commondir"))?)).ok()?;
+    let is_worktree = own.parent()? == common.join("worktrees");
+    let is_repository =
+        common.join("HEAD").is_file() && common.join("objects").is_dir() && common.join("refs").is_dir();
+    let back = std::fs::canonicalize(own.join(line(&own.join("gitdir"))?)).ok()?;
+    (is_worktree && is_repository && back == std::fs::canonicalize(file).ok()?).then_some((own, common))
 }
 
 type LinkedCache = (PathBuf, PathBuf, usize);

@@ -46,8 +46,9 @@ impl Keys {
         if !self.asking.load(Ordering::Acquire) {
             return false;
         }
-        for &byte in bytes {
-            let _ = self.sender.send(byte);
+        // A person presses one key; a terminal that the agent made answer something sends more at once.
+        if let [key] = bytes {
+            let _ = self.sender.send(*key);
         }
         true
     }

@@ -165,6 +165,14 @@ fn attach(
     Ok((running, asker))
 }
 
+/// Copies a file to the run's standard input. Ends with the file, or when nobody reads any more.
+fn feed(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
+    let work = move || {
+        let _ = io::copy(&mut std::fs::File::from(from), &mut std::fs::File::from(to));
+    };
+    std::thread::Builder::new().name("input".to_string()).spawn(work).map(drop)
+}
+
 /// Values of variables whose names the policy wants hidden: the agent's, and the caller's own.
 fn secrets(plan: &super::LaunchPlan) -> Vec<Vec<u8>> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -183,6 +191,9 @@ impl Running {
         while let Some((from, stream)) = self.started.pipes.pop() {
             let to = ends.iter_mut().find(|(known, _)| *known == stream).and_then(|(_, to)| to.take());
             self.pump(from, to, stream)?;
+        }
+        if let Some(to) = self.started.feeder.take() {
+            feed(input.try_clone()?, to)?;
         }
         let mut ask: Option<Box<dyn Ask>> = None;
         if let Some(master) = self.started.terminal.take() {

@@ -28,7 +28,7 @@ macro_rules! table {
 const LEGACY: &[(&str, c_long)] = table![
     "chmod" SYS_chmod, "chown" SYS_chown, "lchown" SYS_lchown, "utime" SYS_utime, "utimes" SYS_utimes,
     "futimesat" SYS_futimesat, "iopl" SYS_iopl, "ioperm" SYS_ioperm, "modify_ldt" SYS_modify_ldt,
-    "uselib" SYS_uselib, "ustat" SYS_ustat, "sysfs" SYS_sysfs, "_sysctl" SYS__sysctl, "nfsservctl" SYS_nfsservctl,
+    "open" SYS_open, "creat" SYS_creat, "mknod" SYS_mknod, "uselib" SYS_uselib, "ustat" SYS_ustat, "sysfs" SYS_sysfs, "_sysctl" SYS__sysctl, "nfsservctl" SYS_nfsservctl,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[(&str, c_long)] = &[];
@@ -44,6 +44,9 @@ const ELSEWHERE: &[&str] = &[
     "iopl",
     "ioperm",
     "modify_ldt",
+    "open",
+    "creat",
+    "mknod",
     "uselib",
     "ustat",
     "sysfs",
@@ -80,7 +83,7 @@ const COMMON: &[(&str, c_long)] = table![
     "shmget" SYS_shmget, "shmat" SYS_shmat, "shmctl" SYS_shmctl, "semget" SYS_semget, "semop" SYS_semop,
     "semctl" SYS_semctl, "semtimedop" SYS_semtimedop, "msgget" SYS_msgget, "msgsnd" SYS_msgsnd,
     "msgrcv" SYS_msgrcv, "msgctl" SYS_msgctl, "mq_open" SYS_mq_open, "mq_unlink" SYS_mq_unlink,
-    "lookup_dcookie" SYS_lookup_dcookie,
+    "openat" SYS_openat, "openat2" SYS_openat2, "mknodat" SYS_mknodat, "lookup_dcookie" SYS_lookup_dcookie,
 ];
 
 const NEWER: &[(&str, c_long)] = &[

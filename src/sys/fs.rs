@@ -9,8 +9,8 @@ use super::{check, check_int};
 /// How `open_in` walks a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Walk {
-    /// As the kernel always does.
-    Plain,
+    /// As the kernel always does, but links that only mean something to the process itself (`/proc/self/fd/3`) are refused.
+    NoMagic,
     /// The folder is the root: absolute paths and links start there, `..` stops there, magic links are refused.
     InRoot,
 }
@@ -27,7 +27,7 @@ pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> 
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = flags as u64;
     how.resolve = match walk {
-        Walk::Plain => 0,
+        Walk::NoMagic => libc::RESOLVE_NO_MAGICLINKS,
         Walk::InRoot => libc::RESOLVE_IN_ROOT,
     };
     // SAFETY: the path is null-terminated and the structure as large as said.
@@ -86,8 +86,17 @@ pub fn remove_xattr(path: &CStr, name: &CStr) -> io::Result<()> {
     check_int(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)
 }
 
-/// Whether what a descriptor stands for lies on a mount that cannot be written.
-pub fn is_on_readonly_mount(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let found = nix::sys::statvfs::fstatvfs(fd)?;
-    Ok(found.flags().contains(nix::sys::statvfs::FsFlags::ST_RDONLY))
+/// The mount that what a descriptor stands for lies on: a number no other mount has.
+pub fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+    // SAFETY: plain integers: all-zero is a valid value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: an empty path, and a structure that the kernel fills in.
+    check_int(unsafe {
+        libc::statx(fd.as_raw_fd(), EMPTY.as_ptr(), libc::AT_EMPTY_PATH, STATX_MNT_ID_UNIQUE, &raw mut found)
+    })?;
+    if found.stx_mask & STATX_MNT_ID_UNIQUE == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(found.stx_mnt_id)
 }

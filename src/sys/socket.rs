@@ -1,6 +1,7 @@
 //! Sockets whose addresses are bytes copied from another process, and descriptors sent between processes.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check_int;
@@ -108,4 +109,49 @@ pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usiz
         }
     };
     Ok((got as usize, descriptor))
+}
+
+/// The inode of the TCP socket that a connection to this address of the machine would reach; 0 when there is none.
+pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
+    let diagnosis = nix::sys::socket::socket(
+        nix::sys::socket::AddressFamily::Netlink,
+        nix::sys::socket::SockType::Raw,
+        nix::sys::socket::SockFlag::SOCK_CLOEXEC,
+        nix::sys::socket::SockProtocol::NetlinkSockDiag,
+    )?;
+    let (family, ip) = match address.ip() {
+        IpAddr::V4(ip) => (libc::AF_INET as u8, [ip.octets().as_slice(), &[0; 12]].concat()),
+        IpAddr::V6(ip) => (libc::AF_INET6 as u8, ip.octets().to_vec()),
+    };
+    // struct nlmsghdr, then struct inet_diag_req_v2: family, protocol, extensions, padding, states, and the socket's id:
+    // ports, source, destination, interface, cookie.
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const NLM_F_REQUEST: u16 = 1;
+    let mut request = Vec::with_capacity(72);
+    request.extend_from_slice(&72u32.to_ne_bytes());
+    request.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+    request.extend_from_slice(&[0; 8]);
+    request.extend_from_slice(&[family, libc::IPPROTO_TCP as u8, 0, 0]);
+    request.extend_from_slice(&u32::MAX.to_ne_bytes());
+    request.extend_from_slice(&address.port().to_be_bytes());
+    request.extend_from_slice(&[0; 2]);
+    request.extend_from_slice(&ip);
+    request.extend_from_slice(&[0; 16]);
+    request.extend_from_slice(&[0; 4]);
+    request.extend_from_slice(&[0xff; 8]);
+    nix::sys::socket::send(diagnosis.as_raw_fd(), &request, nix::sys::socket::MsgFlags::empty())?;
+    let mut answer = [0u8; 512];
+    let got =
+        nix::sys::socket::recv(diagnosis.as_raw_fd(), &mut answer, nix::sys::socket::MsgFlags::empty())?;
+    let kind = u16::from_ne_bytes([answer[4], answer[5]]);
+    if kind == SOCK_DIAG_BY_FAMILY && got >= 16 + 72 {
+        let inode = &answer[16 + 68..16 + 72];
+        return Ok(u64::from(u32::from_ne_bytes([inode[0], inode[1], inode[2], inode[3]])));
+    }
+    // An error message: its errno, negative, follows the header.
+    match -i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
+        libc::ENOENT => Ok(0),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
