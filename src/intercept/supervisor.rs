@@ -233,11 +233,15 @@ impl Supervisor {
                     Err(_) => return self.counts,
                 }
             } else if listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
-                // Nothing is left that could ask. Wait only for the order to end.
+                // Nothing is left that could ask. Wait only for the order to end, and for what was killed on its way
+                // through an exec: until it is taken here, its parent waits for it.
                 if is_ending {
                     return self.counts;
                 }
-                let mut fds = [PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+                let mut fds = [
+                    PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+                    PollFd::new(stops.as_fd(), PollFlags::POLLIN),
+                ];
                 let _ = poll(&mut fds, PollTimeout::NONE);
             }
             if is_ending && !listener.contains(PollFlags::POLLIN) {
