@@ -99,11 +99,19 @@ pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
 /// Keeps this process, and what it starts, from signalling anything outside. Nothing else is restricted.
 pub fn restrict_signals() -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
+    // Every domain denies renames and links between folders (EXDEV) unless it grants them, asked for or not.
+    let everywhere = PathFd::new("/").map_err(|error| failed(&error))?;
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
-        .scope(Scope::Signal)
+        .handle_access(AccessFs::Refer)
+        .and_then(|ruleset| ruleset.scope(Scope::Signal))
         .map_err(|error| failed(&error))?;
-    ruleset.create().and_then(|created| created.restrict_self()).map(drop).map_err(|error| failed(&error))
+    ruleset
+        .create()
+        .and_then(|created| created.add_rule(PathBeneath::new(everywhere, AccessFs::Refer)))
+        .and_then(|created| created.restrict_self())
+        .map(drop)
+        .map_err(|error| failed(&error))
 }
 
 fn access(rights: Rights, abi: ABI) -> landlock::BitFlags<AccessFs> {
