@@ -126,6 +126,8 @@ pub(super) fn own_signals() -> SigSet {
 fn block_signals() -> io::Result<()> {
     let mut signals = own_signals();
     signals.add(Signal::SIGCHLD);
+    // A limit on the size of files is an error of the write, which is told, and no reason to die.
+    signals.add(Signal::SIGXFSZ);
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
     Ok(())
 }
