@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::Path;
 
 use super::plan::LaunchPlan;
+use super::toolchain::Layer;
 
 /// Makes everything the plan names inside the run's own folders.
 pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
@@ -57,6 +58,10 @@ const MOST_LINKS: usize = 20_000;
 fn link_tree(from: &Path, at: &Path, depth: usize) -> io::Result<()> {
     create_dir_all(at)?;
     for entry in std::fs::read_dir(from)?.take(MOST_LINKS).flatten() {
+        // A lock or an index that programs open for writing: a link to the user's would only fail.
+        if Layer::leaves_out(&entry.file_name()) {
+            continue;
+        }
         let to = at.join(entry.file_name());
         if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             link_tree(&entry.path(), &to, depth - 1)?;
