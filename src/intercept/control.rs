@@ -6,7 +6,7 @@
 use std::io::{self, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ pub struct Answering {
     pub context: Context,
     /// Where refusals are written down.
     pub recorder: Recorder,
+    /// Counts up with every refusal.
+    pub refusals: Arc<AtomicU64>,
 }
 
 /// The answers, and the queue of large questions.
@@ -127,6 +129,7 @@ fn converse(answering: &Desk, mut stream: UnixStream) -> io::Result<()> {
             "rule": rule,
             "reason": line,
         });
+        answering.answering.refusals.fetch_add(1, Ordering::AcqRel);
         answering.answering.recorder.record("deny.shim", line, &data);
     }
     answer.write(&mut stream)

@@ -59,6 +59,8 @@ struct Running {
     recorder: Recorder,
     writer: Writer,
     tally: Tally,
+    /// What was refused to shims, which the supervisor does not count.
+    shim_refusals: Arc<AtomicU64>,
     activity: Arc<AtomicU64>,
     tails: Vec<(Stream, Tail)>,
     pumps: Vec<JoinHandle<()>>,
@@ -150,6 +152,7 @@ fn attach(
         recorder,
         writer,
         tally,
+        shim_refusals: Arc::default(),
         activity: Arc::new(AtomicU64::new(0)),
         tails: Vec::new(),
         pumps: Vec::new(),
@@ -273,8 +276,12 @@ impl Running {
         };
         let failed = |error: io::Error| Stopped::Failed(machine("start the supervisor")(error));
         let context = self.context(policy);
-        let answering =
-            Answering { policy: policy.clone(), context: context.clone(), recorder: self.recorder.clone() };
+        let answering = Answering {
+            policy: policy.clone(),
+            context: context.clone(),
+            recorder: self.recorder.clone(),
+            refusals: self.shim_refusals.clone(),
+        };
         intercept::serve(&self.started.plan.control, answering).map_err(failed)?;
         let supervisor =
             intercept::supervise(self.setting(policy, context, asker), listener).map_err(failed)?;
@@ -568,7 +575,7 @@ impl Running {
             exit_code: end.ended.filter(|_| end.not_started.is_none()).map(Ended::shell_code),
             files_changed: files,
             files_changed_truncated: !complete,
-            usage: usage(counts),
+            usage: usage(self.with_shims(counts)),
             transcript: TranscriptPlace {
                 path: plan.run_folder.join(transcript::FILE).to_string_lossy().into_owned(),
                 head: None,
@@ -593,18 +600,21 @@ impl Running {
         Ok(Finished { result, ended: end.ended })
     }
 
+    /// The counts of the supervisor, and what was refused to shims.
+    fn with_shims(&self, counts: Counts) -> Counts {
+        Counts { refusals: counts.refusals + self.shim_refusals.load(Ordering::Acquire), ..counts }
+    }
+
     /// Refusals are seen by the writer's thread, which may be a moment behind.
     fn settle_denials(&self, counts: Counts, result: &mut RunResult) {
         let deadline = Instant::now() + Duration::from_millis(500);
         loop {
             result.denials = self.tally.denials();
-            let seen: u64 = result
-                .denials
-                .iter()
-                .filter(|denial| denial.kind != "deny.shim")
-                .map(|denial| denial.count)
-                .sum();
-            if seen >= counts.refusals || Instant::now() > deadline || self.recorder.failure().is_some() {
+            let seen: u64 = result.denials.iter().map(|denial| denial.count).sum();
+            if seen >= self.with_shims(counts).refusals
+                || Instant::now() > deadline
+                || self.recorder.failure().is_some()
+            {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
