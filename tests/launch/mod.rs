@@ -1,3 +1,7 @@
 mod ask;
+mod everyday;
+mod faults;
 mod installation;
+mod killed;
 mod toolchain;
+mod world;

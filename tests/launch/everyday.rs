@@ -1,0 +1,380 @@
+//! What developers do all day, done inside under `strict`: it must just work, with nothing refused.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::world::{World, in_every_world, in_two_worlds, one_world, program};
+
+/// Whether the machine has a program; says so if not.
+fn has(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let there = there.is_ok_and(|status| status.success());
+    if !there {
+        eprintln!("SKIP: {program} is not installed; scripts/test says how to get it");
+    }
+    there
+}
+
+/// A script, and what it prints.
+const SCRIPTS: &[(&str, &str)] = &[
+    ("printf 'c\\na\\nb\\n' | sort | head -2 | tr '\\n' ' '", "a b "),
+    (
+        "cat <<EOF\n$((6 * 7)) $(echo inner)\nEOF\ncat <<'EOF' | wc -l\na\nb\nEOF\ncat <<< word",
+        "42 inner\n2\nword\n",
+    ),
+    ("diff <(seq 3) <(seq 3) && paste -d, <(seq 2) <(seq 3 4); seq 3 > >(cat); wait", "1,3\n2,4\n1\n2\n3\n"),
+    ("for i in 1 2 3; do (sleep 0.0$i; echo $i >> order) & done; wait; wc -l < order; rm order", "3\n"),
+    (
+        "sleep 60 & kill %1; wait %1; echo $?; (trap 'echo caught; exit 0' TERM; kill $BASHPID; sleep 1); timeout 0.05 sleep 5; echo $?",
+        "143\ncaught\n124\n",
+    ),
+    (
+        "f=$(mktemp); d=$(mktemp -d); echo x > $f; cp $f $d/y; cat $d/y; mv $d/y moved; cat moved; rm -r $f $d moved",
+        "x\nx\n",
+    ),
+    ("printf '#!/bin/sh\\necho ran $1\\n' > s; chmod +x s; ./s now; stat -c %a s; rm s", "ran now\n755\n"),
+    (
+        "printf '#!/usr/bin/env bash\\necho ${BASH_VERSION:+bash} \"$@\"\\n' > s; chmod 750 s; ./s 'a b'; bash ./s c; rm s",
+        "bash a b\nbash c\n",
+    ),
+    (
+        "echo x > a; touch -d '2020-01-02 03:04:05 UTC' a; chmod 640 a; cp -p a b; stat -c '%a %Y' b; install -m 600 a c; stat -c %a c; rm a b c",
+        "640 1577934245\n600\n",
+    ),
+    (
+        "mkdir -p t/d out; echo x > t/d/f; chmod 751 t/d/f; touch -d @1000000000 t/d/f; ln -s f t/d/l; ln t/d/f t/d/h; tar c t | tar x -C out; stat -c '%a %Y %h' out/t/d/f; readlink out/t/d/l; rm -r t out",
+        "751 1000000000 2\nf\n",
+    ),
+    (
+        "seq 2000 | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | cat | sort -n | uniq | tail -1",
+        "2000\n",
+    ),
+    (
+        "for i in $(seq 100); do sh -c \"echo $i\" & done | sort -n | tail -1; wait; seq 100 | xargs -P 100 -n 1 echo | awk '{s += $1} END {print s}'",
+        "100\n5050\n",
+    ),
+    (
+        "mkfifo p; echo through > p & cat p; wait; rm p; exec 3> f; echo x >&3; exec 3>&-; flock f cat f; rm f",
+        "through\nx\n",
+    ),
+    (
+        "echo old > f; sed -i s/old/new/ f; cat f; find . -name f -exec cat {} +; find . -name f -delete; test ! -e f; echo $?",
+        "new\nnew\n0\n",
+    ),
+    ("yes line | head -200000 > f; sort -S 1M f | uniq -c | awk '{print $1, $2}'; rm f", "200000 line\n"),
+    (
+        "nohup setsid true > /dev/null 2>&1; nice -n 5 echo nice; env -i /bin/echo empty; time -p true 2>/dev/null; ulimit -n > /dev/null; dd if=/dev/zero bs=1k count=3 2>/dev/null | wc -c; cmp /dev/null /dev/null; echo > /dev/null; head -c 4 /dev/urandom | wc -c",
+        "nice\nempty\n3072\n4\n",
+    ),
+    (
+        "cd sub 2>/dev/null || mkdir sub && cd sub; pwd | sed 's,.*/,,'; cd ..; rmdir sub; umask; echo \"$HOME\" | grep -c /; cd; pwd -P > x; test -s x; echo $?",
+        "sub\n0022\n1\n0\n",
+    ),
+    (
+        "printf 'gz' | gzip | gunzip; printf 'one\\ntwo\\n' > a; printf 'one\\n2\\n' > b; diff -u a b > p; patch -s a p; cat a; rm a b p",
+        "gzone\n2\n",
+    ),
+];
+
+#[test]
+fn shell_scripts() {
+    in_every_world(|world| {
+        for (script, printed) in SCRIPTS {
+            assert_eq!(world.works(script), *printed, "{}: {script}", world.name());
+        }
+    });
+}
+
+#[test]
+fn a_script_in_tmp() {
+    let script = "printf '#!/bin/sh\\necho from tmp\\n' > /tmp/guard-everyday; chmod +x /tmp/guard-everyday; /tmp/guard-everyday";
+    in_every_world(|world| {
+        if world.namespaces {
+            assert_eq!(world.works(script), "from tmp\n", "{}", world.name());
+        } else {
+            // Shared with the whole machine: refused, and told where to go.
+            let ran = world.run(&[], &["bash", "-c", script]);
+            assert_ne!(ran.code, 0, "{ran:?}");
+            let told = ran.result["denials"][0]["message"].as_str().unwrap_or_default();
+            assert!(told.contains("$TMPDIR"), "{}: {:#}", world.name(), ran.result);
+            let elsewhere = script.replace("/tmp/", "$TMPDIR/");
+            assert_eq!(world.works(&elsewhere), "from tmp\n", "{}", world.name());
+        }
+        assert!(!Path::new("/tmp/guard-everyday").exists());
+    });
+}
+
+#[test]
+fn cargo_builds_and_tests() {
+    if !has("cargo") {
+        return;
+    }
+    in_every_world(|world| {
+        world.project("rust");
+        let printed = world.works("cargo build -q && cargo test -q && ./target/debug/small && ls Cargo.lock");
+        assert_eq!(printed.matches("test result: ok. 1 passed").count(), 2, "{printed}");
+        assert_eq!(printed.matches("test result: ok. 2 passed").count(), 1, "{printed}");
+        assert!(printed.ends_with("the sum is 42\nCargo.lock\n"), "{printed}");
+    });
+}
+
+#[test]
+fn cargo_uses_packages_of_the_cache() {
+    if !has("cargo") {
+        return;
+    }
+    in_every_world(|world| {
+        world.project("rust-dependency");
+        let printed = world.works("cargo build -q --offline && ./target/debug/dependent && cargo metadata --offline --format-version 1 | grep -c shell-words");
+        assert_eq!(printed, "[\"a\", \"b c\"]\n1\n", "{}", world.name());
+    });
+}
+
+#[test]
+fn npm_installs_and_tests() {
+    if !has("npm") {
+        return;
+    }
+    in_every_world(|world| {
+        world.project("node-left");
+        world.outside("cd project && npm pack -s && mv left-1.0.0.tgz .. && rm package.json index.js cli.js");
+        world.project("node");
+        world.outside(
+            "cp left-1.0.0.tgz project/ && cd project && npm install -s --package-lock-only --offline",
+        );
+        let printed = world.works("npm ci --prefer-offline --no-audit --no-fund && npm test");
+        assert!(printed.contains("added 1 package"), "{printed}");
+        assert!(printed.contains("# pass 3") || printed.contains("pass 3"), "{printed}");
+    });
+}
+
+#[test]
+fn node_servers_talk_over_sockets_of_their_own() {
+    if !has("node") {
+        return;
+    }
+    let script = r#"node -e '
+        const net = require("net"), { fork } = require("child_process"), path = require("path"), os = require("os");
+        const at = path.join(os.tmpdir(), "socket");
+        const server = net.createServer(socket => socket.end("hello")).listen(at, () => {
+            net.connect(at).on("data", data => process.stdout.write(data)).on("close", () => server.close(() => console.log(" closed")));
+        });'"#;
+    in_every_world(|world| assert_eq!(world.works(script), "hello closed\n", "{}", world.name()));
+}
+
+#[test]
+fn pip_installs_and_pytest_runs() {
+    let wheels = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/wheels");
+    if !has("python3") {
+        return;
+    }
+    if !wheels.is_dir() {
+        eprintln!("SKIP: no wheels in {}; scripts/test downloads them", wheels.display());
+        return;
+    }
+    in_two_worlds(|world| {
+        world.project("python");
+        world.outside(&format!("cp -R {} wheels", wheels.display()));
+        world.outside("mv wheels project/");
+        let ran = world.bash(
+            "python3 -m venv .venv && . .venv/bin/activate && pip install -q --no-index --find-links wheels pytest \
+             && pytest -q && python -m pytest -q tests/test_small.py",
+        );
+        let printed = ran.printed();
+        assert_eq!(ran.result["success"], true, "{}: {:#}", world.name(), ran.result);
+        assert_eq!(printed.matches("3 passed").count(), 2, "{}: {printed}", world.name());
+        // pip asks whether there is IPv6 by binding to a port of its own, and takes no for an answer.
+        for denial in ran.result["denials"].as_array().unwrap() {
+            let what = denial["message"].as_str().unwrap();
+            assert!(what.starts_with("bind to [::1]:0:"), "{}: {what}", world.name());
+        }
+    });
+    in_every_world(|world| {
+        world.project("python");
+        let printed = world.works("python3 -m unittest -v tests.test_small 2>&1 | tail -1");
+        assert_eq!(printed, "OK\n", "{}", world.name());
+    });
+}
+
+#[test]
+fn make_builds() {
+    if !has("make") || !has("cc") {
+        return;
+    }
+    in_every_world(|world| {
+        world.project("make");
+        let printed = world.works("make -s -j4 && make -s check && ./program && make -s clean && ls");
+        assert_eq!(printed, "checked\n42\nMakefile\none.c\ntracked\ntwo.c\n", "{}", world.name());
+    });
+}
+
+#[test]
+fn python_processes_share_memory() {
+    let script = "python3 -c '
+import multiprocessing
+with multiprocessing.Pool(4) as pool:
+    print(sum(pool.map(abs, range(-9, 10))))
+'";
+    in_every_world(|world| {
+        if world.namespaces {
+            assert_eq!(world.works(script), "90\n", "{}", world.name());
+            return;
+        }
+        // The C library puts semaphores into /dev/shm, which without mounts of its own is everybody's: a known limit.
+        let ran = world.bash(script);
+        assert_eq!(ran.code, 1, "{}: {:#}", world.name(), ran.result);
+        assert!(
+            ran.result["error_detail"]["last_lines"].to_string().contains("Permission denied"),
+            "{:#}",
+            ran.result
+        );
+        let processes = "python3 -c '
+import multiprocessing
+ends = [multiprocessing.Pipe() for _ in range(4)]
+workers = [multiprocessing.Process(target=lambda end: end.send(end.recv() ** 2), args=(there,)) for _, there in ends]
+for worker in workers: worker.start()
+for number, (here, _) in enumerate(ends): here.send(number)
+print(sum(here.recv() for here, _ in ends))
+for worker in workers: worker.join()
+'";
+        assert_eq!(world.works(processes), "14\n", "{}", world.name());
+    });
+}
+
+#[test]
+fn a_server_and_its_client() {
+    let script = "python3 - <<'EOF'
+import os, socket, tempfile, threading
+path = os.path.join(tempfile.mkdtemp(), 'socket')
+server = socket.socket(socket.AF_UNIX)
+server.bind(path)
+server.listen()
+def serve():
+    for _ in range(20):
+        peer, _ = server.accept()
+        peer.sendall(peer.recv(100).upper())
+        peer.close()
+threading.Thread(target=serve, daemon=True).start()
+for number in range(20):
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(path)
+    client.sendall(b'word')
+    answer = client.recv(100)
+print(answer.decode())
+a, b = socket.socketpair()
+a.sendall(b'pair')
+print(b.recv(10).decode())
+EOF";
+    in_every_world(|world| assert_eq!(world.works(script), "WORD\npair\n", "{}", world.name()));
+}
+
+/// Reading works in a linked worktree; the repository itself stays as it is.
+#[test]
+fn git_in_a_linked_worktree() {
+    in_every_world(|world| {
+        let everything = "find . -path ./objects -prune -o -type f -print0 | sort -z | xargs -0 sha256sum";
+        let before = world.outside(&format!("cd repository/.git && {everything}"));
+        let printed = world.works(
+            "echo changed >> tracked; git status --short; git diff --stat | tail -1; git log --oneline | wc -l; \
+             git show HEAD:tracked; git branch --show-current; git blame -s tracked | wc -l; git ls-files; \
+             git grep -c first; git rev-parse --is-inside-work-tree; /usr/bin/env git status --porcelain | wc -l",
+        );
+        let expected = " M tracked\n 1 file changed, 1 insertion(+)\n1\nfirst\ntask/work\n2\ntracked\ntracked:1\ntrue\n1\n";
+        assert_eq!(printed, expected, "{}", world.name());
+        let ran =
+            world.bash("git add tracked; echo $?; git -c user.name=n -c user.email=e commit -qam x; echo $?");
+        assert_eq!(ran.printed(), "128\n128\n", "{}: {:#}", world.name(), ran.result);
+        let after = world.outside(&format!("cd repository/.git && {everything}"));
+        assert_eq!(before, after, "{}", world.name());
+    });
+}
+
+/// A conversation on a terminal: what is typed, after what was seen.
+fn on_terminal(world: &World, command: &str, conversation: &[(&str, &str)]) -> (String, i32) {
+    let words = world.arguments(&["-q"], &["bash", "-c", command]);
+    let quoted: Vec<String> = words.iter().map(|word| shell_words::quote(word).into_owned()).collect();
+    let line = format!("stty rows 33 cols 77; exec {} {}", program().display(), quoted.join(" "));
+    let mut script = world.command("script");
+    script.args(["-qefc", &line, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/bash");
+    let mut child =
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let (sender, pieces) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0u8; 4096];
+        while let Ok(got) = screen.read(&mut buffer) {
+            if got == 0 || sender.send(buffer[..got].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    let mut seen = String::new();
+    let started = Instant::now();
+    for (awaited, typed) in conversation {
+        while !seen.contains(awaited) {
+            match pieces.recv_timeout(Duration::from_secs(20)) {
+                Ok(piece) => seen.push_str(&String::from_utf8_lossy(&piece)),
+                Err(_) => panic!("{}: waited for {awaited:?} and saw {seen:?}", world.name()),
+            }
+        }
+        keys.write_all(typed.as_bytes()).unwrap();
+    }
+    while let Ok(piece) = pieces.recv_timeout(Duration::from_secs(20)) {
+        seen.push_str(&String::from_utf8_lossy(&piece));
+    }
+    drop(keys);
+    let code = child.wait().unwrap().code().unwrap_or(-1);
+    assert!(started.elapsed() < Duration::from_secs(20), "{}: hangs: {seen:?}", world.name());
+    (seen, code)
+}
+
+#[test]
+fn a_terminal() {
+    if !has("script") {
+        return;
+    }
+    in_every_world(|world| {
+        let command = "stty size; tty; test -t 0 && test -t 1 && test -t 2 && echo all; read -p 'name? ' name; echo \"hello $name\"; \
+             python3 -c 'import sys; print(sys.stdin.isatty(), sys.stdout.isatty())'; exit 7";
+        let (seen, code) = on_terminal(world, command, &[("name? ", "world\r")]);
+        let lines: Vec<&str> = seen.lines().collect();
+        assert_eq!(code, 7, "{}: {seen:?}", world.name());
+        assert_eq!(lines[0], "33 77", "{}: {seen:?}", world.name());
+        assert!(lines[1].starts_with("/dev/pts/"), "{}: {seen:?}", world.name());
+        for expected in ["all", "hello world", "True True"] {
+            assert!(lines.contains(&expected), "{}: no {expected:?} in {seen:?}", world.name());
+        }
+    });
+}
+
+#[test]
+fn control_c_on_a_terminal_reaches_the_program() {
+    if !has("script") {
+        return;
+    }
+    in_every_world(|world| {
+        let command = "trap 'echo interrupted; exit 5' INT; echo ready; while :; do sleep 0.05; done";
+        let (seen, code) = on_terminal(world, command, &[("ready", "\x03")]);
+        assert!(seen.contains("interrupted"), "{}: {seen:?}", world.name());
+        assert_eq!(code, 5, "{}: {seen:?}", world.name());
+    });
+}
+
+/// What is typed at an ordinary shell: job control, editing of lines.
+#[test]
+fn an_interactive_shell() {
+    if !has("script") {
+        return;
+    }
+    let world = one_world();
+    let conversation = [
+        ("bash-", "PS1=ok\\>; sleep 60 &\r"),
+        ("ok>", "jobs; kill %1; echo wor\x08\x08\x08gone\r"),
+        ("gone\r\n", "exit 3\r"),
+    ];
+    let (seen, code) = on_terminal(&world, "exec bash --norc -i", &conversation);
+    assert!(seen.contains("Running"), "{seen:?}");
+    assert_eq!(code, 3, "{seen:?}");
+}

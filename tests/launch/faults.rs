@@ -1,0 +1,752 @@
+//! Bad input, broken surroundings and hostile agents: every run ends, says how, and leaves nothing running.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use guard::transcript::{Outcome, check};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::world::{
+    Ran, World, collect, in_every_world, in_every_world_at_once, in_two_worlds, is_root, mark, nothing_left,
+    one_world, program,
+};
+
+/// Insists that the transcript of a run is whole, with its end.
+fn is_complete(ran: &Ran) {
+    let checked = check(&ran.transcript()).unwrap_or_else(|error| panic!("{error}: {:#}", ran.result));
+    assert_eq!(checked.outcome, Outcome::Complete, "{:#}", ran.result);
+}
+
+/// The events of a run's transcript.
+fn events(ran: &Ran) -> Vec<Value> {
+    let text = std::fs::read_to_string(ran.transcript()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Whether the result names a file as made by the run.
+fn has_changed(ran: &Ran, path: &str) -> bool {
+    let changes = ran.result["files_changed"].as_array().unwrap();
+    changes.contains(&json!({ "path": path, "change": "created" }))
+}
+
+#[test]
+fn programs_that_cannot_be_started() {
+    in_every_world(|world| {
+        std::fs::write(world.folder.join("plain"), "#!/bin/sh\n").unwrap();
+        std::fs::write(world.folder.join("alien"), "\x7fELF nothing").unwrap();
+        std::fs::write(world.folder.join("orphan"), "#!/no/such/interpreter\n").unwrap();
+        for name in ["alien", "orphan"] {
+            let path = world.folder.join(name);
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let cases = [
+            ("no-such-program", "command_not_found", 127),
+            ("./no-such-program", "command_not_found", 127),
+            ("/no/such/program", "command_not_found", 127),
+            ("./plain", "invalid_input", 126),
+            ("/etc", "invalid_input", 126),
+            ("./alien", "upstream_error", 126),
+            ("./orphan", "command_not_found", 127),
+        ];
+        for (program, kind, code) in cases {
+            let ran = world.run(&[], &[program]);
+            assert_eq!((ran.kind(), ran.code), (kind, code), "{} {program}: {:#}", world.name(), ran.result);
+            assert_eq!(ran.result["success"], false);
+            assert_eq!(ran.result["exit_code"], Value::Null, "{program}: {:#}", ran.result);
+            assert!(!ran.result["error"].as_str().unwrap().is_empty());
+        }
+    });
+}
+
+#[test]
+fn working_folders_that_cannot_be_used() {
+    in_every_world(|world| {
+        let home = world.person.home.to_str().unwrap().to_string();
+        let closed = world.folder.join("closed");
+        world.outside("mkdir project/closed && chmod 000 project/closed");
+        std::fs::write(world.folder.join("file"), "").unwrap();
+        let file = world.folder.join("file");
+        let state = world.runs();
+        world.outside("mkdir -p state/guard/runs");
+        let mut cases = vec![
+            ("/no/such/folder", "No such file"),
+            (file.to_str().unwrap(), "Not a directory"),
+            ("/", "home folder"),
+            (&home, "home folder"),
+            (state.to_str().unwrap(), "records"),
+        ];
+        if world.person.name != "root" {
+            cases.push((closed.to_str().unwrap(), "Permission denied"));
+        }
+        for (folder, problem) in cases {
+            let ran = world.run(&["--dir", folder], &["true"]);
+            assert_eq!((ran.kind(), ran.code), ("invalid_input", 125), "{} {folder}: {ran:?}", world.name());
+            let error = ran.result["error"].as_str().unwrap();
+            assert!(error.contains(folder) && error.contains(problem), "{}: {error}", world.name());
+        }
+        // A folder that is gone while somebody is in it.
+        let mut command = world.command("sh");
+        command
+            .args(["-c", "mkdir gone && cd gone && rmdir ../gone && exec \"$0\" run -- true"])
+            .arg(program());
+        let ran = world.finish(command, b"");
+        assert_eq!(ran.code, 2, "{}: {ran:?}", world.name());
+        assert!(ran.error.contains("current folder") && ran.error.contains("--dir"), "{}", ran.error);
+    });
+}
+
+#[test]
+fn exit_codes_are_the_commands_own() {
+    in_two_worlds(|world| {
+        for code in [0, 1, 2, 42, 124, 125, 126, 127, 128, 255] {
+            let ran = world.bash(&format!("exit {code}"));
+            assert_eq!((ran.code, &ran.result["exit_code"]), (code, &json!(code)), "{:#}", ran.result);
+            assert_eq!(ran.result["success"], code == 0);
+            is_complete(&ran);
+        }
+        for (signal, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("INT", 130), ("PIPE", 141)] {
+            let ran = world.bash(&format!("kill -{signal} $$"));
+            assert_eq!((ran.code, ran.kind()), (code, "upstream_error"), "{signal}: {:#}", ran.result);
+            is_complete(&ran);
+        }
+    });
+}
+
+#[test]
+fn standard_input_and_output_are_byte_for_byte() {
+    let mut bytes: Vec<u8> = (0..=255u8).cycle().take(1 << 20).collect();
+    // Not a pattern of 64 KiB: pieces that are swapped or repeated would not show.
+    let mut state = 1u32;
+    for byte in &mut bytes {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *byte ^= (state >> 24) as u8;
+    }
+    in_every_world(|world| {
+        let ran = world.finish(world.guard(&["-q"], &["cat"]), &bytes);
+        assert_eq!(ran.code, 0, "{}", ran.error);
+        assert!(ran.output == bytes, "{}: {} of {} bytes", world.name(), ran.output.len(), bytes.len());
+        assert_eq!(ran.error, "");
+        let ran = world.finish(world.guard(&["-q"], &["sh", "-c", "wc -c; printf '\\377\\0e' >&2"]), b"");
+        assert_eq!(ran.output, b"0\n", "{}", world.name());
+        assert_eq!(ran.error, "\u{fffd}\0e");
+    });
+}
+
+#[test]
+fn the_reader_of_the_output_goes_away() {
+    in_every_world(|world| {
+        let mark = mark();
+        let guard = world.arguments(&["-q", "--env", &mark], &["yes"]);
+        let mut command = world.command("bash");
+        command.args(["-c", "\"$@\" | head -1; echo ${PIPESTATUS[0]}", "bash"]).arg(program()).args(guard);
+        let ran = world.finish(command, b"");
+        assert_eq!(String::from_utf8_lossy(&ran.output), "y\n141\n", "{}: {}", world.name(), ran.error);
+        assert!(ran.took < Duration::from_secs(5), "{}: {:?}", world.name(), ran.took);
+        nothing_left(&mark, Duration::ZERO);
+    });
+}
+
+#[test]
+fn a_gibibyte_of_output_in_little_memory() {
+    let bytes: u64 = 1 << 30;
+    in_two_worlds(|world| {
+        let policy = world.folder.join("little.toml");
+        std::fs::write(
+            &policy,
+            "version = 1\nname = \"little\"\nextends = \"strict\"\n[limits]\noutput_mib = 2\n",
+        )
+        .unwrap();
+        let options = ["-q", "--policy", policy.to_str().unwrap()];
+        let mut command = world.guard(&options, &["head", "-c", &bytes.to_string(), "/dev/zero"]);
+        let started = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let counter = std::thread::spawn(move || {
+            let (mut buffer, mut count) = (vec![0u8; 1 << 16], 0u64);
+            while let Ok(got @ 1..) = output.read(&mut buffer) {
+                assert!(buffer[..got].iter().all(|&byte| byte == 0));
+                count += got as u64;
+            }
+            count
+        });
+        let mut highest = 0;
+        while child.try_wait().unwrap().is_none() {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+            let kib = line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or_default();
+            highest = highest.max(kib);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(counter.join().unwrap(), bytes, "{}", world.name());
+        let ran = collect(child, b"", started);
+        assert_eq!(ran.code, 0, "{}", ran.error);
+        assert!(highest > 1000 && highest < 64 << 10, "{}: {highest} KiB", world.name());
+        eprintln!("{}: 1 GiB in {:?}, at most {highest} KiB", world.name(), ran.took);
+        let run = std::fs::read_dir(world.runs()).unwrap().next().unwrap().unwrap().path();
+        let transcript = run.join("transcript.jsonl");
+        assert_eq!(check(&transcript).unwrap().outcome, Outcome::Complete);
+        let size = transcript.metadata().unwrap().len();
+        assert!(size < 140 << 20, "{}: a transcript of {size} bytes", world.name());
+        let text = std::fs::read_to_string(&transcript).unwrap();
+        let cut = text.lines().filter(|line| line.contains("\"event_type\":\"transcript.cut\"")).count();
+        assert_eq!(cut, 1, "{}: the transcript says once that output was left out", world.name());
+    });
+}
+
+#[test]
+fn ten_thousand_short_processes() {
+    in_two_worlds(|world| {
+        let script = "i=0\nwhile [ $i -lt 10000 ]; do /bin/true; i=$((i+1)); done\necho $i\n";
+        std::fs::write(world.folder.join("many.sh"), script).unwrap();
+        let ran = world.run(&[], &["sh", "many.sh"]);
+        assert_eq!((ran.code, ran.printed()), (0, "10000\n".to_string()), "{:#}", ran.result);
+        assert!(ran.result["usage"]["programs"].as_u64().unwrap() >= 10_000, "{:#}", ran.result);
+        assert_eq!(ran.result["denials"], json!([]));
+        is_complete(&ran);
+        eprintln!("{}: 10,000 programs in {:?}", world.name(), ran.took);
+        assert!(ran.took < Duration::from_secs(60), "{}: {:?}", world.name(), ran.took);
+    });
+}
+
+#[test]
+fn a_fork_storm_is_bounded_and_ends() {
+    in_every_world(|world| {
+        let policy = world.folder.join("few.toml");
+        std::fs::write(
+            &policy,
+            "version = 1\nname = \"few\"\nextends = \"strict\"\n[limits]\nprocesses = 150\n",
+        )
+        .unwrap();
+        // Every process forks for ever, and each child leaves for a session of its own.
+        let storm = "import os, time\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError:\n        time.sleep(0.05)\n";
+        std::fs::write(world.folder.join("storm.py"), storm).unwrap();
+        let mark = mark();
+        let options = ["--json", "--env", &mark, "--policy", policy.to_str().unwrap(), "--max-duration", "2"];
+        let python = world.outside("command -v python3").trim().to_string();
+        let mut command = world.guard(&options, &[&python, "storm.py"]);
+        let started = Instant::now();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let watch = {
+            let mark = mark.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(1500));
+                super::world::marked(&mark).len()
+            })
+        };
+        let ran = collect(child, b"", started);
+        nothing_left(&mark, Duration::ZERO);
+        let most = watch.join().unwrap();
+        assert_eq!((ran.code, ran.kind()), (124, "timeout"), "{}: {:#}", world.name(), ran.result);
+        assert!(ran.took < Duration::from_secs(20), "{}: {:?}", world.name(), ran.took);
+        is_complete(&ran);
+        // Without a group or a namespace of its own the bound counts what the whole machine has beside.
+        let threads = std::fs::read_to_string("/proc/loadavg").unwrap();
+        let machine: usize = threads.split(['/', ' ']).nth(4).unwrap().parse().unwrap();
+        assert!(most > 100 && most <= 150 + 10 + machine * 2, "{}: {most} processes", world.name());
+        eprintln!("{}: {most} processes, gone after {:?}", world.name(), ran.took);
+    });
+}
+
+#[test]
+fn limits_of_time() {
+    in_every_world_at_once(|world| {
+        let mark = mark();
+        let ran = world.run(&["--env", &mark, "--timeout", "1"], &["sleep", "60"]);
+        assert_eq!((ran.code, ran.kind()), (124, "idle_timeout"), "{}: {:#}", world.name(), ran.result);
+        assert_eq!(ran.result["error_detail"]["idle_timeout_s"], 1);
+        assert!(ran.took > Duration::from_secs(1) && ran.took < Duration::from_secs(5), "{:?}", ran.took);
+        is_complete(&ran);
+        nothing_left(&mark, Duration::ZERO);
+        // What prints or starts programs is not idle, but has an end all the same.
+        let busy = "while :; do echo busy; sleep 0.2; done";
+        let ran =
+            world.run(&["--env", &mark, "--timeout", "1", "--max-duration", "2"], &["bash", "-c", busy]);
+        assert_eq!((ran.code, ran.kind()), (124, "timeout"), "{}: {:#}", world.name(), ran.result);
+        assert!(ran.took > Duration::from_secs(2) && ran.took < Duration::from_secs(8), "{:?}", ran.took);
+        assert_eq!(ran.result["error_detail"]["last_lines"][0], "busy");
+        is_complete(&ran);
+        nothing_left(&mark, Duration::ZERO);
+    });
+}
+
+#[test]
+fn agents_that_do_not_want_to_end() {
+    in_every_world_at_once(|world| {
+        let stubborn = "import os, signal, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0: os.setpgid(0, 0)
+time.sleep(600)";
+        // Stopped: a polite signal is not even delivered.
+        let stopped = "import os, signal
+if os.fork() == 0:
+    os.setsid()
+    os.kill(os.getpid(), signal.SIGSTOP)
+os.kill(os.getpid(), signal.SIGSTOP)";
+        for program in [stubborn, stopped] {
+            let mark = mark();
+            let ran = world.run(&["--env", &mark, "--timeout", "1"], &["python3", "-c", program]);
+            assert_eq!((ran.code, ran.kind()), (124, "idle_timeout"), "{}: {:#}", world.name(), ran.result);
+            assert!(ran.took < Duration::from_secs(15), "{}: {:?}", world.name(), ran.took);
+            assert_eq!(ran.result["exit_code"], 137, "{}: {:#}", world.name(), ran.result);
+            is_complete(&ran);
+            nothing_left(&mark, Duration::ZERO);
+        }
+    });
+}
+
+/// A run that was started and said that it is ready.
+struct Ready {
+    child: std::process::Child,
+    mark: String,
+    started: Instant,
+    rest: BufReader<std::process::ChildStdout>,
+}
+
+impl Ready {
+    /// Starts a script that says `ready` when it is.
+    fn new(world: &World, script: &str) -> Self {
+        let mark = mark();
+        let mut command = world.guard(&["--stream-json", "--env", &mark], &["bash", "-c", script]);
+        let started = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut rest = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !(line.contains("\"output\"") && line.contains("ready")) {
+            line.clear();
+            assert!(rest.read_line(&mut line).unwrap() > 0, "{}: ended before it was ready", world.name());
+        }
+        Self { child, mark, started, rest }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Sees it to its end.
+    fn end(mut self) -> Ran {
+        let mut output = Vec::new();
+        self.rest.read_to_end(&mut output).unwrap();
+        let mut ran = collect(self.child, b"", self.started);
+        let last = output.trim_ascii_end().rsplit(|&byte| byte == b'\n').next().unwrap();
+        ran.result = serde_json::from_slice(last).unwrap_or_default();
+        nothing_left(&self.mark, Duration::ZERO);
+        ran
+    }
+}
+
+#[test]
+fn signals_reach_the_agent() {
+    in_every_world(|world| {
+        for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+            // A program by itself, and one that tidies up first.
+            let run = Ready::new(world, "echo ready; exec sleep 60");
+            run.signal(signal);
+            let ran = run.end();
+            assert_eq!(
+                (ran.code, ran.kind()),
+                (code, "cancelled"),
+                "{} {signal}: {:#}",
+                world.name(),
+                ran.result
+            );
+            assert!(ran.took < Duration::from_secs(4), "{} {signal}: {:?}", world.name(), ran.took);
+            is_complete(&ran);
+            let name = &signal.as_str()[3..];
+            let tidy = format!("trap 'echo tidied; exit 9' {name}; echo ready; while :; do sleep 0.02; done");
+            let run = Ready::new(world, &tidy);
+            run.signal(signal);
+            let ran = run.end();
+            assert_eq!(
+                (ran.code, ran.kind()),
+                (9, "cancelled"),
+                "{} {signal}: {:#}",
+                world.name(),
+                ran.result
+            );
+            assert_eq!(ran.printed(), "ready\ntidied\n", "{} {signal}", world.name());
+            assert_eq!(ran.result["success"], false);
+            is_complete(&ran);
+        }
+    });
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    in_every_world_at_once(|world| {
+        let run = Ready::new(
+            world,
+            "trap '' INT TERM HUP; (setsid sleep 60 &); echo ready; while :; do sleep 0.05; done",
+        );
+        run.signal(Signal::SIGINT);
+        std::thread::sleep(Duration::from_millis(700));
+        let asked = Instant::now();
+        run.signal(Signal::SIGINT);
+        let ran = run.end();
+        assert!(asked.elapsed() < Duration::from_secs(2), "{}: {:?}", world.name(), asked.elapsed());
+        assert_eq!((ran.code, ran.kind()), (137, "cancelled"), "{}: {:#}", world.name(), ran.result);
+        is_complete(&ran);
+    });
+}
+
+#[test]
+fn agents_that_destroy_their_surroundings() {
+    in_every_world(|world| {
+        // Everything of its own, and the shims, which are not.
+        let destroy = "import os, shutil
+for path in (os.environ['HOME'], os.environ['TMPDIR'], os.path.dirname(shutil.which('git'))):
+    shutil.rmtree(path, ignore_errors=True)";
+        std::fs::write(world.folder.join("destroy.py"), destroy).unwrap();
+        let script = "python3 destroy.py; git log --oneline | wc -l; sh -c 'echo still here'";
+        let ran = world.bash(script);
+        assert_eq!(
+            (ran.code, ran.printed()),
+            (0, "1\nstill here\n".to_string()),
+            "{}: {:#}",
+            world.name(),
+            ran.result
+        );
+        is_complete(&ran);
+        // Every process that is not itself.
+        let script = "(sleep 60 &) ; git log > /dev/null & kill -9 -1 2>/dev/null; kill -9 1 2>/dev/null; kill -9 $PPID 2>/dev/null; echo alone";
+        let ran = world.bash(script);
+        assert_eq!(
+            (ran.code, ran.printed()),
+            (0, "alone\n".to_string()),
+            "{}: {:#}",
+            world.name(),
+            ran.result
+        );
+        is_complete(&ran);
+        // Its own working folder.
+        let ran = world.bash("rm -rf .[a-z]* * ; mkdir x && cd x && rmdir ../x; /bin/echo nowhere");
+        assert_eq!(ran.printed(), "nowhere\n", "{}: {:#}", world.name(), ran.result);
+        // Rights taken away from its own folders: they are removed all the same.
+        let ran = world.bash("mkdir -p $HOME/a/b $TMPDIR/c/d; touch $HOME/a/b/f $TMPDIR/c/d/f; chmod -R 0 $HOME/a $TMPDIR/c; echo closed");
+        assert_eq!(ran.printed(), "closed\n", "{}: {:#}", world.name(), ran.result);
+        let run = ran.transcript().parent().unwrap().to_path_buf();
+        assert!(!run.join("home").exists(), "{}: the private home is still there", world.name());
+        assert_eq!(std::fs::read_dir(world.temporary()).unwrap().count(), 0, "{}", world.name());
+    });
+}
+
+#[test]
+fn an_agent_that_closes_its_output_goes_on() {
+    in_every_world(|world| {
+        let ran = world.bash("echo first; exec >&- 2>&- <&-; sleep 0.3; touch went-on");
+        assert_eq!(
+            (ran.code, ran.printed()),
+            (0, "first\n".to_string()),
+            "{}: {:#}",
+            world.name(),
+            ran.result
+        );
+        assert!(world.folder.join("went-on").exists());
+        assert!(has_changed(&ran, "went-on"), "{:#}", ran.result);
+    });
+}
+
+/// What outlives the command it was started by is ended with it, and does not hold the run up.
+#[test]
+fn daemons_end_with_the_command() {
+    in_every_world(|world| {
+        let mark = mark();
+        let script = "(setsid sleep 60 &); nohup setsid bash -c 'sleep 60; :' & disown; echo done";
+        let ran = world.run(&["--env", &mark], &["bash", "-c", script]);
+        assert_eq!(
+            (ran.code, ran.printed()),
+            (0, "done\n".to_string()),
+            "{}: {:#}",
+            world.name(),
+            ran.result
+        );
+        assert!(ran.took < Duration::from_secs(10), "{}: {:?}", world.name(), ran.took);
+        nothing_left(&mark, Duration::ZERO);
+    });
+}
+
+#[test]
+fn garbage_on_the_control_socket() {
+    let script = "import os, socket, struct
+for number in range(150):
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(os.environ['GUARD_CONTROL'])
+    garbage = [b'', os.urandom(1000), b'\\xff' * 8, struct.pack('<I', 0xffffffff) + b'x', b'GET / HTTP/1.1\\r\\n\\r\\n', b'\\0' * 100][number % 6]
+    try:
+        client.sendall(garbage)
+        if number % 2: client.shutdown(socket.SHUT_WR)
+        if number % 10 == 1: client.recv(10)
+    except OSError: pass
+kept = client
+os.system('git status --short > /dev/null && echo answered')
+import subprocess
+print(subprocess.run(['git', 'push'], stderr=subprocess.PIPE).stderr.count(b'Permission denied'), flush=True)";
+    in_every_world(|world| {
+        std::fs::write(world.folder.join("garbage.py"), script).unwrap();
+        let ran = world.run(&["--timeout", "30"], &["python3", "garbage.py"]);
+        assert_eq!(
+            (ran.code, ran.printed()),
+            (0, "answered\n1\n".to_string()),
+            "{}: {:#}",
+            world.name(),
+            ran.result
+        );
+        assert!(ran.took < Duration::from_secs(20), "{}: {:?}", world.name(), ran.took);
+        let told = events(&ran).iter().filter(|event| event["event_type"] == "control.garbage").count();
+        assert!(told >= 50, "{}: {told} of 150 are in the transcript", world.name());
+        is_complete(&ran);
+    });
+}
+
+#[test]
+fn the_transcript_cannot_be_written() {
+    // A limit on the size of files, which everybody can set.
+    in_every_world(|world| {
+        let mark = mark();
+        let script = "(setsid sleep 60 &); while :; do echo 0123456789012345678901234567890123456789; done";
+        let guard = world.arguments(&["--json", "--env", &mark, "--no-toolchains"], &["bash", "-c", script]);
+        let mut command = world.command("bash");
+        command.args(["-c", "ulimit -f 64; exec \"$@\"", "bash"]).arg(program()).args(guard);
+        let ran = world.finish(command, b"");
+        assert_eq!((ran.code, ran.kind()), (125, "internal"), "{}: {ran:?}", world.name());
+        assert!(
+            ran.result["error"].as_str().unwrap().contains("transcript cannot be written"),
+            "{:#}",
+            ran.result
+        );
+        assert!(ran.took < Duration::from_secs(10), "{}: {:?}", world.name(), ran.took);
+        nothing_left(&mark, Duration::ZERO);
+    });
+    if !is_root() {
+        eprintln!("SKIP: a full disk: only root can mount one");
+        return;
+    }
+    in_every_world(|world| {
+        if world.person.name != "root" {
+            return;
+        }
+        let mark = mark();
+        let script = "(setsid sleep 60 &); while :; do echo 0123456789012345678901234567890123456789; done";
+        let guard = world.arguments(&["--json", "--env", &mark, "--no-toolchains"], &["bash", "-c", script]);
+        let mut command = world.command("unshare");
+        let mount =
+            "mkdir -p \"$XDG_STATE_HOME\"; mount -t tmpfs -o size=256k none \"$XDG_STATE_HOME\"; exec \"$@\"";
+        command.args(["-m", "bash", "-ec", mount, "bash"]).arg(program()).args(guard);
+        let ran = world.finish(command, b"");
+        assert_eq!((ran.code, ran.kind()), (125, "internal"), "{}: {ran:?}", world.name());
+        let error = ran.result["error"].as_str().unwrap();
+        assert!(error.contains("transcript") && error.contains("No space left"), "{error}");
+        assert!(ran.took < Duration::from_secs(10), "{}: {:?}", world.name(), ran.took);
+        nothing_left(&mark, Duration::ZERO);
+    });
+}
+
+#[test]
+fn a_place_for_state_that_cannot_be_used() {
+    let world = one_world();
+    std::fs::write(world.temporary().join("file"), "").unwrap();
+    for state in [world.temporary().join("file"), "/proc/nowhere".into()] {
+        let mut command = world.guard(&["--json"], &["true"]);
+        command.env("XDG_STATE_HOME", &state);
+        let ran = world.finish(command, b"");
+        assert_eq!((ran.code, ran.kind()), (125, "internal"), "{}: {ran:?}", state.display());
+        assert!(!ran.result["error"].as_str().unwrap().is_empty());
+    }
+}
+
+/// What every result has.
+const FIELDS: &[&str] = &[
+    "SESSION_ID",
+    "commits",
+    "denials",
+    "duration",
+    "duration_ms",
+    "enforcement",
+    "exit_code",
+    "files_changed",
+    "findings",
+    "policy",
+    "result",
+    "run_id",
+    "success",
+    "tool",
+    "transcript",
+    "usage",
+];
+
+#[test]
+fn the_shapes_of_json() {
+    in_every_world(|world| {
+        // In a file: as text of `-c` the whole would be refused for the push in it.
+        let script = "echo out; echo err >&2; git push; exit 3";
+        std::fs::write(world.folder.join("work.sh"), script).unwrap();
+        let fields = |result: &Value| result.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        let ran = world.run(&[], &["bash", "-c", "echo x > made; bash work.sh"]);
+        assert_eq!(ran.output.iter().filter(|&&byte| byte == b'\n').count(), 1, "one line");
+        let mut expected: Vec<&str> = FIELDS.to_vec();
+        expected.extend(["error", "error_detail", "error_kind"]);
+        expected.sort_unstable();
+        assert_eq!(fields(&ran.result), expected, "{}", world.name());
+        assert_eq!((&ran.result["tool"], &ran.result["policy"]), (&json!("bash"), &json!("strict")));
+        assert_eq!(ran.result["denials"][0]["rule"], "git.remote", "{}: {:#}", world.name(), ran.result);
+        assert_eq!(ran.result["usage"]["refusals"], 1);
+        assert!(has_changed(&ran, "made"), "{:#}", ran.result);
+
+        let ran =
+            world.finish(world.guard(&["--stream-json"], &["bash", "-c", "echo out; echo err >&2"]), b"");
+        assert_eq!(fields(&ran.result), FIELDS, "{}", world.name());
+        let text = String::from_utf8(ran.output.clone()).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.pop();
+        let written = std::fs::read_to_string(ran.transcript()).unwrap();
+        assert_eq!(lines, written.lines().collect::<Vec<_>>(), "the stream is the transcript");
+        for (number, line) in lines.iter().enumerate() {
+            let event: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(
+                fields(&event),
+                ["data", "event_type", "message", "prev", "run_id", "seq", "timestamp"]
+            );
+            assert_eq!(event["seq"], number as u64 + 1);
+            assert_eq!(event["run_id"], ran.result["run_id"]);
+        }
+        let types: Vec<Value> = lines
+            .iter()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["event_type"].clone())
+            .collect();
+        assert_eq!((&types[0], types.last().unwrap()), (&json!("run.started"), &json!("run.finished")));
+        is_complete(&ran);
+        // A reader that goes away does not end the run.
+        let mut command = world.guard(&["--stream-json"], &["bash", "-c", "seq 20000; touch finished"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        collect(child, b"", Instant::now());
+        assert!(world.folder.join("finished").exists(), "{}", world.name());
+    });
+}
+
+#[test]
+fn the_environment_is_an_allow_list() {
+    in_every_world(|world| {
+        let mut command = world.guard(&["--json", "--env", "GIVEN=yes"], &["env", "-0"]);
+        command
+            .env("API_TOKEN", "not-for-the-agent")
+            .env("SSH_AUTH_SOCK", "/run/agent")
+            .env("LD_PRELOAD_NOT", "x")
+            .env("RANDOM_NAME", "x")
+            .env("LC_TIME", "C")
+            .env("BASH_ENV", "/etc/passwd");
+        let ran = world.finish(command, b"");
+        let printed = ran.printed();
+        let variables: std::collections::BTreeMap<&str, &str> =
+            printed.split_terminator('\0').map(|pair| pair.split_once('=').unwrap()).collect();
+        for name in
+            ["API_TOKEN", "SSH_AUTH_SOCK", "LD_PRELOAD_NOT", "RANDOM_NAME", "BASH_ENV", "XDG_STATE_HOME"]
+        {
+            assert!(!variables.contains_key(name), "{}: {name}", world.name());
+        }
+        assert!(!std::fs::read_to_string(ran.transcript()).unwrap().contains("not-for-the-agent"));
+        assert_eq!((variables["GIVEN"], variables["LC_TIME"], variables["LANG"]), ("yes", "C", "C.UTF-8"));
+        let run = ran.transcript().parent().unwrap().to_path_buf();
+        let path: Vec<&str> = variables["PATH"].split(':').collect();
+        assert_eq!(path[0], run.join("bin").to_str().unwrap(), "{}", world.name());
+        assert_eq!(variables["HOME"], run.join("home").to_str().unwrap());
+        if world.namespaces {
+            assert_eq!(variables["TMPDIR"], "/tmp");
+        } else {
+            assert!(Path::new(variables["TMPDIR"]).starts_with(world.temporary()), "{}", variables["TMPDIR"]);
+        }
+        let left: Vec<_> = std::fs::read_dir(&run).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["transcript.jsonl"], "{}: only the transcript stays", world.name());
+        assert_eq!(std::fs::read_dir(world.temporary()).unwrap().count(), 0, "{}", world.name());
+        assert_eq!(run.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    });
+}
+
+#[test]
+fn two_runs_at_once_in_one_folder() {
+    in_every_world(|world| {
+        // Each waits for the other: they really are there at the same time.
+        let script = |own: &str, other: &str| {
+            format!(
+                "touch {own}; echo {own} > $TMPDIR/f; i=0; while [ ! -e {other} ]; do sleep 0.05; i=$((i+1)); [ $i -lt 200 ] || exit 1; done; cat $TMPDIR/f"
+            )
+        };
+        let (one, two) = std::thread::scope(|scope| {
+            let one = scope.spawn(|| world.bash(&script("one", "two")));
+            let two = scope.spawn(|| world.bash(&script("two", "one")));
+            (one.join().unwrap(), two.join().unwrap())
+        });
+        for (ran, printed) in [(&one, "one\n"), (&two, "two\n")] {
+            assert_eq!(
+                (ran.code, ran.printed()),
+                (0, printed.to_string()),
+                "{}: {:#}",
+                world.name(),
+                ran.result
+            );
+            is_complete(ran);
+        }
+        assert_ne!(one.result["run_id"], two.result["run_id"]);
+    });
+}
+
+/// Arguments and folders with every byte that can be in a name.
+#[test]
+fn strange_words() {
+    in_two_worlds(|world| {
+        let words =
+            ["", " ", "a b", "'", "\"", "\\", "$HOME", "*", "-n", "--json", "é", "\n", "\x01", "a\tb"];
+        let mut command = vec!["printf", "<%s>"];
+        command.extend(words);
+        let ran = world.run(&[], &command);
+        assert_eq!(ran.printed(), words.map(|word| format!("<{word}>")).concat(), "{}", world.name());
+        let strange = world.folder.join("a b'\"\\$x\n,é:=");
+        std::fs::create_dir(&strange).unwrap();
+        std::fs::set_permissions(&strange, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let ran =
+            world.run(&["--dir", strange.to_str().unwrap()], &["sh", "-c", "echo x > f && cat f && pwd"]);
+        assert_eq!(
+            ran.printed(),
+            format!("x\n{}\n", strange.display()),
+            "{}: {:#}",
+            world.name(),
+            ran.result
+        );
+        let long = "x".repeat(120_000);
+        let ran = world.run(&[], &["bash", "-c", "echo ${#1}", "bash", &long]);
+        assert_eq!(ran.printed(), "120000\n", "{}: {}", world.name(), ran.kind());
+    });
+}
+
+/// Nobody typed anything and nobody reads: no descriptors at all.
+#[test]
+fn without_standard_streams() {
+    in_two_worlds(|world| {
+        let guard = world.arguments(&["-q"], &["bash", "-c", "echo x; echo y >&2; cat; touch ran"]);
+        let mut command: Command = world.command("bash");
+        command.args(["-c", "exec \"$@\" <&- >&- 2>&-", "bash"]).arg(program()).args(guard);
+        let ran = world.finish(command, b"");
+        assert!(world.folder.join("ran").exists(), "{}: {ran:?}", world.name());
+    });
+    // Written and flushed before the process is gone.
+    let world = one_world();
+    let mut child =
+        world.guard(&["-q"], &["cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    for word in ["one\n", "two\n"] {
+        input.write_all(word.as_bytes()).unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, word);
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,170 @@
+//! The supervisor is killed at any moment: nothing of its run goes on, and the transcript can be read.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use guard::transcript::{Outcome, check};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::world::{World, collect, in_every_world_at_once, mark, marked, nothing_left};
+
+/// How often, over all worlds.
+const KILLS: usize = 200;
+
+/// Starts programs all the time, and leaves behind what wants to live on.
+const BUSY: &str = "(setsid sleep 600 &)
+nohup setsid bash -c 'trap \"\" TERM HUP INT; while :; do /bin/true; sleep 0.01; done' > /dev/null 2>&1 &
+python3 -c 'import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0: time.sleep(600)
+time.sleep(600)' &
+while :; do /bin/echo line; git log --oneline > /dev/null; done";
+
+/// Numbers that look random and are the same in every run of the tests.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+#[test]
+fn the_supervisor_is_killed_at_any_moment() {
+    in_every_world_at_once(|world| {
+        let mut random = Random(
+            0x9e37_79b9_7f4a_7c15 ^ (u64::from(world.namespaces) << 7) ^ world.person.name.len() as u64,
+        );
+        let (mut began, mut slowest) = (0, Duration::ZERO);
+        // The kernel's part of a launch takes longer on a busy machine; the moments are spread over all of it.
+        let launch = (0..3).map(|_| world.run(&["--no-toolchains"], &["true"]).took).min().unwrap();
+        let launch = u64::try_from(launch.as_micros()).unwrap().max(20_000);
+        is_readable(world);
+        for turn in 0..KILLS / 4 {
+            // From the first instruction to well into the agent's work.
+            let delay = match turn % 5 {
+                0 => 2 * launch + random.below(300_000),
+                _ => random.below(2 * launch),
+            };
+            let mark = mark();
+            let toolchains: &[&str] = if turn % 10 == 5 { &[] } else { &["--no-toolchains"] };
+            let options = [&["-q", "--env", &mark], toolchains].concat();
+            let mut command = world.guard(&options, &["bash", "-c", BUSY]);
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(Duration::from_micros(delay));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let killed = Instant::now();
+            nothing_left(&mark, Duration::from_secs(2));
+            slowest = slowest.max(killed.elapsed());
+            began += usize::from(is_readable(world));
+        }
+        // Else the delays have become too short to hit anything.
+        assert!(began > KILLS / 16, "{}: only {began} runs had begun", world.name());
+        eprintln!("{}: {began} of {} had begun; gone after {slowest:?} at most", world.name(), KILLS / 4);
+        tidy(world);
+    });
+}
+
+/// Looks at what the newest run has left, and removes it. Whether there was a transcript.
+fn is_readable(world: &World) -> bool {
+    let Ok(entries) = std::fs::read_dir(world.runs()) else { return false };
+    let mut any = false;
+    for run in entries.map(|entry| entry.unwrap().path()) {
+        let transcript = run.join("transcript.jsonl");
+        if transcript.exists() {
+            let checked = check(&transcript).unwrap();
+            let is_intact = matches!(checked.outcome, Outcome::Unfinished { .. } | Outcome::Complete);
+            assert!(is_intact, "{}: {checked:?}", world.name());
+            any = true;
+        }
+        let id = run.file_name().unwrap().to_string_lossy().into_owned();
+        remove_group(&id);
+        // Only what guard itself made may be there, and it can be removed.
+        std::fs::remove_dir_all(&run).unwrap();
+    }
+    any
+}
+
+/// The control group of a run whose supervisor could not remove it.
+fn remove_group(id: &str) {
+    for folder in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {
+        let _ = std::fs::remove_dir(Path::new(folder).join(format!("guard-{id}")));
+    }
+}
+
+/// After all that the world still works.
+fn tidy(world: &World) {
+    assert_eq!(world.works("echo fine; git log --oneline | wc -l"), "fine\n1\n", "{}", world.name());
+}
+
+#[test]
+fn the_first_process_is_killed() {
+    in_every_world_at_once(|world| {
+        for wait in [0, 3, 30, 300] {
+            let mark = mark();
+            let mut command = world.guard(&["--json", "--env", &mark], &["bash", "-c", BUSY]);
+            let started = Instant::now();
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let guard = child.id();
+            let children = format!("/proc/{guard}/task/{guard}/children");
+            let first = loop {
+                let text = std::fs::read_to_string(&children).unwrap_or_default();
+                if let Some(first) = text.split_whitespace().next() {
+                    break first.parse::<i32>().unwrap();
+                }
+                assert!(started.elapsed() < Duration::from_secs(10), "no first process");
+                std::thread::yield_now();
+            };
+            std::thread::sleep(Duration::from_millis(wait));
+            kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
+            let ran = collect(child, b"", started);
+            nothing_left(&mark, Duration::ZERO);
+            assert_ne!(ran.code, 0, "{}: {:#}", world.name(), ran.result);
+            assert_eq!(ran.result["success"], false, "{}: {ran:?}", world.name());
+            assert!(
+                !ran.result["error"].as_str().unwrap_or_default().is_empty(),
+                "{}: {ran:?}",
+                world.name()
+            );
+            assert!(ran.took < Duration::from_secs(10), "{} after {wait} ms: {:?}", world.name(), ran.took);
+            let transcript = ran.transcript();
+            if wait == 300 {
+                // The agent was at work: a result, and its end is written down.
+                assert_eq!((ran.code, ran.kind()), (125, "internal"), "{}: {:#}", world.name(), ran.result);
+                assert_eq!(check(&transcript).unwrap().outcome, Outcome::Complete, "{}", world.name());
+            }
+        }
+        tidy(world);
+    });
+}
+
+/// Both at once, as `killall -9 guard` does.
+#[test]
+fn both_are_killed() {
+    in_every_world_at_once(|world| {
+        if !world.namespaces {
+            // Without a PID namespace only the command itself is told of the first process's death.
+            return;
+        }
+        for wait in [20, 60, 200] {
+            let mark = mark();
+            let mut command = world.guard(&["-q", "--env", &mark], &["bash", "-c", BUSY]);
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(wait));
+            for (pid, words) in marked(&mark) {
+                if words.contains("guard run") {
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                }
+            }
+            child.wait().unwrap();
+            nothing_left(&mark, Duration::from_secs(2));
+        }
+    });
+}
