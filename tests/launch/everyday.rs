@@ -24,7 +24,10 @@ const SCRIPTS: &[(&str, &str)] = &[
         "cat <<EOF\n$((6 * 7)) $(echo inner)\nEOF\ncat <<'EOF' | wc -l\na\nb\nEOF\ncat <<< word",
         "42 inner\n2\nword\n",
     ),
-    ("diff <(seq 3) <(seq 3) && paste -d, <(seq 2) <(seq 3 4); seq 3 > >(cat); wait", "1,3\n2,4\n1\n2\n3\n"),
+    (
+        "diff <(seq 3) <(seq 3) && paste -d, <(seq 2) <(seq 3 4); seq 3 > >(cat > f); wait $!; cat f; rm f",
+        "1,3\n2,4\n1\n2\n3\n",
+    ),
     ("for i in 1 2 3; do (sleep 0.0$i; echo $i >> order) & done; wait; wc -l < order; rm order", "3\n"),
     (
         "sleep 60 & kill %1; wait %1; echo $?; (trap 'echo caught; exit 0' TERM; kill $BASHPID; sleep 1); timeout 0.05 sleep 5; echo $?",
