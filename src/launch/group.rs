@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::plan::LaunchPlan;
 
@@ -70,6 +71,7 @@ impl Group {
         if std::fs::create_dir(folder).is_err() {
             return false;
         }
+        folder.parent().into_iter().for_each(sweep);
         for (file, value) in bounds {
             let Some(value) = value else { continue };
             if std::fs::write(folder.join(file), value.to_string()).is_err() {
@@ -93,6 +95,20 @@ impl Group {
     pub(super) fn remove(&self) {
         for folder in &self.folders {
             let _ = std::fs::remove_dir(folder);
+        }
+    }
+}
+
+/// Longer than any run needs from the making of its group to the first process in it.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// Removes the groups of runs whose supervisor was killed. One that still has processes refuses.
+fn sweep(beside: &Path) {
+    for entry in std::fs::read_dir(beside).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"guard-");
+        let modified = || entry.metadata().and_then(|found| found.modified());
+        if is_ours && modified().is_ok_and(|time| time.elapsed().is_ok_and(|age| age > FRESH)) {
+            let _ = std::fs::remove_dir(entry.path());
         }
     }
 }

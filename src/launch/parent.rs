@@ -229,7 +229,13 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
     let (began, began_at) = (Instant::now(), SystemTime::now());
     let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
     if pid == 0 {
-        let _ = group.join();
+        // The result says which bounds are in force: without them there is no run.
+        if let Err(error) = group.join() {
+            let problem = format!("join the control group: {error}");
+            let _ =
+                nix::unistd::write(&their_control, &[&[init::message::FAILED], problem.as_bytes()].concat());
+            process::exit_now(125);
+        }
         drop((control, setup, pipes, feeder));
         let equipment = Equipment { filters, notify, stdio, canary_port, has_view };
         let setting = InitSetting { view: has_view.then_some(&plan.view), terminal: streams.is_terminal };
