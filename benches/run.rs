@@ -22,6 +22,8 @@ const USER: u32 = 1000;
 /// Where the measuring processes find each other's things.
 const SCRATCH: &str = "GUARD_BENCH_SCRATCH";
 const FILES: usize = 5000;
+/// Modules of the crate that is built.
+const PARTS: usize = 40;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -34,9 +36,10 @@ fn main() {
     let scratch = Scratch::make();
     let bench = Bench::new(scratch.0.clone(), &arguments);
     bench.build();
+    bench.memory();
     let mut again = Command::new(scratch.0.join("bin/run"));
     again.args(&arguments).env(SCRATCH, &scratch.0).current_dir(&scratch.0);
-    again.env("HOME", scratch.0.join("home")).env("XDG_STATE_HOME", scratch.0.join("state"));
+    again.env("HOME", scratch.0.join("home")).env("XDG_STATE_HOME", scratch.0.join("home/.local/state"));
     if nix::unistd::geteuid().is_root() {
         again.uid(USER).gid(USER);
         // What only root can enter would be looked through in vain.
@@ -50,7 +53,15 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn make() -> Self {
-        let folder = std::env::temp_dir().join(format!("guard-bench-run-{}", std::process::id()));
+        // Not among temporary files, which every sandbox replaces by its own; but there, if nothing else can be reached.
+        let reachable = |path: &Path| {
+            let is_open =
+                |path: &Path| path.metadata().is_ok_and(|found| found.permissions().mode() & 0o001 != 0);
+            !nix::unistd::geteuid().is_root() || path.ancestors().all(is_open)
+        };
+        let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let base = if reachable(built) { built.to_path_buf() } else { std::env::temp_dir() };
+        let folder = base.join(format!("guard-bench-run-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let make = |path: &Path, is_own: bool| {
             std::fs::create_dir_all(path).expect("a folder for the benchmark");
@@ -61,7 +72,7 @@ impl Scratch {
         };
         make(&folder, false);
         make(&folder.join("bin"), false);
-        for own in ["home", "state", "work", "files"] {
+        for own in ["home", "home/.local", "home/.local/state", "home/project", "files"] {
             make(&folder.join(own), true);
         }
         let copy = |from: &Path, name: &str| {
@@ -223,7 +234,7 @@ impl Bench {
     }
 
     fn run(mut self) {
-        let work = self.scratch.join("work");
+        let work = self.scratch.join("home/project");
         let place = Where { policy: "strict", folder: &work };
         for peer in [Way::Bubblewrap, Way::Minijail, Way::Firejail] {
             if self.command(&peer, place, &["/bin/true"]).status().is_ok_and(|status| status.success()) {
@@ -242,7 +253,6 @@ impl Bench {
         self.row("connect: unix socket, own server", network, &["unix", "300"], 31, 4.0);
         self.row("read: 5,000 files", place, &["read", &files], 31, 1.15);
         self.crowd(Where { policy: &many, folder: &work });
-        self.memory(place);
         self.layers(place);
     }
 
@@ -301,16 +311,24 @@ impl Bench {
         println!("{:<42} {}", "crowd: growth by the crowd", verdicts(&growth[1..3], [1.5, 1.5], "alone"));
     }
 
-    /// The memory of guard's own processes while the agent sleeps.
-    fn memory(&self, place: Where<'_>) {
+    /// The memory of guard's own processes while the agent sleeps; root's to look at, because guard hides its memory.
+    fn memory(&self) {
         let name = "memory: guard's processes, idle run";
         if !self.wants(name) {
             return;
         }
+        let folder = self.scratch.join("home/project");
+        let place = Where { policy: "strict", folder: &folder };
         let mut line = format!("{name:<42} {:>10}", "");
         let mut most: f64 = 0.0;
         for way in &self.ways()[1..3] {
-            let mut child = self.command(way, place, &["/bin/sleep", "60"]).spawn().expect("guard starts");
+            let mut command = self.command(way, place, &["/bin/sleep", "60"]);
+            command.env("HOME", self.scratch.join("home"));
+            command.env("XDG_STATE_HOME", self.scratch.join("home/.local/state"));
+            if nix::unistd::geteuid().is_root() {
+                command.uid(USER).gid(USER).env("PATH", "/usr/local/bin:/usr/bin:/bin");
+            }
+            let mut child = command.spawn().expect("guard starts");
             std::thread::sleep(Duration::from_millis(700));
             let (rss, pss) = memory_of(child.id(), "guard");
             let _ = nix::sys::signal::kill(
@@ -376,8 +394,9 @@ impl Bench {
             "[package]\nname = \"fixture\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[workspace]\n";
         std::fs::write(folder.join("Cargo.toml"), manifest).expect("a manifest");
         let mut source = String::from("fn main() {\n    println!(\"{}\", part_0::work(3));\n}\n");
-        for part in 0..60 {
-            let next = if part < 59 { format!("super::part_{}::work(x)", part + 1) } else { "x".to_string() };
+        for part in 0..PARTS {
+            let next =
+                if part < PARTS - 1 { format!("super::part_{}::work(x)", part + 1) } else { "x".to_string() };
             source += &format!(
                 "mod part_{part} {{\n    pub fn work(x: u64) -> u64 {{\n        let all: Vec<String> = (0..x).map(|n| format!(\"{{n}}-{part}\")).collect();\n        let m: std::collections::BTreeMap<String, usize> = all.iter().map(|s| (s.clone(), s.len())).collect();\n        m.values().sum::<usize>() as u64 + {next}\n    }}\n}}\n"
             );
@@ -390,6 +409,10 @@ impl Bench {
         let medians = self.medians(&ways, self.rounds(15), |way| {
             let mut command = self.command(way, place, &["/bin/sh", "-c", script]);
             command.env("XDG_STATE_HOME", self.scratch.join("state-build")).stdout(Stdio::null());
+            // What `cargo bench` was told is not for this build.
+            for name in ["CARGO_TARGET_DIR", "CARGO_BUILD_TARGET_DIR", "RUSTFLAGS", "RUSTC_WRAPPER"] {
+                command.env_remove(name);
+            }
             let start = Instant::now();
             command.status().ok().filter(|status| status.success())?;
             Some(start.elapsed().as_nanos() as f64)
