@@ -484,6 +484,11 @@ impl Running {
                 Event::Signal(_) | Event::Nothing => {}
             }
         }
+        // It has said its last word or is dead already; waiting for it is shorter than looking again and again.
+        if let Ok(first) = process::thread_fd(self.started.first_process) {
+            let mut fds = [PollFd::new(first.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, 1000u16);
+        }
         // If the first process was killed from outside, what it had started is ours now.
         let own = std::process::id() as i32;
         for _ in 0..1000 {
