@@ -110,6 +110,10 @@ impl Bounds {
 
 /// A path, and where it leads when that is somewhere else.
 fn with_target(path: PathBuf) -> Vec<PathBuf> {
+    // One look tells most of them apart: what leads nowhere has no target, and finding that out by steps takes many.
+    if !path.exists() {
+        return vec![path];
+    }
     match path.canonicalize() {
         Ok(target) if target != path => vec![path, target],
         _ => vec![path],

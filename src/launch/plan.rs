@@ -14,7 +14,7 @@ use super::installation::installation;
 use super::system;
 use super::toolchain::{self, Toolchain};
 use crate::intercept::wire::{CONTROL_NAME, SOCKET_VARIABLE};
-use crate::policy::{Namespaces, Policy};
+use crate::policy::{Namespaces, Pattern, Policy};
 use crate::sandbox::{Grant, Layer, Rights, View};
 
 /// Somebody wants a command run.
@@ -465,13 +465,6 @@ fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
 }
 
-fn matches_name(patterns: &[String], name: &OsStr) -> bool {
-    let name = name.as_bytes();
-    patterns
-        .iter()
-        .any(|pattern| crate::policy::Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(name)))
-}
-
 /// The variables the agent gets: what the policy passes and sets, what toolchains need, and what makes the run's own
 /// folders be used.
 fn environment(
@@ -487,8 +480,9 @@ fn environment(
         variables.retain(|(known, _)| known != name);
         variables.push((name.to_os_string(), value));
     };
+    let pass: Vec<Pattern> = policy.pass.iter().filter_map(|text| Pattern::new(text).ok()).collect();
     for (name, value) in &request.environment {
-        if matches_name(&policy.pass, name) {
+        if pass.iter().any(|pattern| pattern.matches(name.as_bytes())) {
             set(name, value.clone());
         }
     }
