@@ -206,9 +206,10 @@ fn begin(plan: LaunchPlan, policy: &Policy, streams: &Streams, group: &Group) ->
 fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool) -> Result<Started, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut plan = plan.settle(has_view);
-    if has_view && !plan.view.layers.is_empty() {
-        prepare::layer_folders(&plan).map_err(|error| text(&error))?;
-    } else {
+    if has_view {
+        prepare::view_folders(&plan).map_err(|error| text(&error))?;
+    }
+    if !has_view || plan.view.layers.is_empty() {
         prepare::link_caches(&plan).map_err(|error| text(&error))?;
     }
     if !has_view && !group.bounds_processes {

@@ -18,9 +18,6 @@ pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
     private(&plan.home)?;
     // Exclusive: somebody else's folder of that name in a shared place is not taken over.
     private(&plan.tmp)?;
-    for (folder, _) in &plan.view.private {
-        private(folder)?;
-    }
     for (from, to) in &plan.imports {
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::copy(from, to)?;
@@ -34,8 +31,16 @@ pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// The folders that layered caches are mounted on and written to.
-pub(super) fn layer_folders(plan: &LaunchPlan) -> io::Result<()> {
+/// The folders that only a view of the run's own needs: those seen as `/tmp` and the like, and those that layered caches
+/// are mounted on and written to.
+pub(super) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
+    for (folder, _) in &plan.view.private {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            // A second try with fewer layers.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
+    }
     for layer in &plan.view.layers {
         for folder in [&layer.upper, &layer.work, &layer.at] {
             create_dir_all(folder)?;
