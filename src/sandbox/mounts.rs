@@ -137,6 +137,9 @@ fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
             option("upperdir", &layer.upper)?,
             option("workdir", &layer.work)?,
             b"userxattr".to_vec(),
+            // The layer goes with the run. Without this its unmounting writes out everything that waits for the disk,
+            // whoever wrote it.
+            b"volatile".to_vec(),
         ];
         Ok(parts.join(&b','))
     };
