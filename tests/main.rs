@@ -14,5 +14,6 @@ mod intercept;
 mod launch;
 mod map;
 mod policy;
+mod sandbox;
 mod support;
 mod transcript;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::identity::{Executable, Identity, Kind};
+use super::identity::{Executable, Identity, Kind, is_loader};
 use super::supervisor::{Ask, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of};
 use super::{explain, wire};
 use crate::command::{Access, Analysis, Context, Folder, Request};
@@ -33,6 +33,8 @@ pub(super) struct Start {
     folder: PathBuf,
     /// The file and its interpreters.
     chain: Vec<Executable>,
+    /// Words that are copies of known programs, when the program is the loader: (which word, the known program).
+    loaded: Vec<(usize, Vec<u8>)>,
 }
 
 /// What a thread should be when its exec is done.
@@ -81,6 +83,7 @@ impl Cache {
             file.judged_path().hash(&mut hasher);
             file.kind.hash(&mut hasher);
         }
+        start.loaded.hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -163,6 +166,7 @@ impl Start {
         let mut readings = Vec::new();
         let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
         let mut name = self.path.clone();
+        readings.extend(self.loaded.iter().map(|(at, program)| (argv[*at..].to_vec(), program.clone())));
         for file in &self.chain {
             if argv.first().is_none_or(Vec::is_empty) {
                 argv[0].clone_from(&name);
@@ -246,7 +250,8 @@ impl Supervisor {
     fn failed_start(&mut self, notification: &Notification, error: &io::Error) -> Reply {
         let errno = error.raw_os_error().unwrap_or(libc::EACCES);
         // What could not be read of the process itself cannot be judged.
-        if matches!(errno, libc::EPERM | libc::ESRCH | libc::EFAULT) {
+        // The same for links that lead through a process (ELOOP, EXDEV): what they mean depends on who asks.
+        if matches!(errno, libc::EPERM | libc::ESRCH | libc::EFAULT | libc::ELOOP | libc::EXDEV) {
             self.refuse(
                 "deny.exec",
                 notification.tid,
@@ -281,7 +286,25 @@ impl Supervisor {
         } else {
             self.identities.executed(tid, &folder, &path)?
         };
-        Ok(Start { path, argv, environment, folder, chain })
+        let loaded = self.loaded(tid, &folder, &chain, &argv);
+        Ok(Start { path, argv, environment, folder, chain, loaded })
+    }
+
+    /// The loader runs the file it is given, under whatever name: copies among its words are recognised.
+    fn loaded(
+        &mut self,
+        tid: i32,
+        folder: &Path,
+        chain: &[Executable],
+        argv: &[Vec<u8>],
+    ) -> Vec<(usize, Vec<u8>)> {
+        /// Options of the loader come before the program: so many words are looked at.
+        const MOST_WORDS: usize = 32;
+        if !matches!(chain, [file] if is_loader(file.judged_path())) {
+            return Vec::new();
+        }
+        let words = argv.iter().enumerate().skip(1).take(MOST_WORDS);
+        words.filter_map(|(at, word)| Some((at, self.identities.copied(tid, folder, word)?))).collect()
     }
 
     fn judge_start(&self, start: &Start) -> Verdict {
@@ -512,7 +535,9 @@ impl Supervisor {
         }
         let argv: Vec<Vec<u8>> = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
         let argv = argv[..argv.len().saturating_sub(1)].to_vec();
-        let start = Start { path: program.path.clone(), environment, folder, chain: vec![program], argv };
+        let loaded = self.loaded(pid, &folder, std::slice::from_ref(&program), &argv);
+        let path = program.path.clone();
+        let start = Start { path, environment, folder, chain: vec![program], argv, loaded };
         let verdict = self.judge_start(&start);
         if verdict.action() == Action::Allow {
             self.setting.recorder.record(

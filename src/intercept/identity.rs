@@ -227,7 +227,7 @@ impl Identities {
                 return Ok(Executable { identity, path, copy_of: None, kind: Kind::Program });
             }
             // One of the agent's own that hides what it is.
-            return Err(io::Error::from_raw_os_error(libc::EACCES));
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
         };
         let kind = kind_of(&mut file)?;
         let copy_of = if is_foreign { None } else { self.original_of(&mut file, state.size, &path) };
@@ -238,6 +238,19 @@ impl Identities {
             self.facts.insert(identity, (state, copy_of.clone(), kind.clone()));
         }
         Ok(Executable { identity, path, copy_of, kind })
+    }
+
+    /// The known program that a file is a copy of, if it is one. The file need not be executable: a loader only reads it.
+    pub(super) fn copied(&mut self, tid: i32, folder: &Path, path: &[u8]) -> Option<Vec<u8>> {
+        let fd = self.open(tid, folder, path, true).ok()?;
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let own = nameless(std::fs::read_link(&link).ok()?.into_os_string().into_vec());
+        let metadata = std::fs::metadata(&link).ok()?;
+        if !metadata.is_file() || !self.may_be_copy(&own) {
+            return None;
+        }
+        let mut file = File::open(&link).ok()?;
+        self.original_of(&mut file, metadata.size(), &own)
     }
 
     /// The program a process is now.
@@ -285,6 +298,12 @@ impl Known {
         }
         Self(by_size)
     }
+}
+
+/// Whether a program is the dynamic loader, by its path.
+pub(super) fn is_loader(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    name.starts_with(b"ld-") || name.starts_with(b"ld.so")
 }
 
 /// The dynamic loader, which runs whatever file it is given.

@@ -331,7 +331,9 @@ impl Supervisor {
             "ioprio_set" => (first as i32 - 1, second as i32),
             _ => (0, first as i32),
         };
-        let allowed = kind == 0 && is_descendant(target, self.setting.first_process);
+        // Below the first process, which is guard's own: a limit could end it.
+        let first = self.setting.first_process;
+        let allowed = kind == 0 && target != first && is_descendant(target, first);
         if allowed {
             return Reply::Continue;
         }

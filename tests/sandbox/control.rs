@@ -1,0 +1,83 @@
+//! The socket on which shims ask can be lied to: it gives no right, and nothing that is said there stops guard.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::{Configuration, Place, Report, User, configurations, python, tools};
+
+/// The git that is judged, by its path: no shim in between.
+pub(super) fn git() -> Option<&'static str> {
+    let found = ["/usr/bin/git", "/usr/local/bin/git"].into_iter().find(|path| Path::new(path).exists());
+    if found.is_none() {
+        super::skip("refused git commands", "there is no git in /usr/bin or /usr/local/bin");
+    }
+    found
+}
+
+/// A repository in a folder of the working folder, with one commit.
+pub(super) fn repository(place: &Place) -> std::path::PathBuf {
+    let folder = place.work.join("repository");
+    let run = |words: &[&str]| {
+        let mut command = place.command(git().unwrap());
+        command.args(["-c", "user.name=a", "-c", "user.email=a@b.c"]).args(words);
+        assert!(command.status().unwrap().success(), "git {words:?}");
+    };
+    run(&["init", "-q", "-b", "main", folder.to_str().unwrap()]);
+    run(&["-C", folder.to_str().unwrap(), "commit", "-q", "--allow-empty", "-m", "first"]);
+    folder
+}
+
+/// Whether the refused `git checkout -b won` was done.
+pub(super) fn was_won(repository: &Path) -> bool {
+    repository.join(".git/refs/heads/won").exists()
+}
+
+fn lie(how: &str, configuration: Configuration) {
+    let (Some(python), Some(git)) = (python(), git()) else { return };
+    let place = Place::new(configuration.user);
+    let repository = repository(&place);
+    let began = Instant::now();
+    let mut command = place.guard(configuration, &["--json"]);
+    let script = format!("cd repository && exec {python} -B {}/control.py {how} {git}", tools().display());
+    let output = command.args(["/bin/sh", "-c", &script]).output().unwrap();
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{configuration:?} {how}: no result: {output:?}"));
+    assert_eq!(result["exit_code"], 0, "{configuration:?} {how}: {result}");
+    let said: serde_json::Value = serde_json::from_str(result["result"].as_str().unwrap().trim()).unwrap();
+    assert!(!was_won(&repository), "{configuration:?} {how}: {result}");
+    let denials = result["denials"].as_array().unwrap();
+    assert!(
+        denials.iter().any(|denial| denial["rule"] == "git.switch"),
+        "{configuration:?} {how}: the refusal is in the result: {result}"
+    );
+    match how {
+        "forge" => assert_eq!(said["value"]["said"], "00", "an allowed command is told to go: {said}"),
+        "many" => assert_eq!(said["value"]["held"], 500, "{said}"),
+        _ => {}
+    }
+    assert!(began.elapsed() < Duration::from_secs(45), "{configuration:?} {how}: {:?}", began.elapsed());
+}
+
+#[test]
+fn lies_to_the_control_socket_change_nothing() {
+    for how in ["forge", "garbage", "endless"] {
+        for configuration in configurations() {
+            lie(how, configuration);
+        }
+    }
+    let Some((python, git)) = python().zip(git()) else { return };
+    let place = Place::new(User::Ordinary);
+    let repository = repository(&place);
+    let mut command: Command = place.command(python);
+    command.current_dir(&repository).arg(tools().join("control.py")).args(["forge", git]);
+    let report = Report::of(&command.output().unwrap());
+    assert!(was_won(&repository), "without guard the same is done: {report:?}");
+}
+
+#[test]
+fn five_hundred_connections_do_not_stop_guard() {
+    for configuration in configurations() {
+        lie("many", configuration);
+    }
+}

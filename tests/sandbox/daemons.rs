@@ -1,0 +1,72 @@
+//! What a run has started ends with it, also what has left its session, closed its streams or forks without an end.
+
+use std::time::Duration;
+
+use super::{Place, Report, User, configurations, eventually, python, tools};
+
+/// The processes that carry a marker in their command line.
+fn marked(marker: &str) -> Vec<i32> {
+    let of = |pid: i32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|&pid| String::from_utf8_lossy(&of(pid)).contains(marker)).collect()
+}
+
+#[test]
+fn nothing_outlives_a_run() {
+    let Some(python) = python() else { return };
+    for how in ["double-fork", "hangup", "closed", "restless", "many"] {
+        let run = |place: &Place, mut command: std::process::Command, marker: &str| {
+            command.arg(python).arg(tools().join("daemons.py")).args([how, marker]);
+            Report::of(&command.arg(place.work.join("alive")).output_without_waiting_for_daemons())
+        };
+        for configuration in configurations() {
+            let place = Place::new(configuration.user);
+            let marker =
+                format!("guard-marker-{}-{}", std::process::id(), place.base.file_name().unwrap().display());
+            let report = run(&place, place.guard(configuration, &[]), &marker);
+            let left = marked(&marker);
+            let size = || std::fs::metadata(place.work.join("alive")).map_or(0, |found| found.len());
+            let before = size();
+            std::thread::sleep(Duration::from_millis(60));
+            assert!(
+                left.is_empty() && marked(&marker).is_empty(),
+                "{configuration:?} {how}: {left:?} {report:?}"
+            );
+            assert!(before > 0, "{configuration:?} {how}: no daemon ever lived: {report:?}");
+            assert_eq!(size(), before, "{configuration:?} {how}: something still writes");
+            assert!(report.status.success(), "{configuration:?} {how}: {report:?}");
+        }
+        let place = Place::new(User::Ordinary);
+        let marker = format!("guard-marker-{}-bare-{how}", std::process::id());
+        run(&place, place.command("/usr/bin/env"), &marker);
+        let outlives = eventually(|| !marked(&marker).is_empty(), Duration::from_secs(2));
+        // The restless ones are between two processes at times: until none was seen for a while.
+        let ended = eventually(
+            || {
+                for pid in marked(&marker) {
+                    let _ = nix::sys::signal::kill(
+                        nix::unistd::Pid::from_raw(pid),
+                        nix::sys::signal::Signal::SIGKILL,
+                    );
+                }
+                (0..20).all(|_| marked(&marker).is_empty())
+            },
+            Duration::from_secs(30),
+        );
+        assert!(outlives && ended, "without guard {how} should outlive its parent, and then be killed here");
+    }
+}
+
+trait WithoutWaiting {
+    fn output_without_waiting_for_daemons(&mut self) -> std::process::Output;
+}
+
+impl WithoutWaiting for std::process::Command {
+    /// Pipes would be held open by whatever outlives the command.
+    fn output_without_waiting_for_daemons(&mut self) -> std::process::Output {
+        let status =
+            self.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap();
+        std::process::Output { status, stdout: Vec::new(), stderr: Vec::new() }
+    }
+}

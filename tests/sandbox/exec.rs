@@ -1,0 +1,238 @@
+//! A refused program stays refused in every disguise, and the transcript names it.
+
+use std::path::{Path, PathBuf};
+
+use super::control::{git, repository, was_won};
+use super::{Configuration, Place, Report, User, configurations, python, tools};
+
+/// `strict`, and the programs of these tests are refused, too.
+pub(super) fn marker_policy(place: &Place) -> PathBuf {
+    let path = place.outside.join("marked.toml");
+    let text = "version = 1\nname = \"marked\"\nextends = \"strict\"\n\
+        description = \"strict, and one program more is refused.\"\n\n[[command]]\nid = \"test.marker\"\n\
+        program = [\"marker\", \"touch\"]\naction = \"deny\"\nreason = \"The test says so.\"\ninstead = \"Nothing.\"\n";
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// A program that leaves a file behind, under a name that the policy refuses.
+pub(super) fn marker(place: &Place) -> PathBuf {
+    let path = place.outside.join("marker");
+    std::fs::copy("/usr/bin/touch", &path).unwrap();
+    super::set_mode(&path, 0o755);
+    path
+}
+
+/// Disguises of a program that copies are known of.
+const ALL: &[&str] = &[
+    "absolute",
+    "dotted",
+    "copy",
+    "renamed",
+    "hard-link",
+    "moved",
+    "symlink",
+    "two-symlinks",
+    "unreadable",
+    "loader",
+    "loader-copy",
+    "plain-loader",
+    "loader-argv0",
+    "copied-loader",
+    "memory",
+    "memory-path",
+    "descriptor",
+    "descriptor-path",
+    "dev-fd",
+    "folder-descriptor",
+    "current-folder",
+    "through-root",
+    "through-cwd",
+    "through-linked-cwd",
+    "python",
+    "spawn",
+    "vfork-env",
+    "perl",
+    "node",
+    "shell",
+    "shell-script",
+    "shell-input",
+    "env",
+    "env-path",
+    "env-split",
+    "xargs",
+    "nested",
+    "lie",
+    "empty-name",
+    "timeout",
+    "nice",
+    "background",
+];
+
+/// What a disguise needs that may not be there.
+fn is_possible(way: &str) -> bool {
+    let needed = match way {
+        "perl" => "/usr/bin/perl",
+        "node" => "/usr/bin/node",
+        "xargs" => "/usr/bin/xargs",
+        _ => return true,
+    };
+    let there = Path::new(needed).exists();
+    if !there {
+        super::skip(&format!("a refused program through {way}"), &format!("there is no {needed}"));
+    }
+    there
+}
+
+fn denials(place: &Place) -> Vec<(String, String)> {
+    let of = |event: &serde_json::Value| {
+        Some((event["event_type"].as_str()?.to_string(), event["data"]["rule"].as_str()?.to_string()))
+    };
+    place.events().iter().filter_map(of).filter(|(kind, _)| kind.starts_with("deny.")).collect()
+}
+
+fn in_parallel(ways: &[&str], check: impl Fn(&str) -> Vec<String> + Sync) {
+    let check = &check;
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let parts = ways.chunks(ways.len().div_ceil(4));
+        let running: Vec<_> = parts
+            .map(|part| scope.spawn(move || part.iter().flat_map(|way| check(way)).collect::<Vec<_>>()))
+            .collect();
+        running.into_iter().flat_map(|one| one.join().unwrap()).collect()
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn git_checkout_stays_refused_in_every_disguise() {
+    let (Some(python), Some(git)) = (python(), git()) else { return };
+    let probe = |place: &Place, mut command: std::process::Command, way: &str| {
+        let repository = repository(place);
+        command.args([python, "-B"]).arg(tools().join("exec.py")).args([way, git, "-C"]).arg(&repository);
+        let report = Report::of(&command.args(["checkout", "-q", "-b", "won"]).output().unwrap());
+        (was_won(&repository), report)
+    };
+    in_parallel(ALL, |way| {
+        let mut failures = Vec::new();
+        if !is_possible(way) {
+            return failures;
+        }
+        let place = Place::new(User::Ordinary);
+        let (won, report) = probe(&place, place.command("/usr/bin/env"), way);
+        if !won {
+            failures.push(format!("without guard {way} should work: {report:?}"));
+        }
+        for configuration in configurations() {
+            let place = Place::new(configuration.user);
+            let (won, report) = probe(&place, place.guard(configuration, &[]), way);
+            if won {
+                failures.push(format!("{configuration:?} {way} does not hold: {report:?}"));
+            }
+            // With mounts of its own, what leads through a link into /proc/self is not even found.
+            let unfound = way == "through-linked-cwd" && configuration.namespaces;
+            if report.errno().is_none() || denials(&place).is_empty() && !unfound {
+                failures.push(format!("{configuration:?} {way}: {:?} {report:?}", denials(&place)));
+            }
+        }
+        failures
+    });
+}
+
+/// By the name of a program in a policy of one's own; its copies are not known, so only what keeps the file.
+#[test]
+fn a_program_of_a_policys_own_stays_refused() {
+    let Some(python) = python() else { return };
+    let copies = [
+        "copy",
+        "renamed",
+        "hard-link",
+        "moved",
+        "unreadable",
+        "loader-copy",
+        "plain-loader",
+        "memory",
+        "memory-path",
+        "through-cwd",
+        "through-linked-cwd",
+    ];
+    let ways: Vec<&str> = ALL.iter().copied().filter(|way| !copies.contains(way)).collect();
+    let run = |place: &Place, configuration: Option<Configuration>, way: &str| {
+        let (policy, marker) = (marker_policy(place), marker(place));
+        let mut command = match configuration {
+            Some(configuration) => place.guard(configuration, &["--policy", policy.to_str().unwrap()]),
+            None => place.command("/usr/bin/env"),
+        };
+        command
+            .args([python, "-B"])
+            .arg(tools().join("exec.py"))
+            .arg(way)
+            .arg(marker)
+            .arg(place.work.join("won"));
+        let report = Report::of(&command.output().unwrap());
+        (place.work.join("won").exists(), report)
+    };
+    in_parallel(&ways, |way| {
+        let mut failures = Vec::new();
+        if !is_possible(way) {
+            return failures;
+        }
+        let (won, report) = run(&Place::new(User::Ordinary), None, way);
+        if !won {
+            failures.push(format!("without guard {way} should work: {report:?}"));
+        }
+        for configuration in configurations() {
+            let place = Place::new(configuration.user);
+            let (won, report) = run(&place, Some(configuration), way);
+            let named = denials(&place).iter().any(|(_, rule)| rule == "test.marker");
+            if won || !named {
+                failures
+                    .push(format!("{configuration:?} {way}: won {won}, {:?} {report:?}", denials(&place)));
+            }
+        }
+        failures
+    });
+}
+
+/// Without arguments, and with very many: the program is refused all the same, and the transcript says which rule.
+#[test]
+fn no_arguments_and_very_many_are_judged() {
+    let Some(python) = python() else { return };
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let (policy, marker) = (marker_policy(&place), marker(&place));
+        let won = place.work.join("won");
+        // Refused by name, whatever its words are; the last of very many is the one that would leave something.
+        let code = format!(
+            "import ctypes, os\nlibc = ctypes.CDLL(None)\np = {marker:?}.encode()\n\
+             if os.fork() == 0:\n    libc.execve(p, None, None)\n    os._exit(1)\nos.wait()\n\
+             if os.fork() == 0:\n    try:\n        os.execv(p, [p] + [b'-c'] * 100000 + [b'--', {won:?}.encode()])\n    finally:\n        os._exit(1)\n\
+             os.wait()\nprint('{{\"errno\": 0}}')\n",
+        );
+        let mut command = place.guard(configuration, &["--policy", policy.to_str().unwrap()]);
+        let report = Report::of(&command.args([python, "-c", &code]).output().unwrap());
+        let rules: Vec<String> = denials(&place).into_iter().map(|(_, rule)| rule).collect();
+        assert!(report.succeeded() && !won.exists(), "{configuration:?}: {report:?}");
+        assert_eq!(
+            rules.iter().filter(|rule| *rule == "test.marker").count(),
+            2,
+            "{configuration:?}: {rules:?}"
+        );
+    }
+}
+
+#[test]
+fn a_static_program_of_many_names_is_refused() {
+    let Some(busybox) =
+        ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists())
+    else {
+        return super::skip("a refused command of busybox", "there is no busybox");
+    };
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let policy = marker_policy(&place);
+        let won = place.work.join("won");
+        let mut command = place.guard(configuration, &["--policy", policy.to_str().unwrap()]);
+        let output = command.args([busybox, "touch"]).arg(&won).output().unwrap();
+        assert!(!won.exists(), "{configuration:?}: {output:?}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Files outside stay what they are, whatever way leads to them.
+
+use std::path::{Path, PathBuf};
+
+use super::{Boundary, Place};
+
+/// Everything that lies in a folder, with its kind and content.
+fn content(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            found.extend(content(&path));
+        }
+        let text = if kind.is_file() { std::fs::read_to_string(&path).unwrap() } else { format!("{kind:?}") };
+        found.push((path, text));
+    }
+    found.sort();
+    found
+}
+
+type Before = Vec<(PathBuf, String)>;
+
+fn setup(place: &Place) -> Before {
+    place.file(&place.outside.join("file"), "original");
+    let folder = place.outside.join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::chown(&folder, Some(place.id), Some(place.id)).unwrap();
+    content(&place.outside)
+}
+
+fn changed(place: &Place, before: &Before) -> bool {
+    content(&place.outside) != *before
+}
+
+fn holds(attacks: &[(&str, &str)]) {
+    for (attack, path) in attacks {
+        Boundary::new("files.py", &[attack, path]).check(setup, |place, before, _| changed(place, before));
+    }
+}
+
+#[test]
+fn files_outside_are_not_opened_for_writing() {
+    holds(&[
+        ("create", "{outside}/new"),
+        ("exclusive", "{outside}/new"),
+        ("create-only", "{outside}/new"),
+        ("write", "{outside}/file"),
+        ("read-write", "{outside}/file"),
+        ("append", "{outside}/file"),
+    ]);
+}
+
+#[test]
+fn files_outside_are_not_emptied() {
+    holds(&[("empty", "{outside}/file"), ("empty-write", "{outside}/file"), ("truncate", "{outside}/file")]);
+}
+
+#[test]
+fn nothing_is_made_or_removed_outside() {
+    holds(&[
+        ("unlink", "{outside}/file"),
+        ("rmdir", "{outside}/folder"),
+        ("mkdir", "{outside}/new"),
+        ("fifo", "{outside}/new"),
+        ("mknod", "{outside}/new"),
+        ("symlink", "{outside}/new"),
+        ("nameless", "{outside}"),
+        ("bind", "{outside}/new"),
+    ]);
+}
+
+#[test]
+fn nothing_is_moved_or_linked_in_or_out() {
+    holds(&[
+        ("rename-out", "{outside}/new"),
+        ("rename-out", "{outside}/file"),
+        ("rename-in", "{outside}/file"),
+        ("rename-there", "{outside}/file"),
+        ("exchange", "{outside}/file"),
+        ("moved-folder", "{outside}"),
+        ("link-out", "{outside}/new"),
+        ("link-in", "{outside}/file"),
+    ]);
+}
+
+#[test]
+fn detours_lead_to_the_same_refusal() {
+    holds(&[
+        ("through-symlink", "{outside}/file"),
+        ("through-linked-folder", "{outside}"),
+        ("through-dotdot", ""),
+        ("through-root", "{outside}/file"),
+        ("through-thread-root", "{outside}/file"),
+        ("through-cwd", ""),
+        ("through-folder-descriptor", "{outside}"),
+        ("through-path-descriptor", "{outside}/file"),
+        ("through-reading-descriptor", "{outside}/file"),
+    ]);
+    Boundary::new("files.py", &["through-root-of", "{pid}", "{outside}/new"])
+        .check_victim(|place, _, _| place.outside.join("new").exists());
+}
+
+/// `/tmp` means two folders where the run has its own: the supervisor must bind in the run's, never in the machine's.
+#[test]
+fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
+    for folder in ["/tmp", "/var/tmp"] {
+        let named = |place: &Place| {
+            let name = place.base.file_name().unwrap().to_str().unwrap();
+            Path::new(folder).join(format!("guard-bound-{}-{name}", std::process::id()))
+        };
+        let setup = |place: &Place| {
+            let path = named(place);
+            std::fs::create_dir(&path).unwrap();
+            std::os::unix::fs::chown(&path, Some(place.id), Some(place.id)).unwrap();
+            // The same name inside, where /tmp is the run's own, is what the link means there.
+            std::os::unix::fs::symlink(&path, place.work.join("link")).unwrap();
+            path
+        };
+        let broken = |_: &Place, path: &mut PathBuf, _: &super::Report| {
+            let made = std::fs::read_dir(&*path).unwrap().count() > 0;
+            std::fs::remove_dir_all(&*path).unwrap();
+            made
+        };
+        Boundary::new("files.py", &["bind-behind-link", folder]).check(setup, broken);
+    }
+}

@@ -1,0 +1,216 @@
+//! Mode, owner, times, extended attributes and flags of files outside: by path and by descriptor, in every variant of the
+//! calls. Any of them that had succeeded would show in the time of the last change.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{Boundary, Place, Report, User, configurations, python, tools};
+
+type State = (u32, u32, u32, i64, i64, i64, i64);
+
+fn state(path: &Path) -> State {
+    let found = std::fs::metadata(path).unwrap();
+    (
+        found.mode(),
+        found.uid(),
+        found.gid(),
+        found.mtime(),
+        found.mtime_nsec(),
+        found.ctime(),
+        found.ctime_nsec(),
+    )
+}
+
+/// A file with an attribute.
+fn file(place: &Place, path: &Path) -> (PathBuf, State) {
+    let path = place.file(path, "original");
+    let set = "import os,sys;os.setxattr(sys.argv[1],'user.note',b'original')";
+    let made = Command::new(python().unwrap()).args(["-c", set]).arg(&path).status().unwrap();
+    assert!(made.success(), "no extended attributes in {}", path.display());
+    // The time of a change has steps: one that came in the same step would not show.
+    std::thread::sleep(std::time::Duration::from_millis(12));
+    let state = state(&path);
+    (path, state)
+}
+
+fn changed(_: &Place, (path, before): &mut (PathBuf, State), _: &Report) -> bool {
+    state(path) != *before
+}
+
+fn holds(attacks: &[(&str, &[&str])]) {
+    for (call, ways) in attacks {
+        for way in *ways {
+            if cfg!(not(target_arch = "x86_64"))
+                && ["chmod", "chown", "lchown", "utime", "utimes", "futimesat"].contains(call)
+            {
+                continue;
+            }
+            Boundary::new("metadata.py", &[call, way, "{outside}/file"])
+                .check(|place| file(place, &place.outside.join("file")), changed);
+        }
+    }
+}
+
+#[test]
+fn modes_outside_stay() {
+    holds(&[
+        ("chmod", &["path", "link", "root", "cwd", "look", "reading", "linkcwd"]),
+        ("fchmod", &["reading"]),
+        ("fchmodat", &["path", "folder"]),
+        ("fchmodat2", &["path", "folder"]),
+        ("fchmodat2-empty", &["reading", "look"]),
+    ]);
+}
+
+#[test]
+fn owners_outside_stay() {
+    holds(&[
+        ("chown", &["path", "link"]),
+        ("lchown", &["path"]),
+        ("fchown", &["reading"]),
+        ("fchownat", &["path", "folder"]),
+        ("fchownat-empty", &["look"]),
+    ]);
+}
+
+#[test]
+fn times_outside_stay() {
+    holds(&[
+        ("utime", &["path"]),
+        ("utimes", &["path"]),
+        ("futimesat", &["path"]),
+        ("utimensat", &["path", "link", "folder"]),
+        ("utimensat-now", &["path"]),
+        ("futimens", &["reading"]),
+    ]);
+}
+
+#[test]
+fn attributes_outside_stay() {
+    holds(&[
+        ("setxattr", &["path", "reading"]),
+        ("lsetxattr", &["path"]),
+        ("fsetxattr", &["reading"]),
+        ("removexattr", &["path"]),
+        ("lremovexattr", &["path"]),
+        ("fremovexattr", &["reading"]),
+    ]);
+    if Boundary::is_known("metadata.py", &["setxattrat", "path", "{outside}/file"]) {
+        holds(&[("setxattrat", &["path"]), ("removexattrat", &["path", "folder"])]);
+    }
+}
+
+#[test]
+fn flags_outside_stay() {
+    holds(&[("setflags", &["reading"]), ("fssetxattr", &["reading"])]);
+    if Boundary::is_known("metadata.py", &["file_setattr", "path", "{outside}/file"]) {
+        holds(&[("file_setattr", &["path"])]);
+    }
+}
+
+/// Not granted and not hidden: the rest of the machine.
+#[test]
+fn modes_in_places_that_are_not_granted_stay() {
+    let setup = |place: &Place| file(place, &place.base.join("elsewhere"));
+    for (call, way) in [("chmod", "path"), ("utimensat", "path"), ("setxattr", "path"), ("chmod", "link")] {
+        Boundary::new("metadata.py", &[call, way, "{base}/elsewhere"]).check(setup, changed);
+    }
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let is_reachable = target.ancestors().all(|level| std::fs::metadata(level).unwrap().mode() & 0o001 != 0);
+    if !is_reachable {
+        return super::skip("a place that is neither granted nor hidden", "cargo's folder cannot be reached");
+    }
+    let name = format!("{}/guard-elsewhere-{}", target.display(), std::process::id());
+    let own = |place: &Place| PathBuf::from(format!("{name}-{}", place.base.file_name().unwrap().display()));
+    let setup = |place: &Place| {
+        let target = file(place, &own(place));
+        std::os::unix::fs::symlink(&target.0, place.outside.join("there")).unwrap();
+        target
+    };
+    Boundary::new("metadata.py", &["chmod", "path", "{outside}/there"]).check(
+        setup,
+        |place, target, report| {
+            let changed = changed(place, target, report);
+            std::fs::remove_file(&target.0).unwrap();
+            changed
+        },
+    );
+}
+
+/// Standard input is the one descriptor that comes from outside: its file, too, keeps its mode, and as a folder it is no
+/// way to what lies in it.
+#[test]
+fn the_file_behind_standard_input_stays() {
+    let Some(python) = python() else { return };
+    // The probe's interpreter wants no folder there: it gets it as another descriptor.
+    let moved =
+        "probe=$1; call=$2; way=$3; path=$4; exec PYTHON \"$probe\" $call $way \"$path\" 5<&0 </dev/null";
+    let moved = moved.replace("PYTHON", python);
+    let attacks = [
+        ("fchmod", "file", "file", "five"),
+        ("fsetxattr", "file", "file", "five"),
+        ("futimens", "file", "file", "five"),
+        ("chmod", "file", "file", "five"),
+        ("fchmod", "", "", "five"),
+        ("fchmodat", "", "file", "five"),
+        ("utimensat", "", "../home/file", "five"),
+    ];
+    for (call, input, path, way) in attacks {
+        let run = |mut command: Command, place: &Place| {
+            let input = std::fs::File::open(place.home.join(input)).unwrap();
+            command
+                .args(["/bin/sh", "-c", &moved, "sh"])
+                .arg(tools().join("metadata.py"))
+                .args([call, way, path]);
+            Report::of(&command.stdin(Stdio::from(input)).output().unwrap())
+        };
+        let setup = |place: &Place| {
+            let target = file(place, &place.home.join("file"));
+            if path.is_empty() { (place.home.clone(), state(&place.home)) } else { target }
+        };
+        for user in User::available() {
+            let place = Place::new(user);
+            let mut target = setup(&place);
+            let report = run(place.command("/usr/bin/env"), &place);
+            assert!(changed(&place, &mut target, &report), "bare {call} {path}: {report:?}");
+        }
+        for configuration in configurations() {
+            let place = Place::new(configuration.user);
+            let mut target = setup(&place);
+            let report = run(place.guard(configuration, &[]), &place);
+            assert!(!changed(&place, &mut target, &report), "{configuration:?} {call} {path}: {report:?}");
+            assert!(report.errno().is_some(), "{configuration:?} {call} {path}: {report:?}");
+        }
+    }
+}
+
+/// In its own folders the run changes what it likes: nothing here holds because nothing works.
+#[test]
+fn metadata_inside_can_be_changed() {
+    let Some(python) = python() else { return };
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let (own, _) = file(&place, &place.work.join("file"));
+        let calls: [(&str, &str); 8] = [
+            ("chmod", "path"),
+            ("fchmod", "reading"),
+            ("fchmodat2", "folder"),
+            ("chown", "path"),
+            ("utimensat", "path"),
+            ("futimens", "reading"),
+            ("setxattr", "link"),
+            ("fremovexattr", "reading"),
+        ];
+        for (call, way) in calls {
+            let place = &place;
+            let before = state(&own);
+            std::thread::sleep(std::time::Duration::from_millis(12));
+            let mut command = place.guard(configuration, &[]);
+            command.arg(python).arg(tools().join("metadata.py")).args([call, way]).arg(&own);
+            let report = Report::of(&command.output().unwrap());
+            assert!(report.succeeded(), "{configuration:?} {call} {way}: {report:?}");
+            assert_ne!(state(&own), before, "{configuration:?} {call} {way}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Processes outside, of the same user: no signal reaches them, nobody looks into them, nobody changes how they run. The
+//! supervisor and the first process of the run are such processes, too.
+
+use std::process::Stdio;
+
+use super::{Boundary, Place, Report, User, Victim, configurations, python, tools};
+
+fn was_signalled(victim: &mut Victim) -> bool {
+    match victim.tell() {
+        None => true,
+        Some(told) => !told["signals"].as_array().unwrap().is_empty(),
+    }
+}
+
+#[test]
+fn no_signal_reaches_a_process_outside() {
+    let (user, kill, stop) = ("10", "9", "19");
+    let attacks: [&[&str]; 10] = [
+        &["kill", "{pid}", user],
+        &["kill", "{pid}", kill],
+        &["kill", "{pid}", stop],
+        &["tkill", "{pid}", user],
+        &["tgkill", "{pid}", user],
+        &["tgkill", "{pid}", kill],
+        &["pidfd", "{pid}", user],
+        &["queue", "{pid}", user],
+        &["owner", "{pid}", "F_SETOWN"],
+        &["owner", "{pid}", "F_SETOWN_EX"],
+    ];
+    for attack in attacks {
+        Boundary::new("processes.py", attack).check_victim(|_, victim, _| was_signalled(victim));
+    }
+}
+
+#[test]
+fn nobody_looks_into_a_process_outside() {
+    let secret = "the victim's secret";
+    let attacks: [&[&str]; 4] = [
+        &["read-memory", "{pid}", "{address}"],
+        &["vm-read", "{pid}", "{address}"],
+        &["read", "{pid}", "environ"],
+        &["read", "{pid}", "maps"],
+    ];
+    for attack in attacks {
+        let maps = attack.contains(&"maps");
+        Boundary::new("processes.py", attack)
+            .check_victim(|_, _, report| report.output.contains(if maps { "[stack]" } else { secret }));
+    }
+    for attack in [&["list-descriptors", "{pid}"], &["executable", "{pid}"], &["take-descriptor", "{pid}"]] {
+        Boundary::new("processes.py", attack).check_victim(|_, _, report| report.succeeded());
+    }
+    for attack in [&["write-memory", "{pid}", "{address}"], &["vm-write", "{pid}", "{address}"]] {
+        Boundary::new("processes.py", attack)
+            .check_victim(|_, victim, _| victim.tell().is_none_or(|told| told["secret"] != secret));
+    }
+    // PTRACE_ATTACH, PTRACE_SEIZE
+    for request in ["16", "0x4206"] {
+        Boundary::new("processes.py", &["trace", "{pid}", request])
+            .check_victim(|_, _, report| report.succeeded());
+    }
+}
+
+#[test]
+fn limits_and_priorities_outside_stay() {
+    for (attack, fact) in [
+        ("limit", "files"),
+        ("priority", "nice"),
+        ("affinity", "affinity"),
+        ("scheduler", "scheduler"),
+        ("attributes", "scheduler"),
+        ("io-priority", "ioprio"),
+    ] {
+        if attack == "affinity" && std::thread::available_parallelism().is_ok_and(|count| count.get() == 1) {
+            super::skip("the affinity of other processes", "there is only one processor");
+            continue;
+        }
+        check_fact(&Boundary::new("processes.py", &[attack, "{pid}"]), fact);
+    }
+    if super::own_id() != 0 {
+        return super::skip("priorities of everything of a user", "only root can be another one");
+    }
+    let everything: [(&[&str], &str); 3] = [
+        (&["priority-user", "0"], "nice"),
+        (&["priority-user", "{uid}"], "nice"),
+        // The kernel takes 0 for root here, not for the caller.
+        (&["io-priority-user", "{uid}"], "ioprio"),
+    ];
+    for (attack, fact) in everything {
+        check_fact(&Boundary::new("processes.py", attack).only(User::Ordinary).alone(), fact);
+    }
+}
+
+fn check_fact(boundary: &Boundary, fact: &str) {
+    // What a fresh one says is what an untouched one says.
+    let place = Place::new(User::Ordinary);
+    let usual = Victim::new(&place).tell().unwrap()[fact].clone();
+    boundary.check_victim(|_, victim, _| victim.tell().is_none_or(|told| told[fact] != usual));
+}
+
+/// Against guard itself: the run goes on, the result is right, and nothing of guard's memory was seen.
+#[test]
+fn the_supervisor_cannot_be_touched() {
+    let Some(python) = python() else { return };
+    let attacks: [&[&str]; 14] = [
+        &["kill", "@pid", "9"],
+        &["kill", "@pid", "19"],
+        &["kill", "@pid", "15"],
+        &["tgkill", "@pid", "9"],
+        &["pidfd", "@pid", "9"],
+        &["owner", "@pid", "F_SETOWN"],
+        &["read", "@pid", "environ"],
+        &["read", "@pid", "maps"],
+        &["read-memory", "@pid", "4198400"],
+        &["list-descriptors", "@pid"],
+        &["trace", "@pid", "16"],
+        &["limit", "@pid"],
+        &["priority", "@pid"],
+        &["take-descriptor", "@pid"],
+    ];
+    for attack in attacks {
+        for configuration in configurations() {
+            let place = Place::new(configuration.user);
+            let mut command = place.guard(configuration, &["--json"]);
+            command.args([python, "-B"]).arg(tools().join("processes.py")).args(attack);
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let pid = child.id();
+            let nice = || nice_of(pid);
+            let before = nice();
+            std::fs::write(place.work.join("pid.new"), pid.to_string()).unwrap();
+            std::fs::rename(place.work.join("pid.new"), place.work.join("pid")).unwrap();
+            let (finished, after) = finish(child, nice);
+            let result: serde_json::Value = serde_json::from_slice(&finished.stdout)
+                .unwrap_or_else(|_| panic!("{configuration:?} {attack:?}: no result: {finished:?}"));
+            assert_eq!(result["exit_code"], 0, "{configuration:?} {attack:?}: {result}");
+            let said = result["result"].as_str().unwrap_or_default();
+            let report: serde_json::Value = serde_json::from_str(said.trim())
+                .unwrap_or_else(|_| panic!("{configuration:?} {attack:?}: no report in {result}"));
+            if attack[0] != "owner" {
+                assert_ne!(report["errno"], 0, "{configuration:?} {attack:?}: {report}");
+            }
+            assert!(
+                after.is_none_or(|after| Some(after) == before),
+                "{configuration:?} {attack:?}: its priority"
+            );
+        }
+    }
+}
+
+fn nice_of(pid: u32) -> Option<i64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()
+}
+
+/// Waits for the end, but not for ever: a stopped supervisor would never come to it.
+fn finish(
+    mut child: std::process::Child,
+    watch: impl Fn() -> Option<i64>,
+) -> (std::process::Output, Option<i64>) {
+    let mut last = None;
+    let ended = super::eventually(
+        || {
+            last = watch().or(last);
+            child.try_wait().unwrap().is_some()
+        },
+        std::time::Duration::from_secs(20),
+    );
+    if !ended {
+        let _ = child.kill();
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(ended, "guard did not come to its end: {output:?}");
+    (output, last)
+}
+
+/// The process between guard and the run: without it nothing would end what was started.
+#[test]
+fn the_first_process_cannot_be_touched() {
+    let Some(python) = python() else { return };
+    for attack in [
+        &["kill-above", "1", "9"][..],
+        &["kill-above", "1", "19"],
+        &["kill-above", "2", "9"],
+        &["limit-above", "1"],
+        &["scheduler-above", "1"],
+        &["limit-above", "2"],
+    ] {
+        for configuration in configurations() {
+            let place = Place::new(configuration.user);
+            let mut command = place.guard(configuration, &[]);
+            command.args([python, "-B"]).arg(tools().join("processes.py")).args(attack);
+            let report = Report::of(&command.output().unwrap());
+            // Signals to process 1 of a namespace vanish without an error, and a limit that ends it ends the whole run with
+            // it: that the run came to its end is what counts.
+            let vanishes = configuration.namespaces;
+            assert!(report.status.success(), "{configuration:?} {attack:?}: {report:?}");
+            assert!(report.errno().is_some(), "{configuration:?} {attack:?}: {report:?}");
+            assert!(vanishes || !report.succeeded(), "{configuration:?} {attack:?}: {report:?}");
+        }
+    }
+}
+
+/// Shared memory and queues of the user's other programs.
+#[test]
+fn shared_memory_and_queues_outside_are_not_reached() {
+    let secret = "the victim's secret";
+    Boundary::new("kernel.py", &["shm-read", "{shm}"])
+        .check_victim(|_, _, report| report.output.contains(secret));
+    Boundary::new("kernel.py", &["shm-write", "{shm}"]).check_victim(|_, victim, _| {
+        victim.tell().is_none_or(|told| !told["memory"].as_str().unwrap().starts_with(secret))
+    });
+    Boundary::new("kernel.py", &["queue-receive", "{queue}"])
+        .check_queue(|_, victim, _| victim.tell().is_none_or(|told| told["queued"] != 1));
+}

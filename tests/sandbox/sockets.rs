@@ -1,0 +1,185 @@
+//! Sockets: nothing outside is reached, and nothing inside can be reached from outside.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::{Boundary, Place, Report, User, Victim, configurations, python, tools};
+
+fn was_contacted(victim: &mut Victim) -> bool {
+    // What was sent is on its way for a moment.
+    std::thread::sleep(Duration::from_millis(20));
+    victim.tell().is_none_or(|told| !told["contacts"].as_array().unwrap().is_empty())
+}
+
+fn holds(attacks: &[&[&str]]) {
+    for attack in attacks {
+        Boundary::new("sockets.py", attack).check_victim(|_, victim, _| was_contacted(victim));
+    }
+}
+
+#[test]
+fn unix_sockets_outside_are_not_reached() {
+    holds(&[
+        &["unix", "{stream}"],
+        &["unix-root", "{stream}"],
+        &["unix-behind-link", "{stream}"],
+        &["unix-relative", "{stream}"],
+        &["unix-linked", "{stream}"],
+        &["unix-seqpacket", "{seqpacket}"],
+        &["abstract", "{abstract}"],
+    ]);
+}
+
+#[test]
+fn unix_datagrams_do_not_go_outside() {
+    holds(&[
+        &["unix-datagram", "{datagram}"],
+        &["unix-raw", "{datagram}"],
+        &["unix-datagram-pair", "{datagram}"],
+        &["unix-raw-pair", "{datagram}"],
+        &["abstract-datagram", "{abstract}"],
+        &["abstract-raw-pair", "{abstract}"],
+    ]);
+}
+
+/// `/tmp` means two folders where the run has its own: a link to it must not lead the supervisor to the machine's.
+#[test]
+fn a_socket_in_the_machines_tmp_is_not_reached_through_a_link() {
+    for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
+        let setup = |place: &Place| {
+            let name = place.base.file_name().unwrap().to_str().unwrap();
+            let path = PathBuf::from(format!("{folder}/guard-door-{}-{name}", std::process::id()));
+            let server = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            super::set_mode(&path, 0o777);
+            server.set_nonblocking(true).unwrap();
+            std::os::unix::fs::symlink(&path, place.base.join("door")).unwrap();
+            std::fs::write(place.outside.join("door-name"), path.to_str().unwrap()).unwrap();
+            (server, path)
+        };
+        let Some(python) = python() else { return };
+        let run = |place: &Place, mut command: std::process::Command, path: &PathBuf| {
+            command.arg(python).arg(tools().join("sockets.py")).arg("unix-behind-link").arg(path);
+            let _ = place;
+            Report::of(&command.output().unwrap())
+        };
+        for user in User::available() {
+            let place = Place::new(user);
+            let (server, path) = setup(&place);
+            let report = run(&place, place.command("/usr/bin/env"), &path);
+            assert!(server.accept().is_ok(), "bare {folder}: {report:?}");
+            std::fs::remove_file(path).unwrap();
+        }
+        for configuration in configurations() {
+            let place = Place::new(configuration.user);
+            let (server, path) = setup(&place);
+            let report = run(&place, place.guard(configuration, &[]), &path);
+            let reached = server.accept().is_ok();
+            std::fs::remove_file(path).unwrap();
+            assert!(!reached, "{configuration:?} {folder}: {report:?}");
+            assert!(report.errno().is_some_and(|errno| errno != 0), "{configuration:?} {folder}: {report:?}");
+        }
+    }
+}
+
+#[test]
+fn tcp_outside_is_not_reached() {
+    holds(&[
+        &["tcp", "{tcp}"],
+        &["tcp-named", "{tcp}"],
+        &["tcp-any", "{tcp}"],
+        &["tcp-nonblocking", "{tcp}"],
+        &["tcp6-mapped", "{tcp}"],
+        &["fast", "sendto", "{tcp}"],
+        &["fast", "sendmsg", "{tcp}"],
+        &["fast", "sendmmsg", "{tcp}"],
+        &["fast-connect", "{tcp}"],
+    ]);
+    if std::net::TcpListener::bind("[::1]:0").is_ok() {
+        holds(&[&["tcp6", "{tcp6}"]]);
+    } else {
+        super::skip("TCP over IPv6", "there is no ::1 here");
+    }
+}
+
+#[test]
+fn other_protocols_do_not_go_outside() {
+    holds(&[&["udp", "{udp}"], &["udp6-mapped", "{udp}"]]);
+    let place = Place::new(User::Ordinary);
+    if python().is_some() && Victim::new(&place).fact("mptcp") != "0" {
+        holds(&[&["mptcp", "{mptcp}"]]);
+    } else {
+        super::skip("MPTCP", "this kernel does not have it");
+    }
+}
+
+/// Kinds of sockets that cannot even be made. Whoever may make them without guard differs.
+#[test]
+fn sockets_of_other_kinds_cannot_be_made() {
+    let refused = [libc::EPERM, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::ESOCKTNOSUPPORT];
+    let made = |_: &Place, (): &mut (), report: &Report| report.succeeded();
+    let kinds: [(&str, [i32; 3], Option<User>); 12] = [
+        ("raw", [2, 3, 1], Some(User::Root)),
+        ("raw IPv6", [10, 3, 58], Some(User::Root)),
+        ("packet", [17, 3, 0x0300], Some(User::Root)),
+        ("kernel events", [16, 3, 15], None),
+        ("audit", [16, 3, 9], None),
+        ("netfilter", [16, 3, 12], None),
+        ("generic netlink", [16, 3, 16], None),
+        ("vsock", [40, 1, 0], None),
+        ("SCTP", [2, 1, 132], None),
+        ("UDP-Lite", [2, 2, 136], None),
+        ("crypto", [38, 5, 0], None),
+        ("ping", [2, 2, 1], Some(User::Root)),
+    ];
+    for (name, numbers, bare) in kinds {
+        let words = numbers.map(|number| number.to_string());
+        let arguments = ["make", &words[0], &words[1], &words[2]];
+        let boundary = Boundary::new("sockets.py", &arguments).refused_with(&refused);
+        let boundary = match bare {
+            Some(user) => boundary.bare_only(user),
+            None => boundary,
+        };
+        // What the kernel does not have needs no refusal, and proves none.
+        let boundary = if super::can_be_made(&arguments) {
+            boundary
+        } else {
+            boundary.no_bare(&format!("this kernel has no {name} sockets"))
+        };
+        boundary.check(|_| (), made);
+    }
+}
+
+/// Somebody outside tries to connect to what the run listens on.
+#[test]
+fn nothing_inside_can_be_reached_from_outside() {
+    let Some(python) = python() else { return };
+    for attack in ["serve", "serve-any", "serve-unbound"] {
+        let run = |mut command: std::process::Command, place: &Place| {
+            command.arg(python).arg(tools().join("sockets.py")).arg(attack).arg(place.work.join("port"));
+            let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut reached = false;
+            super::eventually(
+                || {
+                    let port = std::fs::read_to_string(place.work.join("port")).unwrap_or_default();
+                    let port = port.parse::<u16>().unwrap_or(0);
+                    reached = port != 0 && std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+                    reached || child.try_wait().unwrap().is_some()
+                },
+                Duration::from_secs(10),
+            );
+            (reached, Report::of(&child.wait_with_output().unwrap()))
+        };
+        for user in User::available() {
+            let place = Place::new(user);
+            let (reached, report) = run(place.command("/usr/bin/env"), &place);
+            assert!(reached, "bare {attack}: {report:?}");
+        }
+        for configuration in configurations() {
+            let place = Place::new(configuration.user);
+            let (reached, report) = run(place.guard(configuration, &[]), &place);
+            assert!(!reached, "{configuration:?} {attack}: {report:?}");
+            assert!(report.errno().is_some_and(|errno| errno != 0), "{configuration:?} {attack}: {report:?}");
+        }
+    }
+}
