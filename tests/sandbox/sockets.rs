@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use super::{Boundary, Place, Report, User, Victim, configurations, python, tools};
 
-fn was_contacted(victim: &mut Victim) -> bool {
-    // What was sent is on its way for a moment.
-    std::thread::sleep(Duration::from_millis(20));
-    victim.tell().is_none_or(|told| !told["contacts"].as_array().unwrap().is_empty())
+fn was_contacted(victim: &mut Victim, report: &Report) -> bool {
+    // What was sent is on its way for a moment, longer where the call succeeded.
+    let patience = if report.succeeded() { 2000 } else { 20 };
+    let mut told = || victim.tell().is_none_or(|told| !told["contacts"].as_array().unwrap().is_empty());
+    super::eventually(&mut told, Duration::from_millis(patience))
 }
 
 fn holds(attacks: &[&[&str]]) {
     for attack in attacks {
-        Boundary::new("sockets.py", attack).check_victim(|_, victim, _| was_contacted(victim));
+        Boundary::new("sockets.py", attack).check_victim(|_, victim, report| was_contacted(victim, report));
     }
 }
 
