@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::args;
 use super::exit::Exit;
 use super::{Failure, note};
-use crate::launch::{self, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams};
+use crate::launch::{self, Early, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams};
 use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
 use crate::policy::{Folders, Policy, Severity};
 use crate::transcript::{Line, Observer, state_folder};
@@ -18,6 +18,7 @@ use crate::transcript::{Line, Observer, state_folder};
 /// Runs the command, or shows what would be run.
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     let form = Form::of(arguments);
+    let early = Early::begin(arguments.namespaces == Some(args::NamespaceChoice::Off));
     let policy = crate::decide::load(&arguments.policy, &Folders::from_environment(), false)?;
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
@@ -31,7 +32,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         return show_plan(&plan, form, out);
     }
     let streams = streams(form)?;
-    match launch::run(plan.clone(), request.policy, streams, observer(form)) {
+    match launch::run(plan.clone(), request.policy, streams, observer(form), early) {
         Ok(finished) => report(&finished, form, arguments.quiet, out),
         Err(failure) => failed(&plan, &failure, form, out),
     }

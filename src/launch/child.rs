@@ -33,10 +33,8 @@ pub(super) mod message {
 
 /// What the child needs besides the plan, made before the fork.
 pub(super) struct Equipment {
-    /// Compiled deny lists.
-    pub(super) filters: Vec<seccompiler::BpfProgram>,
-    /// The program that notifies.
-    pub(super) notify: Vec<libc::sock_filter>,
+    /// Compiled system call filters.
+    pub(super) filters: sandbox::Filters,
     /// Standard input, output and error.
     pub(super) stdio: [OwnedFd; 3],
     /// Where the canary tries to connect.
@@ -90,10 +88,10 @@ fn restrict(
     // The supervisor's own memory image had this off; what runs from here on may be looked at by the supervisor.
     step("dumpable", process::set_dumpable(true))?;
     step("Landlock", sandbox::restrict(&plan.grants))?;
-    for filter in &equipment.filters {
+    for filter in &equipment.filters.checks {
         step("seccomp", seccompiler::apply_filter(filter))?;
     }
-    let listener = step("seccomp notification", seccomp::install_listener(&equipment.notify))?;
+    let listener = step("seccomp notification", seccomp::install_listener(&equipment.filters.calls))?;
     step(
         "hand over the listener",
         socket::send_with(setup.as_fd(), &[message::LISTENER], listener.as_raw_fd()),

@@ -12,6 +12,7 @@ mod bounds;
 mod child;
 pub mod demo;
 mod descendants;
+mod early;
 mod group;
 mod init;
 pub mod installation;
@@ -25,5 +26,6 @@ mod terminal;
 pub mod toolchain;
 mod watch;
 
+pub use early::Early;
 pub use parent::{Failure, Finished, Streams, run};
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};

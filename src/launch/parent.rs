@@ -12,6 +12,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use super::child::Equipment;
+use super::early::Early;
 use super::group::{Group, threads_on_machine};
 use super::init::{self, Setting as InitSetting};
 use super::plan::LaunchPlan;
@@ -20,7 +21,7 @@ use crate::outcome::RunResult;
 use crate::policy::{Namespaces, Policy};
 use crate::sandbox::{self, Need};
 use crate::sys::process::{self, Ended};
-use crate::sys::{seccomp, socket};
+use crate::sys::socket;
 use crate::transcript::{Observer, Stream};
 
 /// What the run's standard streams are connected to.
@@ -76,12 +77,13 @@ pub struct Finished {
     pub ended: Option<Ended>,
 }
 
-/// Runs a plan to its end. Must be called while this process has one thread.
+/// Runs a plan to its end. Must be called while this process has one thread, but for the one that makes the filters.
 pub fn run(
     plan: LaunchPlan,
     policy: Policy,
     streams: Streams,
     observer: Option<Observer>,
+    mut early: Early,
 ) -> Result<Finished, Failure> {
     check_kernel(&plan, &policy)?;
     block_signals().map_err(machine("block signals"))?;
@@ -90,7 +92,7 @@ pub fn run(
     prepare::prepare(&plan).map_err(machine("prepare the run's folders"))?;
     let cleaner = Cleaner { plan: plan.clone() };
     let group = Group::make(&plan);
-    let started = begin(plan, &policy, &streams, &group);
+    let started = begin(plan, &policy, &streams, &group, &mut early);
     let finished = started.and_then(|started| watch::oversee(started, policy, streams, observer, &group));
     group.remove();
     drop(cleaner);
@@ -151,11 +153,17 @@ pub(super) struct Started {
 }
 
 /// Starts the first process, with namespaces where they are wanted and can be had.
-fn begin(plan: LaunchPlan, policy: &Policy, streams: &Streams, group: &Group) -> Result<Started, Failure> {
+fn begin(
+    plan: LaunchPlan,
+    policy: &Policy,
+    streams: &Streams,
+    group: &Group,
+    early: &mut Early,
+) -> Result<Started, Failure> {
     let wanted = plan.namespaces;
     let mut notes = Vec::new();
     if wanted != Namespaces::Off {
-        match begin_with(plan.clone(), streams, group, true) {
+        match begin_with(plan.clone(), streams, group, true, early) {
             Ok(started) => return Ok(started),
             Err(problem) if wanted == Namespaces::Require => {
                 let needs = vec![Need {
@@ -169,7 +177,7 @@ fn begin(plan: LaunchPlan, policy: &Policy, streams: &Streams, group: &Group) ->
                 notes.push(problem);
                 let mut linked = plan.clone();
                 linked.view.layers.clear();
-                match begin_with(linked, streams, group, true) {
+                match begin_with(linked, streams, group, true, early) {
                     Ok(mut started) => {
                         started.notes.extend(notes);
                         return Ok(started);
@@ -197,13 +205,19 @@ fn begin(plan: LaunchPlan, policy: &Policy, streams: &Streams, group: &Group) ->
         }];
         return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
     }
-    let mut started = begin_with(plan, streams, group, false)
+    let mut started = begin_with(plan, streams, group, false, early)
         .map_err(|problem| Failure::Machine { step: "start the run", problem })?;
     started.notes.extend(notes);
     Ok(started)
 }
 
-fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool) -> Result<Started, String> {
+fn begin_with(
+    plan: LaunchPlan,
+    streams: &Streams,
+    group: &Group,
+    has_view: bool,
+    early: &mut Early,
+) -> Result<Started, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut plan = plan.settle(has_view);
     if has_view {
@@ -218,9 +232,7 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
     }
     let (flags, user) = if has_view { sandbox::namespace_flags() } else { (0, None) };
     plan.view.user = user;
-    let filters = sandbox::read(sandbox::LIST).and_then(|list| sandbox::compile(&list, !has_view));
-    let filters = filters.map_err(|error| text(&error))?;
-    let notify = seccomp::notify_program(&sandbox::notified(!has_view));
+    let filters = early.take(!has_view).map_err(|error| text(&error))?;
     let canary = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| text(&error))?;
     let canary_port = canary.local_addr().map_err(|error| text(&error))?.port();
     let Connected { stdio, pipes, feeder } = connect_streams(streams).map_err(|error| text(&error))?;
@@ -238,7 +250,7 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
             process::exit_now(125);
         }
         drop((control, setup, pipes, feeder));
-        let equipment = Equipment { filters, notify, stdio, canary_port, has_view };
+        let equipment = Equipment { filters, stdio, canary_port, has_view };
         let setting = InitSetting { view: has_view.then_some(&plan.view), terminal: streams.is_terminal };
         init::live(&plan, equipment, &setting, &their_control, &their_setup);
     }

@@ -1,7 +1,7 @@
 //! `policies/syscalls.toml` → seccomp programs.
 //!
-//! Enters: the list of refused system calls, which is data that people review. Leaves: one compiled program for each
-//! errno, and the list of calls the supervisor is asked about. A list that cannot be read is an error, never a filter
+//! Enters: the list of refused system calls, which is data that people review. Leaves: one program for the calls that are
+//! refused or notified whatever their arguments, and one for each errno of those whose arguments are looked at. A list that cannot be read is an error, never a filter
 //! that misses something.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::SandboxError;
 use crate::sys::calls;
-use crate::sys::seccomp::Notified;
+use crate::sys::seccomp::{self, Treatment};
 
 /// The list, as it stands in `policies/`.
 pub const LIST: &str = include_str!("../../policies/syscalls.toml");
@@ -54,9 +54,18 @@ pub fn read(text: &str) -> Result<Vec<Entry>, SandboxError> {
     Ok(file.deny)
 }
 
+/// The programs of a run.
+pub struct Filters {
+    /// Checks of arguments, one program for each errno.
+    pub checks: Vec<BpfProgram>,
+    /// Whole calls: refused, or notified.
+    pub calls: Vec<libc::sock_filter>,
+}
+
 /// The programs for a list: `shared` when the run shares its namespaces with the machine.
-pub fn compile(entries: &[Entry], shared: bool) -> Result<Vec<BpfProgram>, SandboxError> {
+pub fn compile(entries: &[Entry], shared: bool) -> Result<Filters, SandboxError> {
     let mut by_errno: BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
+    let mut whole = notified(shared);
     for entry in entries {
         match entry.only.as_deref() {
             None => {}
@@ -64,7 +73,8 @@ pub fn compile(entries: &[Entry], shared: bool) -> Result<Vec<BpfProgram>, Sandb
             Some("shared") => continue,
             Some(other) => return Err(SandboxError::Filter(format!("unknown `only = \"{other}\"`"))),
         }
-        let rules = by_errno.entry(errno(&entry.errno)?).or_default();
+        let errno = errno(&entry.errno)?;
+        let rules = alternatives(&entry.when)?;
         for name in &entry.calls {
             let Some(number) = calls::number(name) else {
                 if calls::is_known(name) {
@@ -72,11 +82,18 @@ pub fn compile(entries: &[Entry], shared: bool) -> Result<Vec<BpfProgram>, Sandb
                 }
                 return Err(SandboxError::Filter(format!("unknown system call `{name}`")));
             };
-            let of_call = rules.entry(number).or_default();
-            of_call.extend(alternatives(&entry.when)?);
+            if !rules.is_empty() {
+                by_errno.entry(errno).or_default().entry(number).or_default().extend(rules.iter().cloned());
+            } else if whole.iter().any(|(known, _)| *known == number) {
+                return Err(SandboxError::Filter(format!("`{name}` is refused or notified twice")));
+            } else {
+                whole.push((number, Treatment::Errno(errno as i32)));
+            }
         }
     }
-    by_errno.into_iter().map(|(errno, rules)| program(errno, rules)).collect()
+    let checks =
+        by_errno.into_iter().map(|(errno, rules)| program(errno, rules)).collect::<Result<_, _>>()?;
+    Ok(Filters { checks, calls: seccomp::program(&whole) })
 }
 
 fn program(errno: u32, rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, SandboxError> {
@@ -197,13 +214,13 @@ pub const ON_PROCESSES: &[(&str, u8)] = &[
 ];
 
 /// The calls to be notified of: `shared` when the run shares its namespaces with the machine.
-pub fn notified(shared: bool) -> Vec<Notified> {
-    let always = |name: &&str| Some(Notified { number: calls::number(name)?, unless_zero: None });
-    let mut list: Vec<Notified> = STARTS_AND_SOCKETS.iter().filter_map(always).collect();
+fn notified(shared: bool) -> Vec<(i64, Treatment)> {
+    let always = |name: &&str| Some((calls::number(name)?, Treatment::Notify));
+    let mut list: Vec<(i64, Treatment)> = STARTS_AND_SOCKETS.iter().filter_map(always).collect();
     if shared {
         list.extend(METADATA.iter().filter_map(always));
         list.extend(ON_PROCESSES.iter().filter_map(|&(name, argument)| {
-            Some(Notified { number: calls::number(name)?, unless_zero: Some(argument) })
+            Some((calls::number(name)?, Treatment::NotifyUnlessZero(argument)))
         }));
     }
     list

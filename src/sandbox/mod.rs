@@ -9,7 +9,7 @@ mod mounts;
 mod probe;
 
 pub use files::{Grant, Rights, landlock_version, restrict, restrict_signals};
-pub use filter::{Entry, LIST, METADATA, ON_PROCESSES, compile, notified, read};
+pub use filter::{Entry, Filters, LIST, METADATA, ON_PROCESSES, compile, read};
 pub use mounts::{Layer, View, enter};
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
 

@@ -1,6 +1,7 @@
 //! The seccomp filter that asks the supervisor, and the supervisor's end of it.
 //!
-//! seccompiler compiles deny lists; it has no action for user notification, so that one small program is assembled here.
+//! seccompiler compiles the checks of arguments; it has no action for user notification and no flag for a listener, so the
+//! program that treats whole calls is assembled here.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,13 +16,15 @@ const ARCHITECTURE: u32 = 0xC000_00B7;
 /// Numbers from here on belong to x32.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// A call that is notified.
+/// What becomes of a call, whatever its arguments are (or nearly so).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Notified {
-    /// Its number.
-    pub number: i64,
-    /// Only when this argument's lower half is not zero.
-    pub unless_zero: Option<u8>,
+pub enum Treatment {
+    /// It fails with this errno.
+    Errno(i32),
+    /// The supervisor is asked.
+    Notify,
+    /// The supervisor is asked when this argument's lower half is not zero.
+    NotifyUnlessZero(u8),
 }
 
 fn statement(code: u32, k: u32) -> libc::sock_filter {
@@ -32,35 +35,66 @@ fn jump(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_JMP | code | libc::BPF_K) as u16, jt, jf, k }
 }
 
-/// The program: foreign architectures are killed, the calls in the list are notified, everything else passes.
-pub fn notify_program(calls: &[Notified]) -> Vec<libc::sock_filter> {
-    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    let ret = libc::BPF_RET | libc::BPF_K;
+const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+
+/// The program: foreign architectures are killed, the calls in the list are treated as it says, everything else passes.
+///
+/// It is a search tree: the kernel walks a program once for every call there is when it is installed, and for every call
+/// that is not plainly allowed when it is made; a list of a hundred comparisons would cost more than all the rest.
+pub fn program(calls: &[(i64, Treatment)]) -> Vec<libc::sock_filter> {
+    let mut calls = calls.to_vec();
+    calls.sort_by_key(|&(number, _)| number);
     let mut program = vec![
-        statement(load, 4),
+        statement(LOAD, 4),
         jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
-        statement(ret, libc::SECCOMP_RET_KILL_PROCESS),
-        statement(load, 0),
+        statement(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
+        statement(LOAD, 0),
         jump(libc::BPF_JGE, X32_BIT, 0, 1),
-        statement(ret, libc::SECCOMP_RET_KILL_PROCESS),
+        statement(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
     ];
-    for call in calls {
-        match call.unless_zero {
-            None => {
-                program.push(jump(libc::BPF_JEQ, call.number as u32, 0, 1));
-                program.push(statement(ret, libc::SECCOMP_RET_USER_NOTIF));
+    program.extend(branch(&calls));
+    program
+}
+
+/// Calls that are compared one after the other.
+const LEAF: usize = 4;
+
+fn branch(calls: &[(i64, Treatment)]) -> Vec<libc::sock_filter> {
+    if calls.len() > LEAF {
+        let (left, right) = calls.split_at(calls.len() / 2);
+        let (below, above) = (branch(left), branch(right));
+        if let (Ok(skip), Some((first, _))) = (u8::try_from(below.len()), right.first()) {
+            let mut block = vec![jump(libc::BPF_JGE, *first as u32, skip, 0)];
+            block.extend(below);
+            block.extend(above);
+            return block;
+        }
+        // Too far to jump: compared one after the other, which is as right.
+    }
+    let mut block = Vec::new();
+    for &(number, treatment) in calls {
+        let number = number as u32;
+        match treatment {
+            Treatment::Errno(errno) => {
+                block.push(jump(libc::BPF_JEQ, number, 0, 1));
+                block.push(statement(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32));
             }
-            Some(argument) => {
-                program.push(jump(libc::BPF_JEQ, call.number as u32, 0, 4));
-                program.push(statement(load, 16 + 8 * u32::from(argument)));
-                program.push(jump(libc::BPF_JEQ, 0, 0, 1));
-                program.push(statement(ret, libc::SECCOMP_RET_ALLOW));
-                program.push(statement(ret, libc::SECCOMP_RET_USER_NOTIF));
+            Treatment::Notify => {
+                block.push(jump(libc::BPF_JEQ, number, 0, 1));
+                block.push(statement(RETURN, libc::SECCOMP_RET_USER_NOTIF));
+            }
+            Treatment::NotifyUnlessZero(argument) => {
+                block.push(jump(libc::BPF_JEQ, number, 0, 4));
+                block.push(statement(LOAD, 16 + 8 * u32::from(argument)));
+                block.push(jump(libc::BPF_JEQ, 0, 0, 1));
+                block.push(statement(RETURN, libc::SECCOMP_RET_ALLOW));
+                block.push(statement(RETURN, libc::SECCOMP_RET_USER_NOTIF));
             }
         }
     }
-    program.push(statement(ret, libc::SECCOMP_RET_ALLOW));
-    program
+    block.push(statement(RETURN, libc::SECCOMP_RET_ALLOW));
+    block
 }
 
 /// Puts the program on this thread and gives back the end on which its notifications arrive.
