@@ -37,6 +37,8 @@ pub(super) struct Equipment {
     pub(super) filters: sandbox::Filters,
     /// Standard input, output and error.
     pub(super) stdio: [OwnedFd; 3],
+    /// Standard input is `/dev/null`, to be opened where the run's own mounts are.
+    pub(super) null_input: bool,
     /// Where the canary tries to connect.
     pub(super) canary_port: u16,
     /// The run has a view of its own.

@@ -67,6 +67,13 @@ pub(super) fn live(
     } else if let Err(error) = process::become_subreaper() {
         fail(&error.to_string());
     }
+    if equipment.null_input {
+        // On the machine's mount, the descriptor would let root change the device's mode.
+        match std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+            Ok(null) => equipment.stdio[0] = null.into(),
+            Err(error) => fail(&format!("/dev/null: {error}")),
+        }
+    }
     let own_terminal = match make_terminal(setting, &mut equipment) {
         Ok(ends) => ends,
         Err(error) => fail(&format!("a terminal: {error}")),

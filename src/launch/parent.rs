@@ -143,7 +143,7 @@ pub(super) struct Started {
     pub(super) setup: OwnedFd,
     /// (our end, the stream it carries).
     pub(super) pipes: Vec<(OwnedFd, Stream)>,
-    /// Where standard input is written to, when it is a file.
+    /// Where standard input is written to, when it has a name.
     pub(super) feeder: Option<OwnedFd>,
     pub(super) terminal: Option<OwnedFd>,
     pub(super) canary: std::net::TcpListener,
@@ -235,7 +235,8 @@ fn begin_with(
     let filters = early.take(!has_view).map_err(|error| text(&error))?;
     let canary = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| text(&error))?;
     let canary_port = canary.local_addr().map_err(|error| text(&error))?.port();
-    let Connected { stdio, pipes, feeder } = connect_streams(streams).map_err(|error| text(&error))?;
+    let Connected { stdio, pipes, feeder, null_input } =
+        connect_streams(streams).map_err(|error| text(&error))?;
     let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let (control, their_control) = pair().map_err(|error| text(&error))?;
     let (setup, their_setup) = pair().map_err(|error| text(&error))?;
@@ -250,7 +251,7 @@ fn begin_with(
             process::exit_now(125);
         }
         drop((control, setup, pipes, feeder));
-        let equipment = Equipment { filters, stdio, canary_port, has_view };
+        let equipment = Equipment { filters, stdio, null_input, canary_port, has_view };
         let setting = InitSetting { view: has_view.then_some(&plan.view), terminal: streams.is_terminal };
         init::live(&plan, equipment, &setting, &their_control, &their_setup);
     }
@@ -289,18 +290,30 @@ fn begin_with(
 struct Connected {
     stdio: [OwnedFd; 3],
     pipes: Vec<(OwnedFd, Stream)>,
-    /// Where standard input is written to, when it is a file.
+    /// Where standard input is written to, when it has a name.
     feeder: Option<OwnedFd>,
+    /// Standard input is `/dev/null`: the run opens its own.
+    null_input: bool,
 }
 
-fn is_file(fd: &OwnedFd) -> io::Result<bool> {
-    let kind = nix::sys::stat::fstat(fd)?.st_mode & libc::S_IFMT;
-    Ok(matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK))
+fn is_null(fd: &OwnedFd) -> io::Result<bool> {
+    let found = nix::sys::stat::fstat(fd)?;
+    let is_device = found.st_mode & libc::S_IFMT == libc::S_IFCHR;
+    Ok(is_device && found.st_rdev == nix::sys::stat::makedev(1, 3))
+}
+
+/// A pipe or a socket that no path leads to.
+fn is_nameless(fd: &OwnedFd) -> io::Result<bool> {
+    const PIPEFS: i64 = 0x5049_5045;
+    const SOCKFS: i64 = 0x534F_434B;
+    let kind = nix::sys::statfs::fstatfs(fd)?.filesystem_type().0 as i64;
+    Ok(kind == PIPEFS || kind == SOCKFS)
 }
 
 fn connect_streams(streams: &Streams) -> io::Result<Connected> {
     let mut pipes = Vec::new();
     let mut feeder = None;
+    let mut null_input = false;
     let mut output = |is_terminal: bool, stream: Stream| -> io::Result<OwnedFd> {
         // Replaced by the run's own terminal before the agent sees it.
         if is_terminal {
@@ -314,15 +327,18 @@ fn connect_streams(streams: &Streams) -> io::Result<Connected> {
     let stderr = output(streams.is_terminal[2], Stream::Stderr)?;
     let stdin = if streams.is_terminal[0] {
         null()?
-    } else if is_file(&streams.input)? {
-        // The descriptor of a file carries the right to change its metadata: the agent gets its bytes only.
+    } else if is_null(&streams.input)? {
+        null_input = true;
+        null()?
+    } else if is_nameless(&streams.input)? {
+        streams.input.try_clone()?
+    } else {
+        // The descriptor of something with a name carries the right to change its metadata: the agent gets its bytes only.
         let (theirs, ours) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
         feeder = Some(ours);
         theirs
-    } else {
-        streams.input.try_clone()?
     };
-    Ok(Connected { stdio: [stdin, stdout, stderr], pipes, feeder })
+    Ok(Connected { stdio: [stdin, stdout, stderr], pipes, feeder, null_input })
 }
 
 fn null() -> io::Result<OwnedFd> {
