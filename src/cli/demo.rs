@@ -88,6 +88,7 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
         shim: super::run::shim(),
         uid: nix::unistd::geteuid().as_raw(),
         options: Options { namespaces, ..Options::default() },
+        toolchains: None,
     })
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use super::args;
 use super::exit::Exit;
 use super::{Failure, note};
-use crate::launch::{self, Early, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams};
+use crate::launch::{
+    self, Early, EarlyToolchains, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams,
+};
 use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
 use crate::policy::{Folders, Policy, Severity};
 use crate::transcript::{Line, Observer, state_folder};
@@ -19,11 +21,17 @@ use crate::transcript::{Line, Observer, state_folder};
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     let form = Form::of(arguments);
     let early = Early::begin(arguments.namespaces == Some(args::NamespaceChoice::Off));
+    let toolchains = match (arguments.no_toolchains, home()) {
+        (false, Some(home)) => EarlyToolchains::begin(home, std::env::vars_os().collect()),
+        _ => None,
+    };
     let policy = crate::decide::load(&arguments.policy, &Folders::from_environment(), false)?;
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
-    let request = request(arguments, policy)?;
+    let mut request = request(arguments, policy)?;
+    let wanted = &request.policy.toolchains;
+    request.toolchains = toolchains.and_then(|early| early.take(&wanted.detect, wanted.caches));
     let plan = match launch::plan(&request, run_id()) {
         Ok(plan) => plan,
         Err(error) => return refused(&request, &error, form, out),
@@ -116,6 +124,7 @@ fn request(arguments: &args::Run, policy: Policy) -> Result<RunRequest, Failure>
             total_seconds: arguments.max_duration,
             no_verify: arguments.no_verify,
         },
+        toolchains: None,
     })
 }
 

@@ -1,7 +1,11 @@
-//! The system call filters, compiled while other things are read: they depend on nothing but the machine.
+//! What depends on nothing but the machine, done while the policy is read: the system call filters, and the toolchains.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::thread::JoinHandle;
 
+use super::toolchain::{self, Toolchain};
+use crate::policy::{Caches, TOOLCHAINS};
 use crate::sandbox::{self, Entry, Filters, SandboxError};
 
 /// Filters in the making. The thread that makes them has ended before the first process of a run is forked.
@@ -9,6 +13,24 @@ pub struct Early {
     thread: Option<JoinHandle<Result<(Vec<Entry>, Filters), SandboxError>>>,
     shared: bool,
     list: Vec<Entry>,
+}
+
+/// Toolchains being looked for, as most policies want them: all kinds, with shared caches.
+pub struct EarlyToolchains(JoinHandle<Vec<Toolchain>>);
+
+impl EarlyToolchains {
+    /// Begins to look.
+    pub fn begin(home: PathBuf, environment: Vec<(OsString, OsString)>) -> Option<Self> {
+        let work =
+            move || toolchain::detect(&home, &environment, &TOOLCHAINS.map(str::to_string), Caches::Shared);
+        std::thread::Builder::new().name("toolchains".to_string()).spawn(work).ok().map(Self)
+    }
+
+    /// What was found, if this is what a policy wants.
+    pub fn take(self, detect: &[String], caches: Caches) -> Option<Vec<Toolchain>> {
+        let found = self.0.join().ok()?;
+        (caches == Caches::Shared && TOOLCHAINS.iter().eq(detect.iter())).then_some(found)
+    }
 }
 
 impl Early {

@@ -40,6 +40,8 @@ pub struct RunRequest {
     pub uid: u32,
     /// What the caller adds to the policy.
     pub options: Options,
+    /// The toolchains, where somebody has looked for them already.
+    pub toolchains: Option<Vec<Toolchain>>,
 }
 
 /// What a caller adds to, or takes from, the policy for one run.
@@ -310,6 +312,9 @@ fn found_toolchains(request: &RunRequest) -> Vec<Toolchain> {
     let Some(home) = request.home.as_ref().filter(|_| !request.options.no_toolchains) else {
         return Vec::new();
     };
+    if let Some(found) = &request.toolchains {
+        return found.clone();
+    }
     let wanted = &request.policy.toolchains;
     toolchain::detect(home, &request.environment, &wanted.detect, wanted.caches)
 }

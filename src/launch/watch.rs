@@ -17,6 +17,7 @@ use super::descendants;
 use super::group::Group;
 use super::init;
 use super::parent::{Failure, Finished, Started, Streams, machine, own_signals};
+use super::prepare;
 use super::pump::{Pump, Tail};
 use super::terminal::{Keys, Raw, asker};
 use crate::command::Context;
@@ -594,7 +595,13 @@ impl Running {
             Some(error) => error.clone(),
         };
         self.recorder.record(transcript::FINISHED, &message, &result);
-        match self.writer.finish() {
+        // Nobody needs the run's own folders any more, and the disk is waited for anyway.
+        let (plan, writer) = (&self.started.plan, self.writer);
+        let finished = std::thread::scope(|scope| {
+            scope.spawn(|| prepare::clean(plan));
+            writer.finish()
+        });
+        match finished {
             Ok(head) => result.transcript.head = Some(head.hash),
             Err(error) => {
                 result.success = false;
