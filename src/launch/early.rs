@@ -8,9 +8,11 @@ use super::toolchain::{self, Toolchain};
 use crate::policy::{Caches, TOOLCHAINS};
 use crate::sandbox::{self, Entry, Filters, SandboxError};
 
+type Made = Result<(Vec<Entry>, Filters), SandboxError>;
+
 /// Filters in the making. The thread that makes them has ended before the first process of a run is forked.
 pub struct Early {
-    thread: Option<JoinHandle<Result<(Vec<Entry>, Filters), SandboxError>>>,
+    thread: Option<JoinHandle<Made>>,
     shared: bool,
     list: Vec<Entry>,
 }

@@ -55,6 +55,7 @@ pub fn read(text: &str) -> Result<Vec<Entry>, SandboxError> {
 }
 
 /// The programs of a run.
+#[derive(Clone)]
 pub struct Filters {
     /// Checks of arguments, one program for each errno.
     pub checks: Vec<BpfProgram>,
@@ -115,7 +116,7 @@ fn errno(name: &str) -> Result<u32, SandboxError> {
     } as u32)
 }
 
-/// The rules of an entry: its conditions joined, with `& MASK != VALUE` written out as every other value.
+/// The rules of an entry: its conditions joined, every choice of their values written out.
 fn alternatives(when: &[String]) -> Result<Vec<SeccompRule>, SandboxError> {
     let mut sets: Vec<Vec<SeccompCondition>> = vec![Vec::new()];
     for text in when {
@@ -136,30 +137,26 @@ fn alternatives(when: &[String]) -> Result<Vec<SeccompRule>, SandboxError> {
 fn conditions(text: &str) -> Result<Vec<SeccompCondition>, SandboxError> {
     let bad = || SandboxError::Filter(format!("cannot read the condition `{text}`"));
     let words: Vec<&str> = text.split_whitespace().collect();
-    let (argument, mask, operator, value) = match words.as_slice() {
-        [argument, operator, value] => (*argument, None, *operator, *value),
-        [argument, "&", mask, operator, value] => {
-            (*argument, Some(number(mask).ok_or_else(bad)?), *operator, *value)
+    let (argument, mask, operator, values) = match words.as_slice() {
+        [argument, "&", mask, operator, values @ ..] => {
+            (*argument, Some(number(mask).ok_or_else(bad)?), *operator, values)
         }
+        [argument, operator, values @ ..] => (*argument, None, *operator, values),
         _ => return Err(bad()),
     };
     let argument = argument.parse::<u8>().ok().filter(|&argument| argument < 6).ok_or_else(bad)?;
-    let value = number(value).ok_or_else(bad)?;
-    let operators = match (operator, mask) {
-        ("==", None) => vec![(SeccompCmpOp::Eq, value)],
-        ("!=", None) => vec![(SeccompCmpOp::Ne, value)],
-        ("==", Some(mask)) => vec![(SeccompCmpOp::MaskedEq(mask), value)],
-        // A mask of the lowest bits, so that all values can be written out.
-        ("!=", Some(mask @ (0x1 | 0x3 | 0x7 | 0xf))) => (0..=mask)
-            .filter(|&other| other != value)
-            .map(|other| (SeccompCmpOp::MaskedEq(mask), other))
-            .collect(),
+    let values = values.iter().map(|value| number(value)).collect::<Option<Vec<u64>>>().ok_or_else(bad)?;
+    let operator = match (operator, mask, values.as_slice()) {
+        (_, _, []) => return Err(bad()),
+        ("==", None, _) => SeccompCmpOp::Eq,
+        ("==", Some(mask), _) => SeccompCmpOp::MaskedEq(mask),
+        ("!=", None, [_]) => SeccompCmpOp::Ne,
         _ => return Err(bad()),
     };
-    operators
+    values
         .into_iter()
-        .map(|(operator, value)| {
-            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
+        .map(|value| {
+            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator.clone(), value)
                 .map_err(|error| SandboxError::Filter(error.to_string()))
         })
         .collect()
