@@ -7,6 +7,7 @@
 mod control;
 mod daemons;
 mod descriptors;
+mod escapes;
 mod exec;
 mod files;
 mod kernel;

@@ -44,7 +44,7 @@ fn shim(place: &Place) -> (String, String) {
     (tools().join("guard-shim").display().to_string(), marker(place).display().to_string())
 }
 
-fn lost(how: &str, tries: &str, paths: impl Fn(&Place) -> (String, String) + Sync) {
+pub(super) fn lost(how: &str, tries: &str, paths: impl Fn(&Place) -> (String, String) + Sync) {
     if python().is_none() {
         return;
     }

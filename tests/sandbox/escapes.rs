@@ -1,0 +1,515 @@
+//! Ways out of the sandbox that were found once, and ways to stop guard: each of them stays closed.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::control::git;
+use super::exec::marker;
+use super::race::lost;
+use super::{Boundary, Configuration, Place, Report, User, configurations, eventually, python, skip, tools};
+
+const PROBE: &str = "escapes.py";
+const SECRET: &str = "a secret that must not be read";
+
+/// Checks every configuration, all at the same time.
+fn everywhere(check: impl Fn(Configuration, &Place) + Sync) {
+    let check = &check;
+    std::thread::scope(|scope| {
+        for configuration in configurations() {
+            scope.spawn(move || check(configuration, &Place::new(configuration.user)));
+        }
+    });
+}
+
+/// The probe in the sandbox.
+fn probe(place: &Place, configuration: Configuration, options: &[&str], arguments: &[&str]) -> Command {
+    let mut command = place.guard(configuration, options);
+    command.arg(python().unwrap()).arg(tools().join(PROBE)).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Waits for the end and kills what does not come to one; says the most memory that was in use, too.
+fn watched(mut child: Child, patience: Duration) -> (Option<Output>, u64) {
+    let (mut peak, began) = (0, Instant::now());
+    while child.try_wait().unwrap().is_none() {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        peak = peak.max(kilobytes.unwrap_or(0) / 1024);
+        if began.elapsed() > patience {
+            let _ = child.kill();
+            let _ = child.wait();
+            return (None, peak);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    (Some(child.wait_with_output().unwrap()), peak)
+}
+
+/// What a run would be granted.
+fn grants(mut guard: Command) -> Vec<(PathBuf, String)> {
+    let output = guard.output().unwrap();
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let grants = plan["grants"].as_array().unwrap();
+    assert!(!grants.is_empty());
+    let text = |value: &Value| value.as_str().unwrap().to_string();
+    grants.iter().map(|grant| (PathBuf::from(text(&grant["path"])), text(&grant["why"]))).collect()
+}
+
+/// Neither would the secret be granted to this command, nor does it read it.
+fn is_not_granted(place: &Place, configuration: Configuration, secret: &Path, path: &str, words: &[&str]) {
+    let run = |options: &[&str]| {
+        let mut guard = place.guard(configuration, options);
+        guard.args(words).env("PATH", path);
+        guard
+    };
+    let found: Vec<_> = grants(run(&["--dry-run", "--json"]))
+        .into_iter()
+        .filter(|(path, _)| secret.starts_with(path))
+        .collect();
+    assert!(found.is_empty(), "{configuration:?} {words:?}: {found:?}");
+    let output = run(&[]).output().unwrap();
+    assert!(
+        !String::from_utf8_lossy(&output.stdout).contains(SECRET),
+        "{configuration:?} {words:?}: {output:?}"
+    );
+}
+
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A socket in the machine's `/tmp`, which is another folder than the run's. Both go away.
+struct Door {
+    folder: PathBuf,
+    server: UnixListener,
+}
+
+impl Door {
+    fn new(place: &Place) -> (Self, BTreeMap<String, String>) {
+        let name = place.base.file_name().unwrap().display();
+        let folder = PathBuf::from(format!("/tmp/guard-door-{}-{name}", std::process::id()));
+        super::folder(&folder, Some(place.id), 0o755);
+        let server = UnixListener::bind(folder.join("server")).unwrap();
+        super::set_mode(&folder.join("server"), 0o777);
+        server.set_nonblocking(true).unwrap();
+        let facts = BTreeMap::from([("door".to_string(), folder.display().to_string())]);
+        (Self { folder, server }, facts)
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn no_way_through_proc_leads_to_the_machines_tmp() {
+    for way in ["cwd", "dots", "dot", "slashes", "thread", "process", "fd"] {
+        Boundary::new(PROBE, &["connect", way, "{door}/server"])
+            .check_with(Door::new, |_, door, _| door.server.accept().is_ok());
+        Boundary::new(PROBE, &["bind", way, "{door}/planted"])
+            .check_with(Door::new, |_, door, _| door.folder.join("planted").exists());
+    }
+    // A folder that can be read is no place for sockets, either.
+    Boundary::new(PROBE, &["bind", "fd", "{outside}/planted"])
+        .check(|_| (), |place, (), _| place.outside.join("planted").exists());
+}
+
+/// Who walks `/proc/self` in the run's place must not find itself: guard's standard output is ours.
+#[test]
+fn guards_own_descriptors_are_not_changed() {
+    let Some(python) = python() else { return };
+    let changed = |mut command: Command, place: &Place| {
+        let (mut ours, theirs) = std::io::pipe().unwrap();
+        std::os::unix::fs::fchown(&ours, Some(place.id), Some(place.id)).unwrap();
+        let mode = |end: &std::io::PipeReader| {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(end);
+            std::fs::metadata(format!("/proc/self/fd/{fd}")).unwrap().mode()
+        };
+        let before = mode(&ours);
+        // All three are pipes: the mode of `/dev/null` is the machine's.
+        command.arg(tools().join(PROBE)).arg("chmod-descriptors");
+        command.stdin(Stdio::piped()).stderr(theirs.try_clone().unwrap()).stdout(theirs);
+        let ended = command.status().unwrap();
+        drop(command);
+        let mut said = String::new();
+        ours.read_to_string(&mut said).unwrap();
+        assert!(ended.success() && said.contains("errno"), "{ended} {said}");
+        mode(&ours) != before
+    };
+    for user in User::available() {
+        let place = Place::new(user);
+        assert!(changed(place.command(python), &place), "without guard it is one's own");
+    }
+    everywhere(|configuration, place| {
+        let mut guard = place.guard(configuration, &[]);
+        guard.arg(python);
+        assert!(!changed(guard, place), "{configuration:?}");
+    });
+}
+
+/// An earlier run has written a `.git` file: what it names is not readable for the next.
+#[test]
+fn a_planted_git_file_gives_nothing() {
+    let plants = [
+        "mkdir fake; echo x >fake/HEAD; echo COMMON >fake/commondir; echo 'gitdir: fake' >.git",
+        // As `git worktree add` would make it, but for the place.
+        "mkdir -p fake/worktrees/x fake/objects fake/refs; cd fake/worktrees/x; echo x | tee HEAD >../../HEAD; \
+         echo COMMON >commondir; echo $OLDPWD/.git >gitdir; cd $OLDPWD; echo 'gitdir: fake/worktrees/x' >.git",
+        "ln -s COMMON fake; echo 'gitdir: fake' >.git",
+        "exec python3 -c 'import os; os.symlink(\"COMMON\", \".git\")'",
+    ];
+    everywhere(|configuration, _| {
+        for plant in plants {
+            for whole in [true, false] {
+                let place = Place::new(configuration.user);
+                let secret = place.file(&place.home.join("secret"), SECRET);
+                let common = if whole { "/" } else { place.home.to_str().unwrap() };
+                // From a file: words on the command line are judged, and this would be refused at once.
+                place.file(&place.work.join("plant"), &plant.replace("COMMON", common));
+                let planted =
+                    place.guard(configuration, &[]).args(["/bin/sh", "-e", "plant"]).output().unwrap();
+                assert!(planted.status.success(), "{configuration:?}: {planted:?}");
+                assert!(place.work.join(".git").symlink_metadata().is_ok());
+                let words = ["/bin/cat", secret.to_str().unwrap()];
+                is_not_granted(&place, configuration, &secret, PATH, &words);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_linked_worktree_reads_its_repository() {
+    let Some(git) = git() else { return };
+    everywhere(|configuration, place| {
+        let repository = place.base.join("repository");
+        let run = |words: &[&str]| {
+            let mut command = place.command(git);
+            command.args(["-c", "user.name=a", "-c", "user.email=a@b.c", "-C", repository.to_str().unwrap()]);
+            assert!(command.args(words).status().unwrap().success(), "git {words:?}");
+        };
+        super::folder(&repository, Some(place.id), 0o755);
+        run(&["init", "-q", "-b", "main"]);
+        run(&["commit", "-q", "--allow-empty", "-m", "the first commit"]);
+        run(&["worktree", "add", "-q", "-b", "task", place.work.to_str().unwrap()]);
+        let read =
+            place.guard(configuration, &[]).args(["git", "log", "-1", "--format=%s"]).output().unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&read.stdout),
+            "the first commit\n",
+            "{configuration:?}: {read:?}"
+        );
+        let mut guard = place.guard(configuration, &["--dry-run", "--json"]);
+        guard.arg("/bin/true");
+        let found = grants(guard);
+        assert!(
+            found.iter().any(|(path, _)| *path == repository.join(".git")),
+            "{configuration:?}: {found:?}"
+        );
+        assert!(!found.iter().any(|(path, _)| *path == repository), "{configuration:?}: {found:?}");
+    });
+}
+
+/// A `.git` above the working folder makes that folder readable: only if it is one's own.
+#[test]
+fn a_git_folder_of_somebody_else_gives_nothing() {
+    if super::own_id() != 0 {
+        return skip("a `.git` of somebody else", "the tests were not started by root");
+    }
+    everywhere(|configuration, place| {
+        for (owner, is_granted) in [(place.id, true), (super::ORDINARY + 1, false)] {
+            let mut place = Place::new(configuration.user);
+            let tree = place.base.join("tree");
+            for folder in [&tree, &tree.join(".git"), &tree.join("part")] {
+                super::folder(folder, Some(place.id), 0o755);
+            }
+            chown(tree.join(".git"), Some(owner), Some(owner)).unwrap();
+            let secret = place.file(&tree.join("secret"), SECRET);
+            place.work = tree.join("part");
+            if is_granted {
+                let read = place.guard(configuration, &[]).arg("/bin/cat").arg(&secret).output().unwrap();
+                assert_eq!(String::from_utf8_lossy(&read.stdout), SECRET, "{configuration:?}: {read:?}");
+            } else {
+                let words = ["/bin/cat", secret.to_str().unwrap()];
+                is_not_granted(&place, configuration, &secret, PATH, &words);
+            }
+        }
+    });
+}
+
+/// In a `/tmp` of the test's own: the machine's is everybody's.
+#[test]
+fn a_git_folder_in_tmp_gives_nothing() {
+    let script = "mount -t tmpfs tmpfs /tmp && mkdir /tmp/.git /tmp/work && cd /tmp/work && \
+                  exec \"$0\" run --dry-run --json -- /bin/true";
+    let place = Place::new(User::available()[0]);
+    let mut command = place.command("unshare");
+    command.args(["-m", "/bin/sh", "-c", script]).arg(tools().join("guard"));
+    let can =
+        place.command("unshare").args(["-m", "/bin/true"]).output().is_ok_and(|ran| ran.status.success());
+    if !can {
+        return skip("a `.git` in /tmp", "no /tmp of the test's own can be made");
+    }
+    let found = grants(command);
+    assert!(!found.iter().any(|(path, _)| path == Path::new("/tmp")), "{found:?}");
+    assert!(found.iter().any(|(path, _)| path == Path::new("/tmp/work")), "{found:?}");
+}
+
+/// The path is the shim's when it is judged, and the refused program's when it is started.
+#[test]
+fn links_to_the_shim_do_not_win() {
+    lost("process", "250", |place| {
+        let link = |name: &str, target: &Path| {
+            let link = place.work.join(name);
+            symlink(target, &link).unwrap();
+            link.display().to_string()
+        };
+        (link("x-a", &tools().join("guard-shim")), link("x-b", &marker(place)))
+    });
+    lost("link", "250", |place| {
+        (tools().join("guard-shim").display().to_string(), marker(place).display().to_string())
+    });
+}
+
+#[test]
+fn arguments_on_many_pages_cost_guard_nothing() {
+    if python().is_none() {
+        return;
+    }
+    everywhere(|configuration, place| {
+        let mut command = probe(place, configuration, &[], &["argv", "250000"]);
+        let (output, peak) = watched(command.spawn().unwrap(), Duration::from_secs(40));
+        let report = Report::of(&output.unwrap_or_else(|| panic!("{configuration:?}: guard did not end")));
+        assert_eq!(report.value()["refused"], "E2BIG", "{configuration:?}: {report:?}");
+        assert!(report.value()["seconds"].as_f64().unwrap() < 5.0, "{configuration:?}: {report:?}");
+        assert!((1..100).contains(&peak), "{configuration:?}: {peak} MiB");
+        let mut command = probe(place, configuration, &["--max-duration", "2"], &["argv-endless", "60000"]);
+        let began = Instant::now();
+        let (output, peak) = watched(command.spawn().unwrap(), Duration::from_secs(30));
+        assert!(output.is_some(), "{configuration:?}: the limit did not end the run");
+        assert!(began.elapsed() < Duration::from_secs(12), "{configuration:?}: {:?}", began.elapsed());
+        assert!((1..100).contains(&peak), "{configuration:?}: {peak} MiB");
+    });
+}
+
+#[test]
+fn names_of_files_do_not_write_on_the_terminal() {
+    if python().is_none() {
+        return;
+    }
+    everywhere(|configuration, place| {
+        let quiet = probe(place, configuration, &[], &["names"]);
+        let mut loud = place.command(quiet.get_program());
+        let output = loud.args(quiet.get_args().filter(|word| *word != "--quiet")).output().unwrap();
+        let words = String::from_utf8(output.stderr).unwrap();
+        assert!(words.matches("owned").count() >= 2, "{configuration:?}: the names are told: {words}");
+        assert!(words.chars().all(|c| c == '\n' || !c.is_control()), "{configuration:?}: {words:?}");
+        assert!(!words.contains(['\u{202e}', '\u{2028}']), "{configuration:?}: {words:?}");
+        let forged =
+            |line: &str| line.starts_with("guard: forged") || line.starts_with("  transcript: forged");
+        assert!(!words.lines().any(forged), "{configuration:?}: {words:?}");
+    });
+}
+
+/// A file as standard input is there as its bytes (see `metadata` for what cannot be done to it).
+#[test]
+fn standard_input_that_is_a_file_arrives() {
+    everywhere(|configuration, place| {
+        let text = (0..300_000).map(|number| number.to_string()).collect::<Vec<_>>().join("\n");
+        let file = place.file(&place.home.join("input"), &text);
+        let feed = |input: &Path, script: &str| {
+            let input = std::fs::File::open(input).unwrap();
+            let mut guard = place.guard(configuration, &[]);
+            guard.args(["/bin/sh", "-c", script]).stdin(Stdio::from(input)).output().unwrap()
+        };
+        let whole = feed(&file, "cat");
+        assert!(
+            whole.status.success() && whole.stdout == text.as_bytes(),
+            "{configuration:?}: not every byte came"
+        );
+        // Nobody reads it, or only a part: guard ends all the same.
+        assert!(feed(&file, "true").status.success(), "{configuration:?}");
+        assert_eq!(feed(&file, "head -n 1").stdout, b"0\n", "{configuration:?}");
+        let folder = feed(&place.home, "cat; ls /proc/self/fd/0/; cat /proc/self/fd/0/input");
+        assert!(folder.stdout.is_empty(), "{configuration:?}: {folder:?}");
+    });
+}
+
+/// What a program in the working folder names was perhaps named by an earlier run.
+#[test]
+fn a_program_in_the_working_folder_grants_nothing() {
+    named_by_an_agent(&[
+        ("printf '#!SECRET\\n' >t", "work/t"),
+        ("printf '#!/bin/cat SECRET\\n' >t", "work/t"),
+        ("printf '#!/usr/bin/env SECRET\\n' >t", "work/t"),
+        ("printf \"#!/bin/sh\\n'''exec' SECRET '''\\ncat SECRET\\n\" >t", "work/t"),
+        ("printf '#!/bin/sh\\n\"exec\" \"SECRET\"\\ncat SECRET\\n' >t", "work/t"),
+        ("ln -s SECRET t", "work/t"),
+        (
+            "mkdir -p v/bin; echo 'home = HOME/x/bin' >v/pyvenv.cfg; printf '#!/bin/cat SECRET\\n' >v/bin/t",
+            "work/v/bin/t",
+        ),
+        ("ln -s HOME/x/bin bin; ln -s bin/tool t", "work/t"),
+    ]);
+}
+
+/// What an earlier run makes in the working folder, and the program that is then started.
+fn named_by_an_agent(ways: &[(&str, &str)]) {
+    everywhere(|configuration, _| {
+        for (plant, program) in ways {
+            let place = Place::new(configuration.user);
+            for folder in ["x", "x/bin", "x/lib"] {
+                super::folder(&place.home.join(folder), Some(place.id), 0o755);
+            }
+            let secret = place.file(&place.home.join("x/bin/tool"), &format!("#!/bin/cat\n{SECRET}"));
+            super::set_mode(&secret, 0o755);
+            symlink(place.work.join("t"), place.outside.join("linked")).unwrap();
+            let tool = place.file(&place.outside.join("through-env"), "#!/usr/bin/env python9\n");
+            super::set_mode(&tool, 0o755);
+            let script = plant.replace("SECRET", secret.to_str().unwrap());
+            let script = script.replace("HOME", place.home.to_str().unwrap());
+            let script = format!("{script}; chmod -f +x t python9 v/bin/t || true");
+            let planted = place.guard(configuration, &[]).args(["/bin/sh", "-c", &script]).output().unwrap();
+            assert!(planted.status.success(), "{configuration:?}: {planted:?}");
+            let path = format!("{PATH}:{}", place.work.display());
+            let program = place.base.join(program);
+            is_not_granted(&place, configuration, &secret, &path, &[program.to_str().unwrap()]);
+        }
+    });
+}
+
+/// A policy that lets the run reach its own servers.
+fn loopback_policy(place: &Place) -> String {
+    let text = "version = 1\nname = \"local\"\nextends = \"strict\"\n\
+        description = \"strict, and own servers can be reached.\"\n\n[network]\noverride = true\nloopback = true\n";
+    place.file(&place.outside.join("local.toml"), text).display().to_string()
+}
+
+#[test]
+fn a_port_of_ones_own_does_not_open_that_of_somebody_else() {
+    if python().is_none() {
+        return;
+    }
+    everywhere(|configuration, place| {
+        let policy = loopback_policy(place);
+        for way in ["other", "other-mapped", "six"] {
+            let server = TcpListener::bind("127.0.0.1:0").unwrap();
+            server.set_nonblocking(true).unwrap();
+            let port = server.local_addr().unwrap().port().to_string();
+            let mut command = probe(place, configuration, &["--policy", &policy], &["loopback", way, &port]);
+            let report = Report::of(&command.output().unwrap());
+            assert!(report.succeeded(), "{configuration:?} {way}: {report:?}");
+            assert!(server.accept().is_err(), "{configuration:?} {way}: {report:?}");
+        }
+    });
+}
+
+#[test]
+fn ones_own_servers_are_reached() {
+    if python().is_none() {
+        return;
+    }
+    let six = TcpListener::bind("[::1]:0").is_ok();
+    everywhere(|configuration, place| {
+        let policy = loopback_policy(place);
+        for address in ["127.0.0.1", "127.0.0.2", "::1"].iter().filter(|address| six || **address != "::1") {
+            let mut command = probe(place, configuration, &["--policy", &policy], &["own-server", address]);
+            let report = Report::of(&command.output().unwrap());
+            assert_eq!(report.value(), "hello", "{configuration:?} {address}: {report:?}");
+        }
+    });
+}
+
+#[test]
+fn a_port_that_was_ones_own_is_not_reached_any_more() {
+    if python().is_none() {
+        return;
+    }
+    everywhere(|configuration, place| {
+        let policy = loopback_policy(place);
+        let child = probe(place, configuration, &["--policy", &policy], &["left-port"]).spawn().unwrap();
+        let mut port = 0;
+        let said =
+            || std::fs::read_to_string(place.work.join("port")).unwrap_or_default().parse().unwrap_or(0);
+        eventually(
+            || {
+                port = said();
+                port != 0
+            },
+            Duration::from_secs(20),
+        );
+        let server = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        server.set_nonblocking(true).unwrap();
+        place.file(&place.work.join("taken"), "");
+        let report = Report::of(&child.wait_with_output().unwrap());
+        assert!(port != 0 && report.errno().is_some_and(|errno| errno != 0), "{configuration:?}: {report:?}");
+        assert!(server.accept().is_err(), "{configuration:?}: {report:?}");
+    });
+}
+
+#[test]
+fn connects_in_flight_do_not_keep_guard_from_ending() {
+    if python().is_none() {
+        return;
+    }
+    everywhere(|configuration, _| {
+        for _ in 0..5 {
+            let place = Place::new(configuration.user);
+            let child = probe(&place, configuration, &["--json"], &["in-flight"]).spawn().unwrap();
+            let (output, _) = watched(child, Duration::from_secs(20));
+            let output = output.unwrap_or_else(|| panic!("{configuration:?}: guard did not end"));
+            let result: Value =
+                serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+            assert_eq!(result["exit_code"], 0, "{configuration:?}: {result}");
+            assert_eq!(
+                result["result"].as_str().map(str::trim),
+                Some("ended"),
+                "{configuration:?}: {result}"
+            );
+        }
+    });
+}
+
+/// So many rounds of sixty-four questions at once, of so many words of a length.
+fn flood(rounds: &str, words: &str, length: &str) {
+    if python().is_none() {
+        return;
+    }
+    // One after another: what all of them send is much already.
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let mut command = probe(&place, configuration, &[], &["control-flood", rounds, words, length]);
+        let (output, peak) = watched(command.spawn().unwrap(), Duration::from_secs(60));
+        let report = Report::of(&output.unwrap_or_else(|| panic!("{configuration:?}: guard did not end")));
+        assert_eq!(report.value()["answer"], "00", "{configuration:?}: {report:?}");
+        assert!(report.value()["seconds"].as_f64().unwrap() < 20.0, "{configuration:?}: {report:?}");
+        assert!((1..200).contains(&peak), "{configuration:?}: {peak} MiB");
+    }
+}
+
+/// Two million empty words: each costs more in memory than it did on the way.
+#[test]
+fn questions_of_many_words_do_not_cost_guard_its_memory() {
+    flood("1", "2097000", "0");
+}
+
+#[test]
+fn a_question_that_trickles_is_cut() {
+    if python().is_none() {
+        return;
+    }
+    everywhere(|configuration, place| {
+        let report = Report::of(&probe(place, configuration, &[], &["control-trickle"]).output().unwrap());
+        let seconds = report.value().as_i64();
+        assert!(seconds.is_some_and(|seconds| (3..=10).contains(&seconds)), "{configuration:?}: {report:?}");
+    });
+}
