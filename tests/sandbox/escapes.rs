@@ -1,7 +1,7 @@
 //! Ways out of the sandbox that were found once, and ways to stop guard: each of them stays closed.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::os::unix::net::UnixListener;
@@ -344,6 +344,41 @@ fn standard_input_that_is_a_file_arrives() {
     });
 }
 
+/// A named pipe, and a device (one of the test's own, never the machine's), keep their modes as standard input.
+#[test]
+fn standard_input_that_is_a_pipe_or_a_device_stays() {
+    let Some(python) = python() else { return };
+    let changed = |mut command: Command, place: &Place, kind: &[&str]| {
+        let path = place.home.join("input");
+        let made = Command::new("mknod").arg(&path).args(kind).status().is_ok_and(|ended| ended.success());
+        if !made {
+            skip(&format!("standard input as mknod {kind:?}"), "it cannot be made here");
+            return None;
+        }
+        super::set_mode(&path, 0o666);
+        chown(&path, Some(place.id), Some(place.id)).unwrap();
+        let Ok(input) = std::fs::File::options().read(true).write(true).open(&path) else {
+            skip(&format!("standard input as mknod {kind:?}"), "it cannot be opened here");
+            return None;
+        };
+        command.arg(python).arg(tools().join("metadata.py")).args(["fchmod", "stdin", "input"]);
+        let report = Report::of(&command.stdin(Stdio::from(input)).output().unwrap());
+        assert!(report.errno().is_some(), "{report:?}");
+        Some(std::fs::metadata(path).unwrap().mode() & 0o777 != 0o666)
+    };
+    for kind in [["p"].as_slice(), &["c", "1", "3"]] {
+        for user in User::available() {
+            let place = Place::new(user);
+            assert_ne!(changed(place.command("/usr/bin/env"), &place, kind), Some(false), "bare {kind:?}");
+        }
+        everywhere(|configuration, _| {
+            let place = Place::new(configuration.user);
+            let changed = changed(place.guard(configuration, &[]), &place, kind);
+            assert_ne!(changed, Some(true), "{configuration:?} {kind:?}");
+        });
+    }
+}
+
 /// What a program in the working folder names was perhaps named by an earlier run.
 #[test]
 fn a_program_in_the_working_folder_grants_nothing() {
@@ -359,6 +394,15 @@ fn a_program_in_the_working_folder_grants_nothing() {
             "work/v/bin/t",
         ),
         ("ln -s HOME/x/bin bin; ln -s bin/tool t", "work/t"),
+    ]);
+}
+
+/// A program outside, one of the user's own, that leads into the working folder: what lies there is the agent's.
+#[test]
+fn a_program_that_leads_into_the_working_folder_grants_nothing() {
+    named_by_an_agent(&[
+        ("ln -s SECRET t", "outside/linked"),
+        ("printf '#!SECRET\\n' >python9", "outside/through-env"),
     ]);
 }
 
@@ -410,6 +454,30 @@ fn a_port_of_ones_own_does_not_open_that_of_somebody_else() {
             assert!(report.succeeded(), "{configuration:?} {way}: {report:?}");
             assert!(server.accept().is_err(), "{configuration:?} {way}: {report:?}");
         }
+    });
+}
+
+/// A server outside that shares its port with everybody of the same user does not share it with the run.
+#[test]
+fn a_shared_port_does_not_lead_outside() {
+    let Some(python) = python() else { return };
+    everywhere(|configuration, place| {
+        let mut outside = place.command(python);
+        outside.arg(tools().join(PROBE)).arg("sharing-server").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut outside = outside.spawn().unwrap();
+        let mut said = BufReader::new(outside.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let policy = loopback_policy(place);
+        let mut command =
+            probe(place, configuration, &["--policy", &policy], &["loopback", "shared", line.trim()]);
+        let report = Report::of(&command.output().unwrap());
+        drop(outside.stdin.take());
+        let mut end = String::new();
+        said.read_line(&mut end).unwrap();
+        outside.wait().unwrap();
+        assert!(report.succeeded(), "{configuration:?}: {report:?}");
+        assert!(end.contains("\"value\": 0"), "{configuration:?}: {end} {report:?}");
     });
 }
 
@@ -500,6 +568,13 @@ fn flood(rounds: &str, words: &str, length: &str) {
 #[test]
 fn questions_of_many_words_do_not_cost_guard_its_memory() {
     flood("1", "2097000", "0");
+}
+
+/// Nor do they when they come again and again: what one question took is there for the next.
+#[test]
+fn large_questions_do_not_add_up() {
+    flood("2", "1", "8388000");
+    flood("2", "262144", "27");
 }
 
 #[test]
