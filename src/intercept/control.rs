@@ -121,7 +121,7 @@ fn converse(answering: &Desk, mut stream: UnixStream) -> io::Result<()> {
     };
     let answer = answer(&answering.answering.policy, &answering.answering.context, &question);
     if let Answer::Deny(line) = &answer {
-        let argv: Vec<_> = question.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        let argv = super::recorded_words(&question.argv);
         let rule = line.split_once("(rule ").and_then(|(_, rest)| rest.split_once(')')).map(|(rule, _)| rule);
         let data = serde_json::json!({
             "argv": argv,

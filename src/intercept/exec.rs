@@ -131,7 +131,7 @@ impl Start {
             pid,
             parent: parent_of(pid),
             path: text(self.chain.first().map_or(&self.path, |file| &file.path)),
-            argv: self.argv.iter().map(|word| text(word)).collect(),
+            argv: super::recorded_words(&self.argv),
             folder: text(self.folder.as_os_str().as_bytes()),
             interpreter: self.chain.get(1).map(|file| text(&file.path)),
             copy_of: self.chain.iter().find_map(|file| file.copy_of.as_deref()).map(text),

@@ -18,10 +18,35 @@ pub mod wire;
 pub use control::{Answering, serve};
 pub use supervisor::{Ask, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
 
+use std::borrow::Cow;
+
 use crate::command::{Context, Folder, Request};
 use crate::decide::judge;
 use crate::policy::{Action, Policy};
 use wire::{Answer, Question};
+
+/// Bytes of a command's words that a record keeps.
+const RECORDED: usize = 64 << 10;
+
+/// A command's words for a record: whole where that is reasonable, cut where somebody wants to fill the disk.
+fn recorded_words(argv: &[Vec<u8>]) -> Vec<Cow<'_, str>> {
+    let mut left = RECORDED;
+    let mut words = Vec::with_capacity(argv.len().min(256));
+    for (index, word) in argv.iter().enumerate() {
+        if word.len() >= left {
+            words.push(Cow::Owned(format!("{}…", String::from_utf8_lossy(&word[..left]))));
+            words.push(Cow::Owned(format!(
+                "… {} words and {} bytes are not recorded",
+                argv.len() - index - 1,
+                word.len() - left
+            )));
+            break;
+        }
+        left -= word.len() + 1;
+        words.push(String::from_utf8_lossy(word));
+    }
+    words
+}
 
 /// Answers a shim's question by the same judgement as `guard check`. `context` carries what the answering side knows: the
 /// task's working tree, git's configuration, limits. An `ask` is a denial here: nobody is at a shim's terminal.

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use super::toolchain::{self, Toolchain};
 use crate::policy::{Caches, TOOLCHAINS};
 use crate::sandbox::{self, Entry, Filters, SandboxError};
+use crate::sys::process;
 
 type Made = Result<(Vec<Entry>, Filters), SandboxError>;
 
@@ -38,6 +39,7 @@ impl EarlyToolchains {
 impl Early {
     /// Begins: `shared` when the run will most likely have no namespaces of its own.
     pub fn begin(shared: bool) -> Self {
+        process::keep_memory_small();
         let work = move || {
             let list = sandbox::read(sandbox::LIST)?;
             let filters = sandbox::compile(&list, shared)?;

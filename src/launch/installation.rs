@@ -20,9 +20,11 @@ const KERNEL_BYTES: usize = 256;
 const HEAD_BYTES: u64 = 4096;
 
 /// What a program needs of its own installation. `home` is the user's, which is never granted as a whole; `path` is where
-/// `env` looks for interpreters. Real paths, each once, none inside another; empty when the program cannot be found.
-pub fn installation(program: &Path, home: &Path, path: &OsStr) -> Vec<PathBuf> {
-    let mut search = Search { bounds: Bounds::new(home), path, found: Vec::new() };
+/// `env` looks for interpreters; `writable` are folders an agent can write to, through which nothing is granted: a link or
+/// a first line there could name anything. Real paths, each once, none inside another; empty when the program cannot be
+/// found.
+pub fn installation(program: &Path, home: &Path, path: &OsStr, writable: &[PathBuf]) -> Vec<PathBuf> {
+    let mut search = Search { bounds: Bounds::new(home), path, writable, found: Vec::new() };
     search.program(program, 0);
     outermost(search.found)
 }
@@ -30,11 +32,15 @@ pub fn installation(program: &Path, home: &Path, path: &OsStr) -> Vec<PathBuf> {
 struct Search<'a> {
     bounds: Bounds,
     path: &'a OsStr,
+    writable: &'a [PathBuf],
     found: Vec<PathBuf>,
 }
 
 impl Search<'_> {
     fn program(&mut self, program: &Path, depth: usize) {
+        if leads_through(program, self.writable) {
+            return;
+        }
         // Every link on the way counts: the `python` of a virtual environment is a link out of it.
         let Some(steps) = steps(program) else { return };
         let Some(file) = steps.last() else { return };
@@ -94,6 +100,38 @@ impl Search<'_> {
             self.found.push(real);
         }
     }
+}
+
+/// Whether the way to a file, links followed one by one, enters one of these folders. A way without end does, for all that
+/// is known.
+fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
+    let mut ahead: Vec<OsString> =
+        path.components().rev().map(|part| part.as_os_str().to_os_string()).collect();
+    let mut here = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(part) = ahead.pop() {
+        match part.as_bytes() {
+            b"/" => here = PathBuf::from("/"),
+            b"." => {}
+            b".." => {
+                here.pop();
+            }
+            _ => {
+                let next = here.join(&part);
+                match std::fs::read_link(&next) {
+                    Ok(target) => {
+                        links += 1;
+                        ahead.extend(target.components().rev().map(|part| part.as_os_str().to_os_string()));
+                    }
+                    Err(_) => here = next,
+                }
+            }
+        }
+        if links > MOST_LINKS || folders.iter().any(|folder| here.starts_with(folder)) {
+            return true;
+        }
+    }
+    false
 }
 
 /// A file and every link on the way to it, each in its real folder; the file itself last. `None` when it leads nowhere.

@@ -418,27 +418,20 @@ fn policy_grants(
     Ok(grants)
 }
 
-/// What the program needs of its own installation. A program that lies where an agent can write gets nothing more for it:
-/// its first line or a link could name anything.
+/// What the program needs of its own installation.
 fn program_grants(
     request: &RunRequest,
     program: &Path,
     environment: &[(OsString, OsString)],
     grants: &[Grant],
 ) -> Vec<Grant> {
-    let place = program.parent().and_then(|folder| std::fs::canonicalize(folder).ok()).unwrap_or_default();
-    let real = std::fs::canonicalize(program).unwrap_or_default();
-    let writable = |path: &Path| {
-        grants.iter().filter(|grant| grant.rights.is_write()).any(|grant| path.starts_with(&grant.path))
-    };
-    if writable(&place) || writable(&real) {
-        return Vec::new();
-    }
+    let writable: Vec<PathBuf> =
+        grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.clone()).collect();
     let path = value(environment, "PATH").unwrap_or_default();
     let home = request.home.clone().unwrap_or_default();
     let why = "the program's installation";
     let grant = |path| Grant { path, rights: Rights::ReadExecute, why: why.to_string() };
-    installation(program, &home, &path).into_iter().map(grant).collect()
+    installation(program, &home, &path, &writable).into_iter().map(grant).collect()
 }
 
 fn without_repeats(grants: Vec<Grant>) -> Vec<Grant> {

@@ -83,7 +83,7 @@ const COMMON: &[(&str, c_long)] = table![
     "shmget" SYS_shmget, "shmat" SYS_shmat, "shmctl" SYS_shmctl, "semget" SYS_semget, "semop" SYS_semop,
     "semctl" SYS_semctl, "semtimedop" SYS_semtimedop, "msgget" SYS_msgget, "msgsnd" SYS_msgsnd,
     "msgrcv" SYS_msgrcv, "msgctl" SYS_msgctl, "mq_open" SYS_mq_open, "mq_unlink" SYS_mq_unlink,
-    "openat" SYS_openat, "openat2" SYS_openat2, "mknodat" SYS_mknodat, "lookup_dcookie" SYS_lookup_dcookie,
+    "setsockopt" SYS_setsockopt, "openat" SYS_openat, "openat2" SYS_openat2, "mknodat" SYS_mknodat, "lookup_dcookie" SYS_lookup_dcookie,
 ];
 
 const NEWER: &[(&str, c_long)] = &[

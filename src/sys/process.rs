@@ -227,3 +227,14 @@ pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
     unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) }?;
     Ok(())
 }
+
+/// Memory that is given back goes back to the machine, and threads share what is kept: a supervisor lives long, and what
+/// it is asked can be large.
+pub fn keep_memory_small() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: plain integers; called before there is a second thread.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+    }
+}

@@ -13,7 +13,7 @@ use crate::support::Scratch;
 fn needs(program: &Path, home: &Path, path: &[PathBuf]) -> Vec<PathBuf> {
     let path =
         if path.is_empty() { OsString::from("/usr/bin:/bin") } else { std::env::join_paths(path).unwrap() };
-    let found = installation(program, home, &path);
+    let found = installation(program, home, &path, &[]);
     for (index, one) in found.iter().enumerate() {
         assert_eq!(*one, one.canonicalize().unwrap());
         let others = found.iter().enumerate().filter(|(other, _)| *other != index);
@@ -242,7 +242,7 @@ fn real_programs_of_this_machine() {
             println!("SKIP: no {name} here");
             continue;
         };
-        let found = installation(&program, &home, &path);
+        let found = installation(&program, &home, &path, &[]);
         let real = program.canonicalize().unwrap();
         assert!(covers(&found, &real), "{name}: {found:?}");
         assert!(found.iter().all(|path| !home.starts_with(path)), "{name}: {found:?}");

@@ -476,7 +476,8 @@ fn a_shared_port_does_not_lead_outside() {
         let mut end = String::new();
         said.read_line(&mut end).unwrap();
         outside.wait().unwrap();
-        assert!(report.succeeded(), "{configuration:?}: {report:?}");
+        // It has tried, and was refused the sharing itself.
+        assert_eq!(report.errno(), Some(libc::EPERM.into()), "{configuration:?}: {report:?}");
         assert!(end.contains("\"value\": 0"), "{configuration:?}: {end} {report:?}");
     });
 }
@@ -552,8 +553,8 @@ fn flood(rounds: &str, words: &str, length: &str) {
     if python().is_none() {
         return;
     }
-    // One after another: what all of them send is much already.
-    for configuration in configurations() {
+    // One will do: the socket is answered by the same code whatever the run sees, and what is sent is much already.
+    for configuration in configurations().into_iter().rev().take(1) {
         let place = Place::new(configuration.user);
         let mut command = probe(&place, configuration, &[], &["control-flood", rounds, words, length]);
         let (output, peak) = watched(command.spawn().unwrap(), Duration::from_secs(60));
