@@ -23,6 +23,18 @@ fn recording() -> String {
     block.join("\n").trim_end().to_string()
 }
 
+/// What the agent says, what is told of it, and the rest: each in its order. On a busy machine the two tellers may be heard
+/// in another order than they spoke.
+fn in_parts(text: &str) -> [Vec<&str>; 3] {
+    let starts = |line: &&str, with: &[&str]| with.iter().any(|start| line.starts_with(start));
+    let (agent, told) = (["  |  "].as_slice(), ["  +  ", "  x  "].as_slice());
+    [
+        text.lines().filter(|line| starts(line, agent)).collect(),
+        text.lines().filter(|line| starts(line, told)).collect(),
+        text.lines().filter(|line| !starts(line, agent) && !starts(line, told)).collect(),
+    ]
+}
+
 #[test]
 fn the_recording_in_the_readme_is_what_it_prints() {
     let (success, printed) = demo(&["--namespaces", "require"]);
@@ -30,7 +42,11 @@ fn the_recording_in_the_readme_is_what_it_prints() {
         eprintln!("SKIP: namespaces cannot be had here: {printed}");
         return;
     }
-    assert_eq!(printed.trim_end(), recording(), "run `guard demo` and put its output into README.md");
+    assert_eq!(
+        in_parts(printed.trim_end()),
+        in_parts(&recording()),
+        "put the output of `guard demo` into README.md"
+    );
     assert!(success);
 }
 

@@ -25,7 +25,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         "42 inner\n2\nword\n",
     ),
     (
-        "diff <(seq 3) <(seq 3) && paste -d, <(seq 2) <(seq 3 4); seq 3 > >(cat > f); wait $!; cat f; rm f",
+        "diff <(seq 3) <(seq 3) && paste -d, <(seq 2) <(seq 3 4); seq 3 > >(cat > f; mv f g); until [ -e g ]; do sleep 0.01; done; cat g; rm g",
         "1,3\n2,4\n1\n2\n3\n",
     ),
     ("for i in 1 2 3; do (sleep 0.0$i; echo $i >> order) & done; wait; wc -l < order; rm order", "3\n"),
