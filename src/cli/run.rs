@@ -358,8 +358,12 @@ fn summary(result: &RunResult) -> Vec<String> {
         (Some(error), _) => error.clone(),
         (None, code) => format!("{} ended with code {}", result.tool, code.unwrap_or_default()),
     };
-    let how = if result.enforcement.namespaces { "with namespaces" } else { "without namespaces" };
-    lines.push(format!("guard: {ended} after {}, {how}", result.duration));
+    let how = match (&result.enforcement.seccomp, result.enforcement.namespaces) {
+        (false, _) => "",
+        (true, true) => ", with namespaces",
+        (true, false) => ", without namespaces",
+    };
+    lines.push(format!("guard: {ended} after {}{how}", result.duration));
     if !result.files_changed.is_empty() {
         let shown: Vec<&str> =
             result.files_changed.iter().take(MOST_SHOWN).map(|change| change.path.as_str()).collect();

@@ -186,13 +186,14 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let mut notes = Vec::new();
     let toolchains = found_toolchains(request);
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
-    let environment = environment(request, &run_folder, &home, &tmp, &toolchains);
-    let program = find_program(&request.command, &folder, &environment)?;
+    let shims = shims(request);
+    let shim_folder = shims.as_ref().map(|(folder, _, _)| folder.as_path());
+    let environment = environment(request, shim_folder, &home, &tmp, &toolchains);
+    let program = find_program(&request.command, &folder, &environment, shim_folder)?;
     let namespaces = request.options.namespaces.unwrap_or(policy.sandbox.namespaces);
     let places = Places { folder: &folder, home: &home, tmp: &tmp, toolchains: &toolchains };
     let mut grants = policy_grants(request, &places, &mut notes)?;
     grants.extend(program_grants(request, &program, &environment, &grants));
-    let shims = shims(request, &run_folder);
     if let Some((shim_folder, shim, _)) = &shims {
         let grant = |path: &PathBuf| Grant {
             path: path.clone(),
@@ -447,7 +448,7 @@ fn without_repeats(grants: Vec<Grant>) -> Vec<Grant> {
 /// Names that lead to the shim.
 const SHIM_NAMES: [&str; 5] = ["git", "sh", "bash", "dash", "zsh"];
 
-fn shims(request: &RunRequest, run_folder: &Path) -> Option<(PathBuf, PathBuf, Vec<String>)> {
+fn shims(request: &RunRequest) -> Option<(PathBuf, PathBuf, Vec<String>)> {
     if request.options.no_shims {
         return None;
     }
@@ -455,8 +456,18 @@ fn shims(request: &RunRequest, run_folder: &Path) -> Option<(PathBuf, PathBuf, V
     // Only what the machine has: a shim for a shell that is not there would only confuse.
     let path = value(&request.environment, "PATH").unwrap_or_default();
     let there = |name: &&&str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
-    let names = SHIM_NAMES.iter().filter(there).map(|name| (*name).to_string()).collect();
-    Some((run_folder.join("bin"), shim.clone(), names))
+    let names: Vec<String> = SHIM_NAMES.iter().filter(there).map(|name| (*name).to_string()).collect();
+    Some((shim_folder(request, shim, &names), shim.clone(), names))
+}
+
+/// The folder of the shims: the same for all runs with this shim and these names, so that it is made only once.
+fn shim_folder(request: &RunRequest, shim: &Path, names: &[String]) -> PathBuf {
+    use sha2::Digest;
+    let mut hash = sha2::Sha256::new();
+    hash.update(shim.as_os_str().as_bytes());
+    names.iter().for_each(|name| hash.update([b"\0".as_slice(), name.as_bytes()].concat()));
+    let name: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    request.runs.with_file_name("shims").join(name)
 }
 
 fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {
@@ -467,7 +478,7 @@ fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {
 /// folders be used.
 fn environment(
     request: &RunRequest,
-    run_folder: &Path,
+    shims: Option<&Path>,
     home: &Path,
     tmp: &Path,
     toolchains: &[Toolchain],
@@ -508,7 +519,7 @@ fn environment(
     set(OsStr::new(SOCKET_VARIABLE), CONTROL_NAME.into());
     let path = variables.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
     let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let mut folders = vec![run_folder.join("bin")];
+    let mut folders: Vec<PathBuf> = shims.iter().map(|folder| folder.to_path_buf()).collect();
     // A relative entry would make what a name means depend on the folder it is used in.
     folders.extend(std::env::split_paths(&path).filter(|folder| folder.is_absolute()));
     if let Ok(path) = std::env::join_paths(&folders) {
@@ -528,6 +539,7 @@ fn find_program(
     command: &[OsString],
     folder: &Path,
     environment: &[(OsString, OsString)],
+    shims: Option<&Path>,
 ) -> Result<PathBuf, LaunchError> {
     let Some(name) = command.first().filter(|name| !name.is_empty()) else {
         return Err(LaunchError::Input("no command given".to_string()));
@@ -551,8 +563,9 @@ fn find_program(
         };
     }
     let path = value(environment, "PATH").unwrap_or_default();
-    // The first entry is the shims' folder, which does not exist yet: the command itself needs none.
+    // The command itself needs no shim: it is judged when it starts, like every other.
     std::env::split_paths(&path)
+        .filter(|folder| Some(folder.as_path()) != shims)
         .map(|folder| folder.join(name))
         .find(|file| is_program(file))
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))

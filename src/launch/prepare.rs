@@ -23,12 +23,28 @@ pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
         std::fs::copy(from, to)?;
     }
     if let Some((folder, shim, names)) = &plan.shims {
-        private(folder)?;
-        for name in names {
-            symlink(shim, folder.join(name))?;
-        }
+        make_shims(folder, shim, names)?;
     }
     Ok(())
+}
+
+/// Makes the shims' folder, unless an earlier run has. It appears all at once: another run may be looking for it.
+fn make_shims(folder: &Path, shim: &Path, names: &[String]) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder.parent().unwrap_or(folder);
+    DirBuilder::new().mode(0o700).recursive(true).create(parent)?;
+    let made = parent.join(format!("new-{}", std::process::id()));
+    DirBuilder::new().mode(0o700).create(&made)?;
+    for name in names {
+        symlink(shim, made.join(name))?;
+    }
+    match std::fs::rename(&made, folder) {
+        // Another run was faster.
+        Err(_) if folder.is_dir() => std::fs::remove_dir_all(&made),
+        renamed => renamed,
+    }
 }
 
 /// The folders that only a view of the run's own needs: those seen as `/tmp` and the like, and those that layered caches
@@ -79,7 +95,7 @@ fn link_tree(from: &Path, at: &Path, depth: usize) -> io::Result<()> {
 
 /// Removes what only the run itself needed; the transcript stays.
 pub(super) fn clean(plan: &LaunchPlan) {
-    for folder in [&plan.home, &plan.tmp, &plan.run_folder.join("bin"), &plan.run_folder.join("layers")] {
+    for folder in [&plan.home, &plan.tmp, &plan.run_folder.join("layers")] {
         remove(folder);
     }
     let _ = std::fs::remove_file(&plan.control);
