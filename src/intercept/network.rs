@@ -1,7 +1,7 @@
 //! `connect`, `bind` and `listen`: the address is copied once, judged, and used by the supervisor itself on a duplicate of
 //! the caller's socket. The caller could change its memory meanwhile; it would change nothing.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, OsStr};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,9 +21,16 @@ use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{process, socket};
 
-/// Sockets that the run itself has bound on loopback, by their inodes.
+/// Sockets that the run itself has bound: on loopback by their inodes, at paths by their names.
 #[derive(Debug, Default)]
-pub(super) struct Servers(HashSet<u64>);
+pub(super) struct Servers {
+    inodes: HashSet<u64>,
+    /// What the kernel calls unix sockets that were bound for the run, and what the run calls them.
+    names: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+/// Descriptors of bound sockets' folders are numbered from here.
+const FIRST_NUMBER: i32 = 1000;
 
 /// So many bound sockets in one run are a flood; then all are forgotten.
 const MOST_SERVERS: usize = 10_000;
@@ -141,6 +148,8 @@ impl Supervisor {
             return Some(done(connect_through(fd.as_fd(), &self.setting.control)));
         }
         let Some(folder) = folder_of(notification.tid) else { return Some(Reply::Error(libc::ESRCH)) };
+        let known = self.servers.names.get(path).cloned();
+        let path = known.as_deref().unwrap_or(path);
         let object = match self.identities.open(notification.tid, &folder, path, true) {
             Ok(object) => object,
             Err(error) => return Some(failed(&error)),
@@ -224,7 +233,7 @@ impl Supervisor {
             IpAddr::V6(ip) => SocketAddr::new(ip.to_ipv4_mapped().map_or(to.ip(), IpAddr::V4), to.port()),
             IpAddr::V4(_) => to,
         };
-        socket::listener_at(to).is_ok_and(|inode| inode != 0 && self.servers.0.contains(&inode))
+        socket::listener_at(to).is_ok_and(|inode| inode != 0 && self.servers.inodes.contains(&inode))
     }
 
     fn bind_port(&mut self, fd: BorrowedFd<'_>, address: &[u8]) -> Reply {
@@ -232,10 +241,10 @@ impl Supervisor {
         if bound.is_ok()
             && let Ok(found) = nix::sys::stat::fstat(fd)
         {
-            if self.servers.0.len() >= MOST_SERVERS {
-                self.servers.0.clear();
+            if self.servers.inodes.len() >= MOST_SERVERS {
+                self.servers.inodes.clear();
             }
-            self.servers.0.insert(found.st_ino);
+            self.servers.inodes.insert(found.st_ino);
         }
         done(bound)
     }
@@ -256,11 +265,21 @@ impl Supervisor {
         if !self.identities.is_own(notification.tid, object.as_fd()) {
             return self.refuse_socket(notification, "bind", &shown, UNIX_OUTSIDE);
         }
+        // The kernel remembers the words of a bind and tells them by getsockname: a number of its own for each keeps them
+        // apart, and a connect to them is led to where the socket lies.
+        let number = FIRST_NUMBER + self.servers.names.len() as i32;
+        let Ok(object) = socket::duplicate_from(object.as_fd(), number) else {
+            return Reply::Error(libc::ENOBUFS);
+        };
         let mut through = format!("/proc/self/fd/{}/", object.as_raw_fd()).into_bytes();
         through.extend_from_slice(name.as_bytes());
         let Some(address) = socket::unix_address(&through) else { return Reply::Error(libc::ENAMETOOLONG) };
         self.note("bind", notification.tid, &shown);
-        done(socket::bind(fd, &address))
+        let bound = socket::bind(fd, &address);
+        if bound.is_ok() {
+            self.servers.names.insert(through, full.into_os_string().into_encoded_bytes());
+        }
+        done(bound)
     }
 
     /// Answers a listen: a socket that was not bound would get a port by listening.

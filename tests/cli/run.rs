@@ -154,3 +154,19 @@ fn the_doctor_tells_text_and_json() {
     let shown = text(&guard().arg("doctor").output().unwrap());
     assert!(shown.contains("landlock") && shown.contains("strict"), "{shown}");
 }
+
+/// The kernel tells a server's own name by the words it was bound with, which are the supervisor's.
+#[test]
+fn a_unix_server_is_reached_by_the_name_the_kernel_tells() {
+    let script = "import socket,os\ns=socket.socket(socket.AF_UNIX);s.bind(os.environ['TMPDIR']+'/s');s.listen()\n\
+                  c=socket.socket(socket.AF_UNIX);c.connect(s.getsockname());a,_=s.accept();a.send(b'ok');print(c.recv(2))\n";
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("SKIP: there is no python3");
+        return;
+    }
+    for namespaces in ["auto", "off"] {
+        let scratch = Scratch::new("run-unix");
+        let output = run(&scratch, &["--quiet", "--namespaces", namespaces, "--", "python3", "-c", script]);
+        assert_eq!(text(&output), "b'ok'\n", "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
