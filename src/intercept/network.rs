@@ -29,8 +29,11 @@ pub(super) struct Servers {
     names: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Descriptors of bound sockets' folders are numbered from here.
-const FIRST_NUMBER: i32 = 1000;
+/// A part of a path that leads nowhere else and is another for every number: its digits as `/` and `/.`.
+fn mark(number: usize) -> String {
+    let digits = (0..usize::BITS - number.leading_zeros()).rev();
+    digits.map(|digit| if number >> digit & 1 == 1 { "/." } else { "/" }).collect()
+}
 
 /// So many bound sockets in one run are a flood; then all are forgotten.
 const MOST_SERVERS: usize = 10_000;
@@ -265,13 +268,13 @@ impl Supervisor {
         if !self.identities.is_own(notification.tid, object.as_fd()) {
             return self.refuse_socket(notification, "bind", &shown, UNIX_OUTSIDE);
         }
-        // The kernel remembers the words of a bind and tells them by getsockname: a number of its own for each keeps them
+        // The kernel remembers the words of a bind and tells them by getsockname: words of its own for each keep them
         // apart, and a connect to them is led to where the socket lies.
-        let number = FIRST_NUMBER + self.servers.names.len() as i32;
-        let Ok(object) = socket::duplicate_from(object.as_fd(), number) else {
-            return Reply::Error(libc::ENOBUFS);
-        };
-        let mut through = format!("/proc/self/fd/{}/", object.as_raw_fd()).into_bytes();
+        if self.servers.names.len() >= MOST_SERVERS {
+            self.servers.names.clear();
+        }
+        let mark = mark(self.servers.names.len());
+        let mut through = format!("/proc/self/fd/{}{mark}/", object.as_raw_fd()).into_bytes();
         through.extend_from_slice(name.as_bytes());
         let Some(address) = socket::unix_address(&through) else { return Reply::Error(libc::ENAMETOOLONG) };
         self.note("bind", notification.tid, &shown);

@@ -299,7 +299,9 @@ fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchError> {
             "the whole machine or a whole home folder cannot be handed out; go to a project's folder".into(),
         ));
     }
-    if request.runs.starts_with(&folder) || folder.starts_with(&request.runs) {
+    // The shims lie beside the runs.
+    let records = request.runs.parent().unwrap_or(&request.runs);
+    if records.starts_with(&folder) || folder.starts_with(records) {
         return Err(bad("guard keeps its own records there".into()));
     }
     Ok(folder)

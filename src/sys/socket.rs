@@ -155,12 +155,3 @@ pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
-
-/// A duplicate of a descriptor whose number is at least this.
-pub fn duplicate_from(fd: BorrowedFd<'_>, least: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: plain integers; the new number is nobody else's.
-    unsafe {
-        let number = check_int(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least))?;
-        Ok(OwnedFd::from_raw_fd(number))
-    }
-}
