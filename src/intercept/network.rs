@@ -180,7 +180,10 @@ impl Supervisor {
         address: Vec<u8>,
         object: Option<OwnedFd>,
     ) -> Option<Reply> {
-        if let Some(reply) = connect_at_once(fd.as_fd(), &address) {
+        // Where one waits others may have to: the supervisor tries to wait for none of them.
+        if WAITING.load(Ordering::Acquire) == 0
+            && let Some(reply) = connect_at_once(fd.as_fd(), &address)
+        {
             return Some(reply);
         }
         if WAITING.fetch_add(1, Ordering::AcqRel) >= MOST_WAITING {
