@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use super::Failure;
 use super::exit::Exit;
 use crate::launch::demo::Scene;
-use crate::launch::{self, Early, Options, RunRequest, Streams};
+use crate::launch::{self, Options, RunRequest, Streams};
 use crate::policy::{Folders, Namespaces};
 use crate::transcript::{Line, OUTPUT, Observer, state_folder};
 
@@ -28,19 +28,17 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     )?;
     writeln!(out, "  |  what the agent says and sees        +  allowed        x  refused, and by what\n")?;
     out.flush()?;
-    let early = Early::begin(namespaces == Some(Namespaces::Off));
     let request = request(&scene, namespaces)?;
     let plan = launch::plan(&request, uuid::Uuid::now_v7().to_string())
         .map_err(|error| Failure::usage(error.to_string(), "`guard doctor` shows what this machine gives"))?;
     let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
     let streams = Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None };
-    let finished =
-        launch::run(plan, request.policy, streams, Some(observer()), early).map_err(|failure| {
-            Failure::usage(
-                failure.to_string(),
-                "`guard doctor` shows what this machine gives, and how to get what is missing",
-            )
-        })?;
+    let finished = launch::run(plan, request.policy, streams, Some(observer())).map_err(|failure| {
+        Failure::usage(
+            failure.to_string(),
+            "`guard doctor` shows what this machine gives, and how to get what is missing",
+        )
+    })?;
     let result = finished.result;
     writeln!(out, "\nlooked at from outside:")?;
     let mut all = result.success;

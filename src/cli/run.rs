@@ -10,9 +10,7 @@ use std::time::Duration;
 use super::args;
 use super::exit::Exit;
 use super::{Failure, note};
-use crate::launch::{
-    self, Early, EarlyToolchains, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams,
-};
+use crate::launch::{self, EarlyToolchains, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams};
 use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
 use crate::policy::{Folders, Policy, Severity};
 use crate::transcript::{Line, Observer, state_folder};
@@ -20,7 +18,6 @@ use crate::transcript::{Line, Observer, state_folder};
 /// Runs the command, or shows what would be run.
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     let form = Form::of(arguments);
-    let early = Early::begin(arguments.namespaces == Some(args::NamespaceChoice::Off));
     let toolchains = match (arguments.no_toolchains, home()) {
         (false, Some(home)) => EarlyToolchains::begin(home, std::env::vars_os().collect()),
         _ => None,
@@ -40,7 +37,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         return show_plan(&plan, form, out);
     }
     let streams = streams(form)?;
-    match launch::run(plan.clone(), request.policy, streams, observer(form), early) {
+    match launch::run(plan.clone(), request.policy, streams, observer(form)) {
         Ok(finished) => report(&finished, form, arguments.quiet, out),
         Err(failure) => failed(&plan, &failure, form, out),
     }

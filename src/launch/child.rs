@@ -33,8 +33,8 @@ pub(super) mod message {
 
 /// What the child needs besides the plan, made before the fork.
 pub(super) struct Equipment {
-    /// Compiled system call filters.
-    pub(super) filters: sandbox::Filters,
+    /// The system call filter.
+    pub(super) filter: Vec<libc::sock_filter>,
     /// Standard input, output and error.
     pub(super) stdio: [OwnedFd; 3],
     /// Standard input is `/dev/null`, to be opened where the run's own mounts are.
@@ -90,10 +90,7 @@ fn restrict(
     // The supervisor's own memory image had this off; what runs from here on may be looked at by the supervisor.
     step("dumpable", process::set_dumpable(true))?;
     step("Landlock", sandbox::restrict(&plan.grants))?;
-    for filter in &equipment.filters.checks {
-        step("seccomp", seccompiler::apply_filter(filter))?;
-    }
-    let listener = step("seccomp notification", seccomp::install_listener(&equipment.filters.calls))?;
+    let listener = step("seccomp notification", seccomp::install_listener(&equipment.filter))?;
     step(
         "hand over the listener",
         socket::send_with(setup.as_fd(), &[message::LISTENER], listener.as_raw_fd()),

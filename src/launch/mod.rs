@@ -26,6 +26,6 @@ mod terminal;
 pub mod toolchain;
 mod watch;
 
-pub use early::{Early, EarlyToolchains};
+pub use early::EarlyToolchains;
 pub use parent::{Failure, Finished, Streams, run};
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};

@@ -12,7 +12,6 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use super::child::Equipment;
-use super::early::Early;
 use super::group::{Group, threads_on_machine};
 use super::init::{self, Setting as InitSetting};
 use super::plan::LaunchPlan;
@@ -77,14 +76,14 @@ pub struct Finished {
     pub ended: Option<Ended>,
 }
 
-/// Runs a plan to its end. Must be called while this process has one thread, but for the one that makes the filters.
+/// Runs a plan to its end. Must be called while this process has one thread.
 pub fn run(
     plan: LaunchPlan,
     policy: Policy,
     streams: Streams,
     observer: Option<Observer>,
-    mut early: Early,
 ) -> Result<Finished, Failure> {
+    process::keep_memory_small();
     check_kernel(&plan, &policy)?;
     block_signals().map_err(machine("block signals"))?;
     process::set_dumpable(false).map_err(machine("protect the supervisor's memory"))?;
@@ -92,7 +91,7 @@ pub fn run(
     prepare::prepare(&plan).map_err(machine("prepare the run's folders"))?;
     let cleaner = Cleaner { plan: plan.clone() };
     let group = Group::make(&plan);
-    let started = begin(plan, &policy, &streams, &group, &mut early);
+    let started = begin(plan, &policy, &streams, &group);
     let finished = started.and_then(|started| watch::oversee(started, policy, streams, observer, &group));
     group.remove();
     drop(cleaner);
@@ -153,17 +152,11 @@ pub(super) struct Started {
 }
 
 /// Starts the first process, with namespaces where they are wanted and can be had.
-fn begin(
-    plan: LaunchPlan,
-    policy: &Policy,
-    streams: &Streams,
-    group: &Group,
-    early: &mut Early,
-) -> Result<Started, Failure> {
+fn begin(plan: LaunchPlan, policy: &Policy, streams: &Streams, group: &Group) -> Result<Started, Failure> {
     let wanted = plan.namespaces;
     let mut notes = Vec::new();
     if wanted != Namespaces::Off {
-        match begin_with(plan.clone(), streams, group, true, early) {
+        match begin_with(plan.clone(), streams, group, true) {
             Ok(started) => return Ok(started),
             Err(problem) if wanted == Namespaces::Require => {
                 let needs = vec![Need {
@@ -177,7 +170,7 @@ fn begin(
                 notes.push(problem);
                 let mut linked = plan.clone();
                 linked.view.layers.clear();
-                match begin_with(linked, streams, group, true, early) {
+                match begin_with(linked, streams, group, true) {
                     Ok(mut started) => {
                         started.notes.extend(notes);
                         return Ok(started);
@@ -205,19 +198,13 @@ fn begin(
         }];
         return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
     }
-    let mut started = begin_with(plan, streams, group, false, early)
+    let mut started = begin_with(plan, streams, group, false)
         .map_err(|problem| Failure::Machine { step: "start the run", problem })?;
     started.notes.extend(notes);
     Ok(started)
 }
 
-fn begin_with(
-    plan: LaunchPlan,
-    streams: &Streams,
-    group: &Group,
-    has_view: bool,
-    early: &mut Early,
-) -> Result<Started, String> {
+fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool) -> Result<Started, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut plan = plan.settle(has_view);
     if has_view {
@@ -232,7 +219,7 @@ fn begin_with(
     }
     let (flags, user) = if has_view { sandbox::namespace_flags() } else { (0, None) };
     plan.view.user = user;
-    let filters = early.take(!has_view).map_err(|error| text(&error))?;
+    let filter = sandbox::filter(!has_view).map_err(|error| text(&error))?;
     let canary = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| text(&error))?;
     let canary_port = canary.local_addr().map_err(|error| text(&error))?.port();
     let Connected { stdio, pipes, feeder, null_input } =
@@ -251,7 +238,7 @@ fn begin_with(
             process::exit_now(125);
         }
         drop((control, setup, pipes, feeder));
-        let equipment = Equipment { filters, stdio, null_input, canary_port, has_view };
+        let equipment = Equipment { filter, stdio, null_input, canary_port, has_view };
         let setting = InitSetting { view: has_view.then_some(&plan.view), terminal: streams.is_terminal };
         init::live(&plan, equipment, &setting, &their_control, &their_setup);
     }

@@ -2,8 +2,8 @@
 //!
 //! Non-ASCII text matches literally and by `*`; `?` and `[…]` are about single bytes.
 //!
-//! Most are plain names or a name with one star, matched without a regular expression. The rest go through `globset`,
-//! compiled when first used: loading a policy must not pay for rules that never come up.
+//! Nearly all are plain text and stars, matched without a regular expression. The rest go through `globset`, compiled
+//! when first used: loading a policy must not pay for rules that never come up.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -25,6 +25,8 @@ enum Form {
     Any,
     Prefix(usize),
     Suffix(usize),
+    /// Plain text between several stars.
+    Stars,
     Glob(Box<Lazy>),
 }
 
@@ -79,6 +81,8 @@ impl Pattern {
             Form::Prefix(prefix.len())
         } else if let Some(suffix) = text.strip_prefix('*').filter(|suffix| is_plain(suffix)) {
             Form::Suffix(suffix.len())
+        } else if text.len() <= LONGEST_PATTERN && text.split('*').all(is_plain) {
+            Form::Stars
         } else {
             Form::Glob(Box::new(Lazy::new(text, false)?))
         };
@@ -98,9 +102,25 @@ impl Pattern {
             Form::Any => true,
             Form::Prefix(length) => word.starts_with(&text[..*length]),
             Form::Suffix(length) => word.ends_with(&text[text.len() - length..]),
+            Form::Stars => matches_stars(text, word),
             Form::Glob(lazy) => lazy.matches(word),
         }
     }
+}
+
+/// Whether a word is the pattern's pieces in their order, with anything at the stars between them. The first place where
+/// a piece fits is always good enough, because only the last piece is tied to the end.
+fn matches_stars(pattern: &[u8], word: &[u8]) -> bool {
+    let mut pieces = pattern.split(|&byte| byte == b'*');
+    let first = pieces.next().unwrap_or_default();
+    let last = pieces.next_back().unwrap_or_default();
+    let Some(rest) = word.strip_prefix(first) else { return false };
+    let Some(mut rest) = rest.strip_suffix(last) else { return false };
+    for piece in pieces.filter(|piece| !piece.is_empty()) {
+        let Some(at) = rest.windows(piece.len()).position(|window| window == piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    true
 }
 
 /// A pattern over a path: `**` crosses folders, `*` does not, a leading `~` is a home folder.

@@ -1,22 +1,87 @@
-//! `policies/syscalls.toml` → seccomp programs.
+//! `policies/syscalls.toml` → a seccomp program.
 //!
-//! Enters: the list of refused system calls, which is data that people review. Leaves: one program for the calls that are
-//! refused or notified whatever their arguments, and one for each errno of those whose arguments are looked at. A list that cannot be read is an error, never a filter
-//! that misses something.
+//! Enters: the list of refused system calls, which is data that people review. Leaves: one program that refuses them and
+//! asks the supervisor about others. A list that cannot be read is an error, never a filter that misses something.
+//!
+//! For x86_64 the program is made ahead of time and lies beside the list: reading the list takes longer than everything
+//! else a run does before its first process. A program made from another list than this one is never used.
 
 use std::collections::BTreeMap;
 
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-};
+use libc::sock_filter;
 use serde::Deserialize;
 
 use super::SandboxError;
+use super::program::{Check, Condition, Otherwise, Treatment, program};
 use crate::sys::calls;
-use crate::sys::seccomp::{self, Treatment};
 
 /// The list, as it stands in `policies/`.
 pub const LIST: &str = include_str!("../../policies/syscalls.toml");
+
+/// The programs made from it ahead of time, as [`encode`] writes them; empty where there are none.
+#[cfg(target_arch = "x86_64")]
+const MADE: &[u8] = include_bytes!("../../policies/syscalls.x86_64.bin");
+#[cfg(not(target_arch = "x86_64"))]
+const MADE: &[u8] = &[];
+
+/// What the list's text comes down to: says whether [`MADE`] was made from it. No protection, only a date stamp.
+const LIST_STAMP: u64 = stamp(LIST.as_bytes());
+
+const fn stamp(bytes: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        at += 1;
+    }
+    hash
+}
+
+/// The program of a run: `shared` when it shares its namespaces with the machine.
+pub fn filter(shared: bool) -> Result<Vec<sock_filter>, SandboxError> {
+    match made(shared) {
+        Some(program) => Ok(program),
+        None => compile(&read(LIST)?, shared),
+    }
+}
+
+/// Both programs as they are kept: the list's stamp, then each with its length in front, little-endian.
+pub fn encode(own: &[sock_filter], shared: &[sock_filter]) -> Vec<u8> {
+    let mut bytes = LIST_STAMP.to_le_bytes().to_vec();
+    for program in [own, shared] {
+        bytes.extend((program.len() as u64).to_le_bytes());
+        for step in program {
+            bytes.extend(step.code.to_le_bytes());
+            bytes.extend([step.jt, step.jf]);
+            bytes.extend(step.k.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// A program made ahead of time, if it was made from this list.
+fn made(shared: bool) -> Option<Vec<sock_filter>> {
+    let (stamp, mut rest) = MADE.split_first_chunk::<8>()?;
+    if u64::from_le_bytes(*stamp) != LIST_STAMP {
+        return None;
+    }
+    let mut take = || {
+        let (length, steps) = rest.split_first_chunk::<8>()?;
+        let (steps, behind) =
+            steps.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()? * 8)?;
+        rest = behind;
+        Some(steps)
+    };
+    let own = take()?;
+    let steps = if shared { take()? } else { own };
+    let step = |bytes: &[u8]| sock_filter {
+        code: u16::from_le_bytes([bytes[0], bytes[1]]),
+        jt: bytes[2],
+        jf: bytes[3],
+        k: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+    };
+    Some(steps.chunks_exact(8).map(step).collect())
+}
 
 /// One entry of the list.
 #[derive(Debug, Clone, Deserialize)]
@@ -54,19 +119,14 @@ pub fn read(text: &str) -> Result<Vec<Entry>, SandboxError> {
     Ok(file.deny)
 }
 
-/// The programs of a run.
-#[derive(Clone)]
-pub struct Filters {
-    /// Checks of arguments, one program for each errno.
-    pub checks: Vec<BpfProgram>,
-    /// Whole calls: refused, or notified.
-    pub calls: Vec<libc::sock_filter>,
+/// The program for a list: `shared` when the run shares its namespaces with the machine.
+pub fn compile(entries: &[Entry], shared: bool) -> Result<Vec<sock_filter>, SandboxError> {
+    program(&treatments(entries, shared)?)
 }
 
-/// The programs for a list: `shared` when the run shares its namespaces with the machine.
-pub fn compile(entries: &[Entry], shared: bool) -> Result<Filters, SandboxError> {
-    let mut by_errno: BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
-    let mut whole = notified(shared);
+/// What becomes of each call of a list, and of those the supervisor is asked about.
+pub fn treatments(entries: &[Entry], shared: bool) -> Result<BTreeMap<u32, Treatment>, SandboxError> {
+    let mut calls = notified(shared);
     for entry in entries {
         match entry.only.as_deref() {
             None => {}
@@ -75,34 +135,29 @@ pub fn compile(entries: &[Entry], shared: bool) -> Result<Filters, SandboxError>
             Some(other) => return Err(SandboxError::Filter(format!("unknown `only = \"{other}\"`"))),
         }
         let errno = errno(&entry.errno)?;
-        let rules = alternatives(&entry.when)?;
+        let conditions = entry.when.iter().map(|text| condition(text)).collect::<Result<Vec<_>, _>>()?;
         for name in &entry.calls {
-            let Some(number) = calls::number(name) else {
+            let Some(number) = number_of(name) else {
                 if calls::is_known(name) {
                     continue;
                 }
                 return Err(SandboxError::Filter(format!("unknown system call `{name}`")));
             };
-            if !rules.is_empty() {
-                by_errno.entry(errno).or_default().entry(number).or_default().extend(rules.iter().cloned());
-            } else if whole.iter().any(|(known, _)| *known == number) {
-                return Err(SandboxError::Filter(format!("`{name}` is refused or notified twice")));
+            let treatment = calls.entry(number).or_default();
+            if !conditions.is_empty() {
+                treatment.checks.push(Check { conditions: conditions.clone(), errno });
+            } else if treatment.otherwise == Otherwise::Allow {
+                treatment.otherwise = Otherwise::Errno(errno);
             } else {
-                whole.push((number, Treatment::Errno(errno as i32)));
+                return Err(SandboxError::Filter(format!("`{name}` is refused or notified twice")));
             }
         }
     }
-    let checks =
-        by_errno.into_iter().map(|(errno, rules)| program(errno, rules)).collect::<Result<_, _>>()?;
-    Ok(Filters { checks, calls: seccomp::program(&whole) })
+    Ok(calls)
 }
 
-fn program(errno: u32, rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, SandboxError> {
-    let failed = |error: seccompiler::BackendError| SandboxError::Filter(error.to_string());
-    let architecture = std::env::consts::ARCH.try_into().map_err(failed)?;
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno), architecture)
-        .map_err(failed)?;
-    filter.try_into().map_err(failed)
+fn number_of(name: &str) -> Option<u32> {
+    calls::number(name).and_then(|number| u32::try_from(number).ok())
 }
 
 fn errno(name: &str) -> Result<u32, SandboxError> {
@@ -116,57 +171,33 @@ fn errno(name: &str) -> Result<u32, SandboxError> {
     } as u32)
 }
 
-/// The rules of an entry: its conditions joined, every choice of their values written out.
-fn alternatives(when: &[String]) -> Result<Vec<SeccompRule>, SandboxError> {
-    let mut sets: Vec<Vec<SeccompCondition>> = vec![Vec::new()];
-    for text in when {
-        let choices = conditions(text)?;
-        let joined = |set: &Vec<SeccompCondition>| -> Vec<Vec<SeccompCondition>> {
-            choices.iter().map(|choice| [set.as_slice(), std::slice::from_ref(choice)].concat()).collect()
-        };
-        sets = sets.iter().flat_map(joined).collect();
-    }
-    if when.is_empty() {
-        return Ok(Vec::new());
-    }
-    let rule = |set| SeccompRule::new(set).map_err(|error| SandboxError::Filter(error.to_string()));
-    sets.into_iter().map(rule).collect()
-}
-
-/// One condition: any of the results must hold.
-fn conditions(text: &str) -> Result<Vec<SeccompCondition>, SandboxError> {
+/// One condition: `ARGUMENT [& MASK] == VALUE…` or `ARGUMENT != VALUE`.
+fn condition(text: &str) -> Result<Condition, SandboxError> {
     let bad = || SandboxError::Filter(format!("cannot read the condition `{text}`"));
     let words: Vec<&str> = text.split_whitespace().collect();
     let (argument, mask, operator, values) = match words.as_slice() {
         [argument, "&", mask, operator, values @ ..] => {
-            (*argument, Some(number(mask).ok_or_else(bad)?), *operator, values)
+            (*argument, number(mask).ok_or_else(bad)?, *operator, values)
         }
-        [argument, operator, values @ ..] => (*argument, None, *operator, values),
+        [argument, operator, values @ ..] => (*argument, u32::MAX, *operator, values),
         _ => return Err(bad()),
     };
     let argument = argument.parse::<u8>().ok().filter(|&argument| argument < 6).ok_or_else(bad)?;
-    let values = values.iter().map(|value| number(value)).collect::<Option<Vec<u64>>>().ok_or_else(bad)?;
-    let operator = match (operator, mask, values.as_slice()) {
-        (_, _, []) => return Err(bad()),
-        ("==", None, _) => SeccompCmpOp::Eq,
-        ("==", Some(mask), _) => SeccompCmpOp::MaskedEq(mask),
-        ("!=", None, [_]) => SeccompCmpOp::Ne,
+    let values = values.iter().map(|value| number(value)).collect::<Option<Vec<u32>>>().ok_or_else(bad)?;
+    let negated = match (operator, values.as_slice()) {
+        (_, []) => return Err(bad()),
+        ("==", _) => false,
+        ("!=", [_]) if mask == u32::MAX => true,
         _ => return Err(bad()),
     };
-    values
-        .into_iter()
-        .map(|value| {
-            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator.clone(), value)
-                .map_err(|error| SandboxError::Filter(error.to_string()))
-        })
-        .collect()
+    Ok(Condition { argument, mask, values, negated })
 }
 
-fn number(text: &str) -> Option<u64> {
+fn number(text: &str) -> Option<u32> {
     if let Some(hex) = text.strip_prefix("0x") {
-        u64::from_str_radix(hex, 16).ok()
+        u32::from_str_radix(hex, 16).ok()
     } else if let Some(octal) = text.strip_prefix("0o") {
-        u64::from_str_radix(octal, 8).ok()
+        u32::from_str_radix(octal, 8).ok()
     } else {
         text.parse().ok()
     }
@@ -211,14 +242,15 @@ pub const ON_PROCESSES: &[(&str, u8)] = &[
 ];
 
 /// The calls to be notified of: `shared` when the run shares its namespaces with the machine.
-fn notified(shared: bool) -> Vec<(i64, Treatment)> {
-    let always = |name: &&str| Some((calls::number(name)?, Treatment::Notify));
-    let mut list: Vec<(i64, Treatment)> = STARTS_AND_SOCKETS.iter().filter_map(always).collect();
+fn notified(shared: bool) -> BTreeMap<u32, Treatment> {
+    let treatment = |otherwise| Treatment { checks: Vec::new(), otherwise };
+    let always = |name: &&str| Some((number_of(name)?, treatment(Otherwise::Notify)));
+    let mut calls: BTreeMap<u32, Treatment> = STARTS_AND_SOCKETS.iter().filter_map(always).collect();
     if shared {
-        list.extend(METADATA.iter().filter_map(always));
-        list.extend(ON_PROCESSES.iter().filter_map(|&(name, argument)| {
-            Some((calls::number(name)?, Treatment::NotifyUnlessZero(argument)))
+        calls.extend(METADATA.iter().filter_map(always));
+        calls.extend(ON_PROCESSES.iter().filter_map(|&(name, argument)| {
+            Some((number_of(name)?, treatment(Otherwise::NotifyUnlessZero(argument))))
         }));
     }
-    list
+    calls
 }

@@ -7,11 +7,13 @@ mod files;
 mod filter;
 mod mounts;
 mod probe;
+mod program;
 
 pub use files::{Grant, Rights, landlock_version, restrict, restrict_signals};
-pub use filter::{Entry, Filters, LIST, METADATA, ON_PROCESSES, compile, read};
+pub use filter::{Entry, LIST, METADATA, ON_PROCESSES, compile, encode, filter, read, treatments};
 pub use mounts::{Layer, View, enter};
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
+pub use program::{Check, Condition, Otherwise, Treatment};
 
 /// A layer that cannot be applied.
 #[derive(Debug, thiserror::Error)]

@@ -10,6 +10,7 @@ mod descriptors;
 mod escapes;
 mod exec;
 mod files;
+mod filter;
 mod kernel;
 mod metadata;
 mod privileges;

@@ -1,0 +1,25 @@
+//! Patterns of several stars are matched without a regular expression; they must mean what shells mean by them.
+
+use guard::policy::Pattern;
+use proptest::prelude::*;
+
+/// The meaning, spelled out.
+fn means(pattern: &[u8], word: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => word.is_empty(),
+        Some((b'*', rest)) => (0..=word.len()).any(|at| means(rest, &word[at..])),
+        Some((byte, rest)) => {
+            word.split_first().is_some_and(|(first, word)| first == byte && means(rest, word))
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn stars_stand_for_anything_between(pattern in "[ab*]{0,8}", word in "[ab]{0,10}") {
+        let read = Pattern::new(&pattern).unwrap();
+        prop_assert_eq!(read.matches(word.as_bytes()), means(pattern.as_bytes(), word.as_bytes()));
+    }
+}
