@@ -159,6 +159,9 @@ pub(crate) struct Check {
     /// The working tree the task owns [default: the folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) worktree: Option<PathBuf>,
+    /// A repository of the run's own that is not the task's: other rules hold there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) other_repository: Vec<PathBuf>,
     /// A variable of the environment it would run with (none by default)
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) env: Vec<OsString>,

@@ -62,6 +62,9 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
         resolved: args.resolved.as_ref().map(absolute),
         limits: policy.command_limits(),
         folder: Folder::Known(clean(&folder)),
+        judged_again: false,
+        git_folder: None,
+        other_repositories: args.other_repository.iter().map(absolute).collect(),
     })
 }
 

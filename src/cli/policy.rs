@@ -89,6 +89,7 @@ fn show(
     }
     writeln!(out, "programs no rule speaks of: {}", policy.default_action.action.name())?;
     writeln!(out, "git commands no rule speaks of: {}", policy.git_default_action.action.name())?;
+    writeln!(out, "git in repositories of the run's own: {}", policy.git_other_action.action.name())?;
     let listed = |items: &[String]| if items.is_empty() { "none".to_string() } else { items.join(" ") };
     writeln!(out, "read: {}", listed(&policy.filesystem.read))?;
     writeln!(out, "write: {}", listed(&policy.filesystem.write))?;
@@ -131,6 +132,7 @@ fn policy_json(policy: &Policy) -> Value {
     json!({
         "name": policy.name, "description": policy.description, "extends": policy.extends,
         "default_action": policy.default_action.action, "git_default_action": policy.git_default_action.action,
+        "git_other_action": policy.git_other_action.action,
         "filesystem": policy.filesystem, "network": policy.network, "environment": policy.environment,
         "limits": limits, "sandbox": policy.sandbox, "home": policy.home, "toolchains": policy.toolchains, "git": policy.git, "rules": rules,
     })

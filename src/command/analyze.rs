@@ -29,6 +29,13 @@ pub struct Context {
     pub folder: Folder,
     /// The working tree the task owns; the folder itself when not given.
     pub worktree: Option<Vec<u8>>,
+    /// The task's own git folder, where it does not lie in the working tree.
+    pub git_folder: Option<Vec<u8>>,
+    /// Folders of repositories inside the run's own places that are not the task's, as far as the caller has looked.
+    pub other_repositories: Vec<Vec<u8>>,
+    /// A git command whose folder is not known here is judged as one in such a repository: the caller will judge it again
+    /// when it runs, and then the folder is known.
+    pub judged_again: bool,
     /// The home folder, to resolve `~`.
     pub home: Option<Vec<u8>>,
     /// The environment it would run with.

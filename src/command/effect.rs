@@ -54,6 +54,8 @@ effects! {
     GIT_REPOSITORY = "git.repository",
     /// Changes a repository other than the one of the task.
     GIT_ELSEWHERE = "git.elsewhere",
+    /// Works in a repository that was made inside the run's own places, and not in the task's.
+    GIT_OTHER = "git.other",
     /// Keeps the repository's hooks from running.
     GIT_SKIPS_HOOKS = "git.skips-hooks",
     /// Makes git run a program named by an option, a variable or configuration.
@@ -83,6 +85,9 @@ effects! {
 impl Effects {
     /// No effect known.
     pub const NONE: Self = Self(0);
+
+    /// Everything that git does: the classes before the first that is not git's.
+    pub const ALL_OF_GIT: Self = Self(Self::FS_READS.0 - 1);
 
     /// The class a policy names.
     pub fn named(name: &str) -> Option<Self> {

@@ -52,6 +52,10 @@ pub struct GitIntent {
     pub refs: Vec<Vec<u8>>,
     /// The verb is an alias: what it stands for follows as an intent of its own.
     pub is_alias: bool,
+    /// The folder whose repository it works in, or that it makes one in; none when that is not known here.
+    pub place: Option<Vec<u8>>,
+    /// It makes a repository at its place.
+    pub makes_repository: bool,
 }
 
 /// A file that a command is known to use.

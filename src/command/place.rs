@@ -1,6 +1,7 @@
 //! Where a command would act: the current folder, and paths made absolute without asking the file system.
 
-const LONGEST_PATH: usize = 4096;
+/// Longer paths the kernel refuses.
+pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// The folder a command runs in, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -11,7 +11,7 @@ mod verdict;
 pub use examples::{ExampleFailure, check_examples, load, load_text};
 pub use verdict::{Cause, Conditions, Decision, Verdict};
 
-use crate::command::{Analysis, Context, Deferred, Intent, Refusal, Request, analyze};
+use crate::command::{Analysis, Context, Deferred, Effects, Intent, Refusal, Request, analyze};
 use crate::policy::{Action, Policy};
 use verdict::Ruling;
 
@@ -51,6 +51,7 @@ pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
 
 /// The ruling on one intent: the tightest matching rule, or a default.
 fn rule_on<'p>(policy: &'p Policy, intent: &Intent) -> Ruling<'p> {
+    let is_other = intent.effects.intersects(Effects::GIT_OTHER);
     let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
     let mut best: Option<&'p crate::policy::Rule> = None;
     let mut lifted = false;
@@ -59,7 +60,7 @@ fn rule_on<'p>(policy: &'p Policy, intent: &Intent) -> Ruling<'p> {
         if !better && (lifted || !rule.lifts_default) {
             continue;
         }
-        if !matching::matches(&rule.when, rule.action, intent) {
+        if is_other && rule.is_about_the_task() || !matching::matches(&rule.when, rule.action, intent) {
             continue;
         }
         lifted |= rule.lifts_default;
@@ -70,7 +71,11 @@ fn rule_on<'p>(policy: &'p Policy, intent: &Intent) -> Ruling<'p> {
             break;
         }
     }
-    let default = if intent.git.is_some() { &policy.git_default_action } else { &policy.default_action };
+    let default = match (&intent.git, is_other) {
+        (None, _) => &policy.default_action,
+        (Some(_), false) => &policy.git_default_action,
+        (Some(_), true) => &policy.git_other_action,
+    };
     // What is not known yet is judged when it runs; what an alias stands for is an intent of its own.
     let undecided = is_alias || matches!(intent.deferred, Some(Deferred::Program | Deferred::Verb));
     let default_holds = !lifted && !undecided;

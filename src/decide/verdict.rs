@@ -1,6 +1,6 @@
 //! The answer: allow with its conditions, ask, or deny, each with the rule and the place that caused it.
 
-use crate::command::{Analysis, Deferred, Refusal};
+use crate::command::{Analysis, Deferred, Effects, Refusal};
 use crate::policy::{Action, Default, Location, Place, Policy, Rule};
 
 /// What becomes of a command.
@@ -168,6 +168,14 @@ fn default_cause(default: &Default, git: bool, policy: &Policy, analysis: &Analy
         };
     }
     let intent = &analysis.intents[index];
+    if intent.effects.intersects(Effects::GIT_OTHER) {
+        return Cause {
+            rule: "git.other".to_string(),
+            reason: format!("The policy {} allows git in the task's repository only.", policy.name),
+            instead: "Work in the task's own working tree.".to_string(),
+            source,
+        };
+    }
     let (reason, instead) = match &intent.git {
         Some(git) => (
             format!(

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::answer;
 use super::wire::{self, Answer, Question};
+use super::{Repositories, answer};
 use crate::command::Context;
 use crate::policy::Policy;
 use crate::transcript::Recorder;
@@ -29,6 +29,8 @@ pub struct Answering {
     pub policy: Arc<Policy>,
     /// What surrounds every command.
     pub context: Context,
+    /// Tells the task's repository from others.
+    pub repositories: Arc<Repositories>,
     /// Where refusals are written down.
     pub recorder: Recorder,
     /// Counts up with every refusal.
@@ -119,7 +121,8 @@ fn converse(answering: &Desk, mut stream: UnixStream) -> io::Result<()> {
             return Err(error);
         }
     };
-    let answer = answer(&answering.answering.policy, &answering.answering.context, &question);
+    let Answering { policy, context, repositories, .. } = &answering.answering;
+    let answer = answer(policy, context, Some(repositories.as_ref()), &question);
     if let Answer::Deny(line) = &answer {
         let argv = super::recorded_words(&question.argv);
         let rule = line.split_once("(rule ").and_then(|(_, rest)| rest.split_once(')')).map(|(rule, _)| rule);

@@ -13,7 +13,7 @@ use super::identity::{Executable, Identity, Kind, is_loader};
 use super::supervisor::{Ask, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of};
 use super::{explain, wire};
 use crate::command::{Access, Analysis, Context, Folder, Request};
-use crate::decide::{Verdict, judge};
+use crate::decide::Verdict;
 use crate::policy::{Action, Policy};
 use crate::sys::ptrace::{self, Change};
 use crate::sys::seccomp::{Notification, Reply};
@@ -270,6 +270,7 @@ impl Supervisor {
         let is_at = i64::from(notification.number) == libc::SYS_execveat;
         let (path, argv, environment) = if is_at { (b, c, d) } else { (a, b, c) };
         self.remote.attach(tid);
+        self.setting.repositories.meet(tid);
         let limit = self.setting.policy.command_limits().bytes;
         let path = self.remote.string(path, LONGEST_PATH)?;
         let argv = self.remote.strings(argv, limit)?;
@@ -316,7 +317,9 @@ impl Supervisor {
                 resolved: Some(resolved),
                 ..self.setting.context.clone()
             };
-            let (verdict, analysis) = judge(&self.setting.policy, &Request::Argv(argv), &context);
+            let request = Request::Argv(argv);
+            let (verdict, analysis) =
+                self.setting.repositories.judge(&self.setting.policy, &request, &context);
             let verdict = self.with_place_hint(verdict, &analysis);
             if worst.as_ref().is_none_or(|known| verdict.action() > known.action()) {
                 worst = Some(verdict);

@@ -12,10 +12,12 @@ mod identity;
 mod metadata;
 mod network;
 mod remote;
+mod repository;
 mod supervisor;
 pub mod wire;
 
 pub use control::{Answering, serve};
+pub use repository::Repositories;
 pub use supervisor::{Ask, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
 
 use std::borrow::Cow;
@@ -50,14 +52,23 @@ fn recorded_words(argv: &[Vec<u8>]) -> Vec<Cow<'_, str>> {
 
 /// Answers a shim's question by the same judgement as `guard check`. `context` carries what the answering side knows: the
 /// task's working tree, git's configuration, limits. An `ask` is a denial here: nobody is at a shim's terminal.
-pub fn answer(policy: &Policy, context: &Context, question: &Question) -> Answer {
+pub fn answer(
+    policy: &Policy,
+    context: &Context,
+    repositories: Option<&Repositories>,
+    question: &Question,
+) -> Answer {
     let context = Context {
         folder: Folder::from_absolute(&question.folder),
         environment: question.environment.clone(),
         resolved: None,
         ..context.clone()
     };
-    let (verdict, _) = judge(policy, &Request::Argv(question.argv.clone()), &context);
+    let request = Request::Argv(question.argv.clone());
+    let (verdict, _) = match repositories {
+        Some(repositories) => repositories.judge(policy, &request, &context),
+        None => judge(policy, &request, &context),
+    };
     match verdict.action() {
         Action::Allow => Answer::Go,
         Action::Ask | Action::Deny => Answer::Deny(verdict.refusal_line()),

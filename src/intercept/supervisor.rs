@@ -25,6 +25,7 @@ use super::exec::Expected;
 use super::identity::Identities;
 use super::network::Servers;
 use super::remote::Remote;
+use super::repository::Repositories;
 use crate::command::Context;
 use crate::decide::Verdict;
 use crate::policy::Policy;
@@ -62,6 +63,8 @@ pub struct Setting {
     pub recorder: Recorder,
     /// Roots below which the run may write.
     pub writable: Vec<PathBuf>,
+    /// Tells the task's repository from others.
+    pub repositories: Arc<Repositories>,
     /// The run has mounts of its own.
     pub has_view: bool,
     /// Look at programs again when they have started.

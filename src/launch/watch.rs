@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -21,7 +22,7 @@ use super::prepare;
 use super::pump::{Pump, Tail};
 use super::terminal::{Keys, Raw, asker};
 use crate::command::Context;
-use crate::intercept::{self, Answering, Ask, Counts, Handle, Setting};
+use crate::intercept::{self, Answering, Ask, Counts, Handle, Repositories, Setting};
 use crate::outcome::{Enforcement, ErrorDetail, RunResult, Tally, TranscriptPlace, Usage, changes, duration};
 use crate::policy::{Pattern, Policy};
 use crate::sandbox::Need;
@@ -277,15 +278,17 @@ impl Running {
         };
         let failed = |error: io::Error| Stopped::Failed(machine("start the supervisor")(error));
         let context = self.context(policy);
+        let repositories = self.repositories();
         let answering = Answering {
             policy: policy.clone(),
             context: context.clone(),
+            repositories: repositories.clone(),
             recorder: self.recorder.clone(),
             refusals: self.shim_refusals.clone(),
         };
         intercept::serve(&self.started.plan.control, answering).map_err(failed)?;
-        let supervisor =
-            intercept::supervise(self.setting(policy, context, asker), listener).map_err(failed)?;
+        let supervisor = intercept::supervise(self.setting(policy, context, repositories, asker), listener)
+            .map_err(failed)?;
         let mut enforcement = self.await_canary(&mut message)?;
         enforcement.memory_bound = group.bounds_memory;
         enforcement.process_bound = group.bounds_processes;
@@ -343,15 +346,38 @@ impl Running {
         }
     }
 
-    fn setting(&self, policy: &Arc<Policy>, context: Context, asker: Option<Box<dyn Ask>>) -> Setting {
+    /// What tells the task's repository from others.
+    fn repositories(&self) -> Arc<Repositories> {
         let plan = &self.started.plan;
-        let real =
-            |path: &std::path::Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let git_folder = plan.folder.join(".git");
+        Arc::new(Repositories::new(
+            self.started.has_view,
+            plan.folder.clone(),
+            Some(git_folder),
+            self.writable(),
+        ))
+    }
+
+    /// Where the run may write, links resolved.
+    fn writable(&self) -> Vec<PathBuf> {
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        self.started.plan.writable().map(real).collect()
+    }
+
+    fn setting(
+        &self,
+        policy: &Arc<Policy>,
+        context: Context,
+        repositories: Arc<Repositories>,
+        asker: Option<Box<dyn Ask>>,
+    ) -> Setting {
+        let plan = &self.started.plan;
         Setting {
             policy: policy.clone(),
             context,
             recorder: self.recorder.clone(),
-            writable: plan.writable().map(real).collect(),
+            writable: self.writable(),
+            repositories,
             has_view: self.started.has_view,
             verify: plan.verify_exec,
             loopback: plan.loopback,

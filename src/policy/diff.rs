@@ -16,6 +16,11 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
         a.git_default_action.action.name().into(),
         b.git_default_action.action.name().into(),
     );
+    changed(
+        "git.other_action",
+        a.git_other_action.action.name().into(),
+        b.git_other_action.action.name().into(),
+    );
     changed("git.branch_prefix", a.git.branch_prefix.clone(), b.git.branch_prefix.clone());
     changed("git.sign", a.git.sign.to_string(), b.git.sign.to_string());
     changed("sandbox.namespaces", a.sandbox.namespaces.name().into(), b.sandbox.namespaces.name().into());

@@ -163,6 +163,11 @@ pub(super) static GIT: &[Field] = &[
         Kind::Action,
         "What happens to git commands that no rule speaks of. `deny` unless given.",
     ),
+    field(
+        "other_action",
+        Kind::Choice(&["allow", "ask", "deny"]),
+        "What happens to git in repositories that are made inside the run's own places (a test's, in `$TMPDIR`): there only rules about programs, files and variables hold, and those that name the effect `git.other`. `deny` unless given.",
+    ),
     field("branch_prefix", Kind::Text, "What the branches of tasks begin with."),
     field("trailers", Kind::List, "Trailers added to the agent's commits."),
     field("sign", Kind::Flag, "Whether the agent's commits are signed."),

@@ -17,6 +17,7 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
             sources,
             default_action: Default { action: Action::Allow, place: None },
             git_default_action: Default { action: Action::Deny, place: None },
+            git_other_action: Default { action: Action::Deny, place: None },
             rules: Vec::new(),
             filesystem: std::default::Default::default(),
             network: std::default::Default::default(),

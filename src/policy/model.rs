@@ -29,6 +29,11 @@ impl Action {
             Self::Deny => "deny",
         }
     }
+
+    /// What a word of a policy means.
+    pub(super) fn named(word: &str) -> Option<Self> {
+        [Self::Allow, Self::Ask, Self::Deny].into_iter().find(|known| known.name() == word)
+    }
 }
 
 /// Every toolchain that can be looked for in the user's home.
@@ -49,6 +54,9 @@ pub struct Policy {
     pub default_action: Default,
     /// What happens to git commands no rule speaks of.
     pub git_default_action: Default,
+    /// What happens to git commands in repositories that are not the task's, inside the run's own places, where no rule
+    /// speaks of such.
+    pub git_other_action: Default,
     /// Rules, those of the root of the chain first.
     pub rules: Vec<Rule>,
     /// Files.
@@ -110,6 +118,19 @@ pub struct Rule {
     pub is_override: bool,
     /// Commands with the decisions they must get.
     pub examples: Vec<Example>,
+}
+
+impl Rule {
+    /// Whether it speaks of git in the task's repository: by verbs, options or effects of git. Rules about programs,
+    /// files and variables hold in every repository, and so does one that names `git.other`.
+    pub fn is_about_the_task(&self) -> bool {
+        let when = &self.when;
+        let names_other = when.effects.is_some_and(|effects| effects.intersects(Effects::GIT_OTHER));
+        let of_git =
+            |effects: Option<Effects>| effects.is_some_and(|set| set.intersects(Effects::ALL_OF_GIT));
+        let speaks_of_git = !when.verbs.is_empty() || of_git(when.effects) || of_git(when.only_effects);
+        speaks_of_git && !names_other
+    }
 }
 
 /// A command with its expected decision.

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 
 use super::diagnostic::Severity;
 use super::merge::Merger;
-use super::model::{Caches, Limits, Namespaces};
+use super::model::{Action, Caches, Default, Limits, Namespaces, Place};
 use super::reader::{At, File, Section};
 use crate::command::Limits as CommandLimits;
 
@@ -113,6 +113,12 @@ impl Merger {
     fn git(&mut self, section: &Section) {
         for (_, text) in section.texts.iter().filter(|(key, _)| *key == "branch_prefix") {
             self.branch_prefix(section, text);
+        }
+        for (key, text) in section.texts.iter().filter(|(key, _)| *key == "other_action") {
+            let Some(said) = Action::named(&text.value) else { continue };
+            self.only_tighter(section, key, text, self.policy.git_other_action.action, said);
+            let place = Place { source: self.level, span: text.span.clone() };
+            self.policy.git_other_action = Default { action: said, place: Some(place) };
         }
         let mut git = std::mem::take(&mut self.policy.git);
         for (_, list) in &section.lists {

@@ -48,7 +48,7 @@ fn run(
 }
 
 fn judged(question: &Question) -> Option<Answer> {
-    Some(answer(&policy("strict"), &Context::default(), question))
+    Some(answer(&policy("strict"), &Context::default(), None, question))
 }
 
 #[test]

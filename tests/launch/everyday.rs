@@ -381,3 +381,51 @@ fn an_interactive_shell() {
     assert!(seen.contains("Running"), "{seen:?}");
     assert_eq!(code, 3, "{seen:?}");
 }
+
+/// What test suites do with repositories of their own, wherever they make them.
+const OWN_REPOSITORY: &str = "d=$(mktemp -d); cd $d; git init -q -b main; git config user.name t; git config user.email t@example.org; \
+     echo a > f; git add f; git commit -q -m one; git checkout -q -b topic; git reset -q --hard HEAD; git branch -d -q main; git tag v1; \
+     git stash list; git clone -q . copy; cd copy; git switch -q -c other; git push -q origin other; cd ..; git branch --list other; \
+     git init -q --bare bare; git -C bare update-ref refs/heads/x $(git -C . hash-object -w f) 2>/dev/null; git -C bare config core.x y; git -C bare config core.x";
+
+#[test]
+fn git_in_repositories_of_its_own() {
+    in_every_world(|world| {
+        assert_eq!(world.works(OWN_REPOSITORY), "  other\ny\n", "{}", world.name());
+        // Also where the shim is not in the way, and below the working folder.
+        let script = "mkdir t; cd t; g=$(ls /usr/bin/git); $g init -q -b main; $g -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one; \
+             $g checkout -q -b topic; $g branch --show-current; cd ..; git -C t switch -q -c more; git -C t branch --show-current; git init -q u; git -C u checkout -q -b v; rm -rf t u";
+        assert_eq!(world.works(script), "topic\nmore\n", "{}", world.name());
+    });
+}
+
+#[test]
+fn git_in_the_tasks_repository_by_other_names() {
+    in_every_world(|world| {
+        if !world.namespaces {
+            // Without mounts a repository inside the working folder cannot be protected, and there is no run.
+            return;
+        }
+        world.outside("git init -q -b main . && git -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one");
+        for script in [
+            "git checkout -q -b x",
+            "ln -s $PWD $TMPDIR/l; git -C $TMPDIR/l checkout -q -b x",
+            "ln -s $PWD $TMPDIR/l; cd $TMPDIR/l; /usr/bin/git checkout -q -b x",
+            "mkdir -p sub; cd sub; git checkout -q -b x",
+            "mkdir -p $TMPDIR/p; echo gitdir: $PWD/.git > $TMPDIR/p/.git; git -C $TMPDIR/p checkout -q -b x",
+            "mkdir -p $TMPDIR/p; python3 -c 'import os; os.symlink(os.environ[\"PWD\"] + \"/.git\", os.environ[\"TMPDIR\"] + \"/p/.git\")'; git -C $TMPDIR/p checkout -q -b x",
+            "cd .git; git checkout -q -b x",
+            "git init -q .",
+        ] {
+            let ran = world.run(&[], &["bash", "-c", script]);
+            assert_eq!(ran.code, 126, "{}: {script}: {:#}", world.name(), ran.result);
+            assert_eq!(
+                ran.result["denials"].as_array().map(Vec::len).unwrap_or(0),
+                1,
+                "{script}: {:#}",
+                ran.result
+            );
+        }
+        world.outside("rm -rf .git sub");
+    });
+}

@@ -15,13 +15,24 @@ pub(super) struct Setting {
     pub(super) value: Arg,
 }
 
+/// A part of a repository that can be named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    GitFolder,
+    WorkTree,
+    /// The index, the objects: a file or folder inside the git folder.
+    Inner,
+}
+
 /// Everything around a verb that changes its meaning.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) list: Vec<Setting>,
     pub(super) folder: Folder,
-    /// Another repository, working tree or index is named.
+    /// Another repository, in a way that is not followed.
     pub(super) redirected: bool,
+    /// Parts of a repository that are named: by variables, `--git-dir` and `--work-tree`.
+    pub(super) named: Vec<(Part, Arg)>,
     pub(super) effects: Effects,
     /// Command texts git may run because of them.
     pub(super) programs: Vec<Arg>,
@@ -113,6 +124,9 @@ impl Settings {
     pub(super) fn extend(&mut self, global: Global, env: &Env, base: &Base) {
         self.folder = global.folder;
         self.redirected |= global.redirected;
+        // An option counts instead of the variable.
+        self.named.retain(|(part, _)| global.named.iter().all(|(given, _)| given != part));
+        self.named.extend(global.named);
         if global.foreign_exec_path || global.unknown_config {
             self.effects.add(Effects::GIT_FOREIGN_CONFIG);
         }
@@ -128,16 +142,14 @@ impl Settings {
 
     fn variable(&mut self, name: &[u8], value: &Arg) {
         match name {
-            b"GIT_DIR"
-            | b"GIT_WORK_TREE"
-            | b"GIT_COMMON_DIR"
-            | b"GIT_INDEX_FILE"
-            | b"GIT_OBJECT_DIRECTORY"
-            | b"GIT_NAMESPACE"
-            | b"GIT_ALTERNATE_OBJECT_DIRECTORIES"
-            | b"GIT_SHALLOW_FILE"
-            | b"GIT_GRAFT_FILE"
-            | b"GIT_REPLACE_REF_BASE" => {
+            b"GIT_DIR" => self.named.push((Part::GitFolder, value.clone())),
+            b"GIT_WORK_TREE" => self.named.push((Part::WorkTree, value.clone())),
+            b"GIT_COMMON_DIR" | b"GIT_INDEX_FILE" | b"GIT_OBJECT_DIRECTORY" => {
+                self.named.push((Part::Inner, value.clone()));
+            }
+            // A list of folders: no single place, but a part all the same.
+            b"GIT_ALTERNATE_OBJECT_DIRECTORIES" => self.named.push((Part::Inner, Arg::from("/"))),
+            b"GIT_NAMESPACE" | b"GIT_SHALLOW_FILE" | b"GIT_GRAFT_FILE" | b"GIT_REPLACE_REF_BASE" => {
                 self.redirected = true;
             }
             b"GIT_CONFIG" | b"GIT_CONFIG_GLOBAL" | b"GIT_CONFIG_SYSTEM" | b"GIT_TEMPLATE_DIR"

@@ -2,6 +2,7 @@
 
 use super::super::arg::Arg;
 use super::super::place::Folder;
+use super::config::Part;
 
 /// The global options of one command.
 #[derive(Debug, Default)]
@@ -14,7 +15,9 @@ pub(super) struct Global {
     pub(super) config: Vec<(Vec<u8>, Arg)>,
     /// `--config-env=key=VARIABLE`.
     pub(super) config_env: Vec<(Vec<u8>, Vec<u8>)>,
-    /// `--git-dir`, `--work-tree`, `--namespace`, `--bare`: another repository than the folder's.
+    /// `--git-dir`, `--work-tree`.
+    pub(super) named: Vec<(Part, Arg)>,
+    /// `--namespace`, `--bare`: another repository than the folder's.
     pub(super) redirected: bool,
     /// `--exec-path=DIR`: helpers from another place.
     pub(super) foreign_exec_path: bool,
@@ -98,6 +101,8 @@ impl Global {
                     _ => self.unknown_config = true,
                 }
             }
+            (b"--git-dir", Some(path)) => self.named.push((Part::GitFolder, path)),
+            (b"--work-tree", Some(path)) => self.named.push((Part::WorkTree, path)),
             (b"--git-dir" | b"--work-tree" | b"--namespace", _) | (b"--bare", None) => self.redirected = true,
             (b"--exec-path", Some(_)) => self.foreign_exec_path = true,
             _ => {}

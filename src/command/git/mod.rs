@@ -14,8 +14,8 @@ use super::arg::Arg;
 use super::effect::Effects;
 use super::files;
 use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
-use super::place::{Folder, base_name};
-use config::{Setting, Settings};
+use super::place::{self, Folder, base_name, is_within};
+use config::{Part, Setting, Settings};
 use global::Global;
 
 /// Every verb of git that is known here, for the nearest-name suggestions of policies.
@@ -49,6 +49,19 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start)
         }
     };
     Git { analyzer, start, settings }.run(args, verb, rest);
+}
+
+/// Which repository a command works in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Target {
+    /// The one git finds from its folder, or the task's by name.
+    Found,
+    /// The same, with an index, objects or a working tree that are not the task's.
+    Mixed,
+    /// Another one, by its git folder.
+    Named(Vec<u8>),
+    /// One that is not known here.
+    Unknown,
 }
 
 /// One git command on its way through aliases to its verb.
@@ -101,9 +114,12 @@ impl Git<'_, '_> {
             intent.deferred = Some(Deferred::Arguments);
         }
         set_verb(&mut intent, &name, meaning.subcommand.clone());
+        let place = self.place(meaning.makes.as_ref());
         if let Some(git) = &mut intent.git {
             git.flags = meaning.flags;
             git.refs = meaning.refs;
+            git.makes_repository = meaning.makes.is_some();
+            git.place = place;
         }
         let programs = meaning.programs;
         let nested_git = meaning.nested_git;
@@ -211,7 +227,7 @@ impl Git<'_, '_> {
         command.extend(words.into_iter().map(Arg::exact));
         command.extend_from_slice(own);
         let mut inside = self.start.inside(index, Origin::Alias);
-        if self.settings.redirected {
+        if self.target() != Target::Found {
             inside.env.set(b"GIT_DIR", Arg::partial(Vec::new(), b"?", false));
         }
         self.analyzer.command(command, inside);
@@ -231,8 +247,17 @@ impl Git<'_, '_> {
             .with(Effects::GIT_OBJECTS)
             .with(Effects::GIT_REPOSITORY);
         let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
-        if intent.effects.intersects(CHANGES) && (self.settings.redirected || self.is_elsewhere()) {
+        if self.is_other(&intent) {
+            intent.effects.add(Effects::GIT_OTHER);
+        } else if intent.effects.intersects(CHANGES)
+            && (self.target() != Target::Found || self.is_elsewhere())
+        {
             intent.effects.add(Effects::GIT_ELSEWHERE);
+        }
+        let is_unplaced = intent.effects.intersects(Effects::GIT_OTHER)
+            && intent.git.as_ref().is_some_and(|git| git.place.is_none());
+        if is_unplaced {
+            intent.deferred.get_or_insert(Deferred::Folder);
         }
         if intent.effects.intersects(CHANGES)
             && self.settings.folder == Folder::Unknown
@@ -276,6 +301,61 @@ impl Git<'_, '_> {
                     intent.deferred.get_or_insert(Deferred::Text);
                 }
             }
+        }
+    }
+
+    /// Whether it works in a repository that the caller knows not to be the task's.
+    fn is_other(&self, intent: &Intent) -> bool {
+        let context = self.analyzer.context;
+        let Some(git) = &intent.git else { return false };
+        match &git.place {
+            Some(place) => context.other_repositories.iter().any(|root| is_within(place, root)),
+            None => {
+                let is_found = matches!(self.target(), Target::Found | Target::Mixed);
+                context.judged_again && is_found && !git.is_alias
+            }
+        }
+    }
+
+    /// Which repository variables and options name. Naming the task's own parts, as git does for its hooks, changes
+    /// nothing.
+    fn target(&self) -> Target {
+        if self.settings.redirected {
+            return Target::Unknown;
+        }
+        let context = self.analyzer.context;
+        let is_below = |path: &[u8], root: Option<&Vec<u8>>| root.is_some_and(|root| is_within(path, root));
+        let mut target = Target::Found;
+        let mut has_foreign_parts = false;
+        for (part, value) in &self.settings.named {
+            let path = value.known().and_then(|path| self.settings.folder.resolve(path));
+            let Some(path) = path.filter(|path| path.len() <= place::LONGEST_PATH) else {
+                return Target::Unknown;
+            };
+            let is_tasks = match part {
+                Part::WorkTree => is_below(&path, context.worktree.as_ref()),
+                Part::GitFolder | Part::Inner => is_below(&path, context.git_folder.as_ref()),
+            };
+            match part {
+                _ if is_tasks => {}
+                Part::GitFolder => target = Target::Named(path),
+                Part::WorkTree | Part::Inner => has_foreign_parts = true,
+            }
+        }
+        if target == Target::Found && has_foreign_parts { Target::Mixed } else { target }
+    }
+
+    /// The folder whose repository the command works in; `makes` when it makes one.
+    fn place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
+        let folder = match (self.target(), makes) {
+            (Target::Unknown, _) => return None,
+            (Target::Named(path), _) => return Some(path),
+            (Target::Found | Target::Mixed, None) => self.settings.folder.clone(),
+            (Target::Found | Target::Mixed, Some(target)) => self.settings.folder.enter(target.as_deref()?),
+        };
+        match folder {
+            Folder::Known(place) => Some(place),
+            Folder::Unknown => None,
         }
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Meaning {
     pub(super) programs: Vec<Arg>,
     /// Words of a further git command it would run.
     pub(super) nested_git: Vec<Arg>,
+    /// It makes a repository: where, seen from the folder it runs in; none when that is not known.
+    pub(super) makes: Option<Option<Vec<u8>>>,
 }
 
 /// Whether git itself has the verb: an alias cannot replace it.
@@ -81,7 +83,29 @@ pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     note_refs(verb, &parsed, &mut meaning);
     note_programs(verb, &parsed, own, &mut meaning);
     note_paths(verb, &parsed, &mut meaning);
+    meaning.makes = made_repository(verb, &parsed);
     meaning
+}
+
+/// Where a verb makes a repository.
+fn made_repository(verb: &str, parsed: &Parsed) -> Option<Option<Vec<u8>>> {
+    let operand = |at: usize| parsed.operands.get(at).map(|operand| operand.known().map(<[u8]>::to_vec));
+    match verb {
+        // Files of the repository elsewhere than in its folder: not a plain repository of one's own.
+        "init" | "init-db" | "clone" if parsed.has_any(&["separate-git-dir"]) => None,
+        "init" | "init-db" => Some(operand(0).unwrap_or_else(|| Some(b".".to_vec()))),
+        "clone" => Some(match operand(1) {
+            Some(target) => target,
+            // Named after what is cloned.
+            None => operand(0).flatten().map(|source| {
+                let source = source.strip_suffix(b"/").unwrap_or(&source);
+                let source = source.strip_suffix(b"/.git").unwrap_or(source);
+                let name = source.rsplit(|byte| matches!(byte, b'/' | b':')).next().unwrap_or(source);
+                name.strip_suffix(b".git").unwrap_or(name).to_vec()
+            }),
+        }),
+        _ => None,
+    }
 }
 
 fn unknown() -> Meaning {
