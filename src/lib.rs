@@ -12,6 +12,7 @@
 //! sandbox    ─ policy sys               plan → Landlock rules, seccomp programs, mounts; probe of the kernel.
 //! intercept  ─ decide policy command transcript sandbox sys   questions and notifications from inside → answers. Denies on any error.
 //! outcome    ─ transcript policy        what a run did → one structured result.
+//! workspace  ─ sys                      a repository → worktree, quarantine, receive; before and after; dangers. Runs nothing of the agent's.
 //! launch     ─ intercept sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns.
 //! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
 //! cli        ─ launch outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
@@ -28,3 +29,4 @@ pub mod policy;
 pub mod sandbox;
 pub mod sys;
 pub mod transcript;
+pub mod workspace;

@@ -17,3 +17,4 @@ mod policy;
 mod sandbox;
 mod support;
 mod transcript;
+mod workspace;

@@ -81,7 +81,7 @@ fn only_the_right_rooms_print_and_do_input_and_output() {
         (&print, &["cli"]),
         (
             &files_and_processes,
-            &["cli", "intercept", "launch", "outcome", "policy", "sandbox", "sys", "transcript"],
+            &["cli", "intercept", "launch", "outcome", "policy", "sandbox", "sys", "transcript", "workspace"],
         ),
     ];
     let mut found = Vec::new();

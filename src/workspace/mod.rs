@@ -1,0 +1,3 @@
+//! A repository and what a run may do to it.
+
+pub mod fingerprint;

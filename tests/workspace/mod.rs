@@ -1,0 +1,3 @@
+//! Real repositories, real git: what changes in them, and what hides in them.
+
+mod fingerprint;
