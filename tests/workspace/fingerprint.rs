@@ -1,0 +1,458 @@
+//! A repository before and after: every change is seen, nothing else is, and it is said who can have made it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use guard::workspace::fingerprint::{Difference, Fingerprint, Kind, Name, Ours, Who};
+use proptest::prelude::*;
+
+use crate::support::Scratch;
+
+/// Plain git, away from the user's configuration, as the user would call it.
+pub(crate) fn git(folder: &Path) -> Command {
+    let mut command = Command::new("git");
+    command
+        .current_dir(folder)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", "/nonexistent")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_AUTHOR_NAME", "A")
+        .env("GIT_AUTHOR_EMAIL", "a@example.org")
+        .env("GIT_COMMITTER_NAME", "A")
+        .env("GIT_COMMITTER_EMAIL", "a@example.org");
+    command
+}
+
+/// Runs git and gives back what it printed.
+pub(crate) fn run(folder: &Path, words: &[&str]) -> String {
+    let output = git(folder).args(words).output().unwrap();
+    assert!(output.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim_end_matches('\n').to_string()
+}
+
+/// A repository with two commits, some branches and tags, a linked worktree `other` and one of the run's own, `task-x`.
+struct Repository {
+    scratch: Scratch,
+}
+
+const FORMATS: [&[&str]; 4] = [
+    &[],
+    &["--ref-format=reftable"],
+    &["--object-format=sha256"],
+    &["--object-format=sha256", "--ref-format=reftable"],
+];
+
+impl Repository {
+    fn new(options: &[&str]) -> Self {
+        let scratch = Scratch::new("fingerprint");
+        let repository = Self { scratch };
+        let main = repository.main();
+        std::fs::create_dir(&main).unwrap();
+        run(&main, &[&["init", "--quiet", "--initial-branch=main"], options].concat());
+        std::fs::write(main.join("file"), "one\n").unwrap();
+        run(&main, &["add", "."]);
+        run(&main, &["commit", "--quiet", "-m", "one"]);
+        for name in ["a", "b/c", "ünï", "packed"] {
+            run(&main, &["branch", name]);
+        }
+        run(&main, &["tag", "-a", "v1", "-m", "v1"]);
+        run(&main, &["tag", "light"]);
+        run(&main, &["pack-refs", "--all"]);
+        run(&main, &["commit", "--quiet", "--allow-empty", "-m", "two"]);
+        run(&main, &["branch", "late"]);
+        run(&main, &["update-ref", "refs/remotes/origin/main", "main"]);
+        run(&main, &["symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main"]);
+        run(&main, &["worktree", "add", "--quiet", "-b", "other", "../other"]);
+        run(&main, &["worktree", "add", "--quiet", "-b", "task/x", "../task-x"]);
+        repository
+    }
+
+    fn main(&self) -> PathBuf {
+        self.scratch.0.join("main")
+    }
+
+    fn common(&self) -> PathBuf {
+        self.main().join(".git")
+    }
+
+    fn take(&self) -> Fingerprint {
+        Fingerprint::take(&self.common()).unwrap()
+    }
+}
+
+fn ours(repository: &Repository) -> Ours {
+    Ours {
+        run: "run1".to_string(),
+        branch: Some("refs/heads/task/x".into()),
+        tip: None,
+        worktree: Some("task-x".into()),
+        wrote: BTreeSet::from(["index".into(), "ORIG_HEAD".into()]),
+        grants: vec![repository.scratch.0.join("task-x")],
+    }
+}
+
+/// What `again` sees must be what a first look sees.
+fn compare(repository: &Repository, before: &Fingerprint) -> Vec<Difference> {
+    let ours = ours(repository);
+    let found = before.compare(&before.again().unwrap(), &ours);
+    assert_eq!(found, before.compare(&repository.take(), &ours));
+    let stored: Fingerprint = serde_json::from_str(&serde_json::to_string(before).unwrap()).unwrap();
+    assert_eq!(&stored, before);
+    assert_eq!(found, stored.compare(&stored.again().unwrap(), &ours));
+    found
+}
+
+fn one(found: &[Difference]) -> &Difference {
+    assert_eq!(found.len(), 1, "{found:#?}");
+    &found[0]
+}
+
+#[test]
+fn all_refs_are_what_git_says() {
+    for format in FORMATS {
+        let repository = Repository::new(format);
+        let taken = repository.take();
+        let mut expected = BTreeMap::new();
+        let said = run(
+            &repository.main(),
+            &["for-each-ref", "--format=%(refname) %(objectname) %(symref)", "--include-root-refs"],
+        );
+        for line in said.lines() {
+            let mut words = line.split(' ');
+            let (name, object, symbolic) =
+                (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+            let value = if symbolic.is_empty() { object.to_string() } else { format!("ref: {symbolic}") };
+            expected.insert(name.to_string(), value);
+        }
+        for (id, branch) in [("other", "other"), ("task-x", "task/x")] {
+            expected.insert(format!("worktrees/{id}/HEAD"), format!("ref: refs/heads/{branch}"));
+        }
+        // Old versions of git are stopped by a file in this place.
+        let found: BTreeMap<String, String> = taken
+            .values()
+            .filter(|(name, _)| {
+                !name.bytes().ends_with(b"refs/heads") && !name.bytes().ends_with(b"/ORIG_HEAD")
+            })
+            .map(|(name, value)| (String::from_utf8(name.bytes().to_vec()).unwrap(), value))
+            .collect();
+        assert_eq!(found, expected, "{format:?}");
+        assert!(!taken.is_cut());
+    }
+}
+
+#[test]
+fn nothing_changed_is_no_difference() {
+    for format in FORMATS {
+        let repository = Repository::new(format);
+        let before = repository.take();
+        for words in [&["pack-refs", "--all"][..], &["status"], &["log"], &["for-each-ref"], &["fsck"]] {
+            run(&repository.main(), words);
+            assert_eq!(compare(&repository, &before), [], "{format:?} {words:?}");
+        }
+        // Written again, the same.
+        let config = repository.common().join("config");
+        std::fs::write(&config, std::fs::read(&config).unwrap()).unwrap();
+        assert_eq!(compare(&repository, &before), []);
+    }
+}
+
+/// What others do, in any format: each is one difference, and theirs.
+#[test]
+fn what_others_do_is_theirs() {
+    type Case<'a> = (&'a str, &'a [&'a str], Kind, &'a str);
+    let cases: [Case<'_>; 9] = [
+        ("main", &["update-ref", "refs/heads/a", "main"], Kind::Ref, "refs/heads/a"),
+        ("main", &["branch", "-D", "packed"], Kind::Ref, "refs/heads/packed"),
+        ("main", &["branch", "new/one", "main"], Kind::Ref, "refs/heads/new/one"),
+        ("main", &["tag", "-f", "light", "main"], Kind::Ref, "refs/tags/light"),
+        ("main", &["update-ref", "refs/guard/run2/tip", "main"], Kind::Ref, "refs/guard/run2/tip"),
+        ("main", &["symbolic-ref", "HEAD", "refs/heads/late"], Kind::Head, "HEAD"),
+        ("other", &["symbolic-ref", "HEAD", "refs/heads/a"], Kind::Head, "worktrees/other/HEAD"),
+        ("other", &["update-ref", "refs/worktree/x", "main"], Kind::Ref, "worktrees/other/refs/worktree/x"),
+        ("main", &["config", "user.name", "B"], Kind::Config, "config"),
+    ];
+    for format in FORMATS {
+        for (folder, words, kind, name) in cases {
+            let repository = Repository::new(format);
+            let before = repository.take();
+            run(&repository.scratch.0.join(folder), words);
+            let mut found = compare(&repository, &before);
+            // A HEAD that is pointed elsewhere writes a line in its log, which is said with it.
+            found.retain(|difference| difference.kind != Kind::Reflog);
+            let difference = one(&found);
+            assert_eq!(
+                (difference.kind, difference.name.bytes(), difference.by),
+                (kind, name.as_bytes(), Who::Others)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_moved_ref_says_from_what_to_what() {
+    for format in FORMATS {
+        let repository = Repository::new(format);
+        let before = repository.take();
+        let (old, new) =
+            (run(&repository.main(), &["rev-parse", "a"]), run(&repository.main(), &["rev-parse", "main"]));
+        run(&repository.main(), &["update-ref", "refs/heads/a", "main"]);
+        let found = compare(&repository, &before);
+        assert_eq!((one(&found).old.as_deref(), one(&found).new.as_deref()), (Some(&*old), Some(&*new)));
+        assert_eq!(
+            found[0].to_string(),
+            format!("refs/heads/a changed from {old} to {new}, by somebody else")
+        );
+    }
+}
+
+/// Files that git obeys, one by one, by plain writes.
+#[test]
+fn every_file_git_obeys_is_watched() {
+    let cases = [
+        ("config.worktree", Kind::Config),
+        ("hooks/pre-commit", Kind::Hook),
+        ("info/attributes", Kind::Attributes),
+        ("info/exclude", Kind::Exclude),
+        ("info/grafts", Kind::Grafts),
+        ("shallow", Kind::Shallow),
+        ("objects/info/alternates", Kind::Alternates),
+        ("index", Kind::Index),
+        ("commondir", Kind::Other),
+        ("worktrees/other/index", Kind::Index),
+        ("worktrees/other/gitdir", Kind::Worktree),
+        ("worktrees/other/config.worktree", Kind::Config),
+        ("modules/sub/hooks/post-checkout", Kind::Module),
+        ("logs/refs/heads/a", Kind::Reflog),
+        ("refs/heads/a", Kind::Ref),
+        ("packed-refs", Kind::Ref),
+    ];
+    for (path, kind) in cases {
+        let repository = Repository::new(&[]);
+        let file = repository.common().join(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let before = repository.take();
+        let mut content = std::fs::read(&file).unwrap_or_default();
+        content.extend_from_slice(b"changed\n");
+        std::fs::write(&file, content).unwrap();
+        let found = compare(&repository, &before);
+        let difference = one(&found);
+        assert_eq!(
+            (difference.kind, difference.name.bytes(), difference.by),
+            (kind, path.as_bytes(), Who::Others)
+        );
+    }
+    // A hook that is made executable; a folder of hooks that is another one.
+    let repository = Repository::new(&[]);
+    let before = repository.take();
+    let hook = repository.common().join("hooks/pre-commit.sample");
+    let mode = if hook.metadata().unwrap().permissions().mode() & 0o111 == 0 { 0o755 } else { 0o644 };
+    std::fs::set_permissions(&hook, PermissionsExt::from_mode(mode)).unwrap();
+    assert_eq!(one(&compare(&repository, &before)).kind, Kind::Hook);
+    std::fs::remove_dir_all(repository.common().join("hooks")).unwrap();
+    symlink("/nonexistent", repository.common().join("hooks")).unwrap();
+    let found = compare(&repository, &before);
+    assert!(found.iter().any(|one| one.name.bytes() == b"hooks" && one.kind == Kind::Hook), "{found:#?}");
+}
+
+#[test]
+fn what_guard_does_for_the_run_is_guards() {
+    for format in FORMATS {
+        let repository = Repository::new(format);
+        let before = repository.take();
+        let task = repository.scratch.0.join("task-x");
+        run(&repository.main(), &["update-ref", "refs/heads/task/x", "refs/heads/a"]);
+        run(&repository.main(), &["update-ref", "--create-reflog", "refs/guard/run1/tip", "main"]);
+        run(&task, &["reset", "--quiet"]);
+        let mut found = compare(&repository, &before);
+        // The branch moved under the worktree, so its HEAD is told in its log by git.
+        found.retain(|one| !one.name.bytes().ends_with(b"logs/HEAD"));
+        assert!(found.len() >= 2, "{found:#?}");
+        assert!(found.iter().all(|one| one.by == Who::Guard), "{found:#?}");
+        // If guard knows where it left the branch, a branch that is elsewhere was moved by others.
+        let elsewhere = Ours { tip: Some("0".repeat(40)), ..ours(&repository) };
+        let found = before.compare(&repository.take(), &elsewhere);
+        let branch = found.iter().find(|one| one.name.bytes() == b"refs/heads/task/x").unwrap();
+        assert_eq!(branch.by, Who::Others);
+    }
+}
+
+/// The run's own folder: what guard did not write there, and anything that lies where the agent can write.
+#[test]
+fn what_would_have_needed_the_agent_is_the_agents() {
+    let attacks: [(&str, &[u8]); 6] = [
+        ("worktrees/task-x/HEAD", b"ref: refs/heads/main\n"),
+        ("worktrees/task-x/config.worktree", b"[core]\n\tfsmonitor = x\n"),
+        ("worktrees/task-x/commondir", b"/tmp\n"),
+        ("worktrees/task-x/gitdir", b"/tmp/.git\n"),
+        ("worktrees/task-x/refs/bisect/bad", b"0000000000000000000000000000000000000001\n"),
+        ("worktrees/task-x/logs/HEAD", b"x\n"),
+    ];
+    for (path, content) in attacks {
+        let repository = Repository::new(&[]);
+        let before = repository.take();
+        let file = repository.common().join(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, content).unwrap();
+        let found = compare(&repository, &before);
+        assert_eq!((one(&found).name.bytes(), found[0].by), (path.as_bytes(), Who::Agent));
+    }
+    // Hooks that are a link into the worktree of the agent.
+    let repository = Repository::new(&[]);
+    let hooks = repository.scratch.0.join("task-x/.hooks");
+    std::fs::create_dir(&hooks).unwrap();
+    std::fs::remove_dir_all(repository.common().join("hooks")).unwrap();
+    symlink(&hooks, repository.common().join("hooks")).unwrap();
+    let before = repository.take();
+    std::fs::write(hooks.join("pre-commit"), "#!/bin/sh\n").unwrap();
+    let found = compare(&repository, &before);
+    assert_eq!((one(&found).name.bytes(), found[0].by), (&b"hooks/pre-commit"[..], Who::Agent));
+    // A policy that lets the agent write to the repository itself.
+    let repository = Repository::new(&[]);
+    let before = repository.take();
+    run(&repository.main(), &["update-ref", "refs/heads/a", "main"]);
+    let everything = Ours { grants: vec![repository.scratch.0.clone()], ..ours(&repository) };
+    assert!(before.compare(&repository.take(), &everything).iter().all(|one| one.by == Who::Agent));
+}
+
+#[test]
+fn a_worktree_that_comes_or_goes_is_one_difference() {
+    for format in FORMATS {
+        let repository = Repository::new(format);
+        let before = repository.take();
+        run(&repository.main(), &["worktree", "remove", "--force", "../other"]);
+        run(&repository.main(), &["worktree", "add", "--quiet", "--detach", "../third"]);
+        let found = compare(&repository, &before);
+        let names: Vec<_> = found.iter().map(|one| (one.name.to_string(), one.kind, one.by)).collect();
+        assert_eq!(
+            names,
+            [
+                ("worktrees/other".to_string(), Kind::Worktree, Who::Others),
+                ("worktrees/third".to_string(), Kind::Worktree, Who::Others)
+            ]
+        );
+    }
+}
+
+/// A ref that changes right after the look, so fast that neither its times nor its inode need be others.
+#[test]
+fn changes_in_the_same_tick_are_seen() {
+    let repository = Repository::new(&[]);
+    let file = repository.common().join("refs/heads/late");
+    let (a, b) = ("1".repeat(40) + "\n", "2".repeat(40) + "\n");
+    for _ in 0..200 {
+        std::fs::write(&file, &a).unwrap();
+        let before = repository.take();
+        std::fs::write(&file, &b).unwrap();
+        assert_eq!(one(&compare(&repository, &before)).name.bytes(), b"refs/heads/late");
+    }
+}
+
+/// Another git packs, deletes, makes and moves other refs all the time; those that stay are there in every look.
+#[test]
+fn others_at_work_make_no_error_and_no_false_difference() {
+    for format in [FORMATS[0], FORMATS[1]] {
+        let repository = Repository::new(format);
+        let main = repository.main();
+        for index in 0..50 {
+            run(&main, &["branch", &format!("still/{index}")]);
+        }
+        let before = repository.take();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let looks = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for index in 0..40 {
+                    run(&main, &["branch", "-f", "moving", if index % 2 == 0 { "late" } else { "a" }]);
+                    run(&main, &["update-ref", &format!("refs/heads/still/{}", index % 50), "late"]);
+                    run(&main, &["pack-refs", "--all", "--prune"]);
+                    run(&main, &["branch", "-D", "moving"]);
+                }
+                done.store(true, std::sync::atomic::Ordering::Release);
+            });
+            let mut looks = 0;
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                for after in [before.again().unwrap(), repository.take()] {
+                    looks += 1;
+                    let found = before.compare(&after, &ours(&repository));
+                    let wrong: Vec<_> = found
+                        .iter()
+                        .filter(|one| {
+                            !one.name.to_string().contains("refs/heads/moving") || one.by != Who::Others
+                        })
+                        .collect();
+                    assert!(wrong.is_empty(), "{wrong:#?}");
+                }
+            }
+            looks
+        });
+        assert!(looks > 20, "only {looks} looks");
+    }
+}
+
+#[test]
+fn names_of_any_bytes_are_refs_too() {
+    let repository = Repository::new(&[]);
+    let name = b"refs/heads/caf\xe9\xff";
+    let file = repository.common().join(std::ffi::OsStr::from_bytes(name));
+    std::fs::write(file, "1".repeat(40) + "\n").unwrap();
+    let before = repository.take();
+    assert_eq!(before.value(name), Some("1".repeat(40)));
+    assert_eq!(compare(&repository, &before), []);
+}
+
+#[test]
+fn strange_files_are_no_error() {
+    let repository = Repository::new(&[]);
+    let common = repository.common();
+    let pipe = common.join("refs/heads/pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    symlink(".", common.join("refs/heads/round")).unwrap();
+    symlink("nowhere", common.join("refs/heads/nowhere")).unwrap();
+    symlink("refs/heads/a", common.join("refs/heads/old-style")).unwrap();
+    std::fs::write(common.join("refs/heads/empty"), "").unwrap();
+    std::fs::write(common.join("refs/heads/long"), vec![b'x'; 1 << 20]).unwrap();
+    std::fs::create_dir(common.join("worktrees/empty")).unwrap();
+    std::fs::write(common.join("worktrees/file"), "").unwrap();
+    let before = repository.take();
+    assert_eq!(before.value(b"refs/heads/old-style").as_deref(), Some("ref: refs/heads/a"));
+    assert_eq!(compare(&repository, &before), []);
+    std::fs::remove_file(pipe).unwrap();
+    let names: Vec<_> = compare(&repository, &before).iter().map(|one| one.name.to_string()).collect();
+    assert_eq!(names, ["refs/heads/pipe", "refs/heads/round/pipe"]);
+    assert!(Fingerprint::take(Path::new("/nonexistent")).is_err());
+}
+
+proptest! {
+    #[test]
+    fn names_come_back_from_text(bytes in prop::collection::vec(any::<u8>(), 0..40), text in "\\PC{0,20}") {
+        for name in [Name::from(&bytes), Name::from(text.as_bytes())] {
+            let shown = name.to_string();
+            prop_assert!(shown.chars().all(|character| !character.is_control()));
+            prop_assert_eq!(Name::parse(&shown), Some(name.clone()));
+            let json = serde_json::to_string(&name).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Name>(&json).unwrap(), name);
+        }
+    }
+
+    /// Any bytes where git keeps refs: no panic, no error, and the same bytes are the same refs.
+    #[test]
+    fn any_bytes_can_be_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..200), flip in any::<prop::sample::Index>()) {
+        let scratch = Scratch::new("bytes");
+        let table = scratch.write("reftable/x.ref", [&b"REFT\x01\x00\x10\x00"[..], &bytes].concat());
+        scratch.write("reftable/tables.list", "x.ref\n");
+        scratch.write("packed-refs", &bytes);
+        scratch.write("HEAD", &bytes);
+        scratch.write("refs/heads/x", &bytes);
+        let before = Fingerprint::take(&scratch.0).unwrap();
+        prop_assert_eq!(before.compare(&before.again().unwrap(), &Ours::default()), []);
+        let mut damaged = std::fs::read(&table).unwrap();
+        let at = flip.index(damaged.len());
+        damaged[at] ^= 1;
+        std::fs::write(&table, damaged).unwrap();
+        before.again().unwrap();
+    }
+}
