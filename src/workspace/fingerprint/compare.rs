@@ -120,7 +120,7 @@ pub(super) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Ours) ->
     for id in &whole {
         let head = |of: &Fingerprint| of.value(&[b"worktrees/", id.bytes(), b"/HEAD"].concat());
         let text = |of: &Fingerprint| head(of).unwrap_or_else(|| "without HEAD".to_string());
-        let name = Name::from([b"worktrees/", id.bytes()].concat());
+        let name = Name::own([b"worktrees/", id.bytes()].concat());
         found.push(Difference {
             kind: Kind::Worktree,
             old: old.contains(id).then(|| text(before)),
@@ -288,7 +288,7 @@ fn ref_of_log(name: &Name) -> Name {
     let of = |name: &[u8]| name.strip_prefix(b"logs/").unwrap_or(name).to_vec();
     match worktree_of(name) {
         Some((id, rest)) => {
-            Name::from([b"worktrees/", id.bytes(), b"/", of(rest.bytes()).as_slice()].concat())
+            Name::own([b"worktrees/", id.bytes(), b"/", of(rest.bytes()).as_slice()].concat())
         }
         None => Name::from(of(name.bytes())),
     }

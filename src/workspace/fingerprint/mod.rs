@@ -29,9 +29,12 @@ use serde::{Deserialize, Serialize};
 
 pub use compare::{Difference, Kind, Ours, Who};
 pub use name::Name;
+pub(super) use name::is_deceptive;
+pub(super) use refs::join;
+pub(super) use state::{Entry, Folder, whole};
 
-use refs::{Ref, Value, is_lock, join};
-use state::{Content, Entry, Folder, MOST_HASHED, Stat, State, hash, whole};
+use refs::{Ref, Value, is_lock};
+use state::{Content, MOST_HASHED, Stat, State, hash};
 
 /// A look at a repository that failed.
 #[derive(Debug, thiserror::Error)]
@@ -205,7 +208,7 @@ impl Fingerprint {
         for entry in entries {
             match entry.name.to_bytes() {
                 b"HEAD" => {
-                    let name = Name::from(below(b"HEAD"));
+                    let name = Name::own(below(b"HEAD"));
                     if let Some(head) = refs::read_loose(&folder, &entry.name, &name, look)? {
                         reftable = head.value == Value::Symbolic(Name::from(NO_HEAD));
                         self.refs.insert(name, head);
@@ -216,7 +219,7 @@ impl Fingerprint {
                 b"objects" if path.is_empty() => {
                     if let Some(info) = folder.below(b"objects/info")? {
                         for name in [c"alternates", c"http-alternates"] {
-                            self.file(&info, name, Name::from(join(b"objects/info", name)), None, look)?;
+                            self.file(&info, name, Name::own(join(b"objects/info", name)), None, look)?;
                         }
                     }
                 }
@@ -228,7 +231,7 @@ impl Fingerprint {
         }
         if let Some((tables, strange)) = reftable::stack(common, &below(b"reftable"), look)? {
             for (name, one) in tables {
-                let name = if path.is_empty() { name } else { Name::from(below(name.bytes())) };
+                let name = if path.is_empty() { name } else { Name::own(below(name.bytes())) };
                 // Git reads either tables or files. The HEAD that is only there for old versions tells which.
                 if reftable || !self.refs.contains_key(&name) {
                     self.refs.insert(name, one);
@@ -347,7 +350,7 @@ impl Fingerprint {
             }
             self.logs.extend(shared(&files, |entry| {
                 let stat = folder.stat_of(&entry.name)?;
-                Ok(stat.map(|stat| (Name::from(join(&path, &entry.name)), stat)))
+                Ok(stat.map(|stat| (Name::own(join(&path, &entry.name)), stat)))
             })?);
         }
         Ok(())

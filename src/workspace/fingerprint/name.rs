@@ -14,6 +14,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Name(Vec<u8>);
 
 impl Name {
+    /// A name of these bytes, without a copy of them.
+    pub fn own(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0

@@ -45,6 +45,9 @@ impl std::fmt::Display for Value {
     }
 }
 
+/// Many refs, and the hash of what nobody understands among them.
+pub(super) type Found = (Vec<(Name, Ref)>, Option<String>);
+
 /// The longest file of a ref: `ref: ` and a path.
 const LONGEST: u64 = 8 << 10;
 /// The largest `packed-refs` that is read: some millions of refs.
@@ -81,7 +84,7 @@ pub(super) fn loose(common: &Folder, top: &[u8], look: &mut Look<'_>) -> io::Res
             }
         }
         found.append(&mut shared(&files, |entry| {
-            let name = Name::from(join(&path, &entry.name));
+            let name = Name::own(join(&path, &entry.name));
             Ok(read_loose(&folder, &entry.name, &name, look)?.map(|one| (name, one)))
         })?);
     }
@@ -161,7 +164,7 @@ pub(super) fn value_of(content: &[u8]) -> Value {
 }
 
 /// The refs of `packed-refs`, and the hash of the lines nobody understands.
-pub(super) fn packed(common: &Folder, look: &mut Look<'_>) -> io::Result<(Vec<(Name, Ref)>, Option<String>)> {
+pub(super) fn packed(common: &Folder, look: &mut Look<'_>) -> io::Result<Found> {
     let Some((mut file, stat)) = common.file(c"packed-refs", true)? else { return Ok((Vec::new(), None)) };
     if !stat.is_file() {
         return Ok((Vec::new(), Some(hash(b"not a file"))));
@@ -173,7 +176,7 @@ pub(super) fn packed(common: &Folder, look: &mut Look<'_>) -> io::Result<(Vec<(N
     Ok(packed_in(&text))
 }
 
-pub(super) fn packed_in(text: &[u8]) -> (Vec<(Name, Ref)>, Option<String>) {
+pub(super) fn packed_in(text: &[u8]) -> Found {
     let mut found: Vec<(Name, Ref)> = Vec::with_capacity(text.len() / 60);
     let mut strange = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
@@ -210,7 +213,7 @@ pub(super) fn is_lock(name: &CStr) -> bool {
     name.to_bytes().ends_with(b".lock")
 }
 
-pub(super) fn join(path: &[u8], name: &CStr) -> Vec<u8> {
+pub(in crate::workspace) fn join(path: &[u8], name: &CStr) -> Vec<u8> {
     let mut joined = Vec::with_capacity(path.len() + 1 + name.to_bytes().len());
     joined.extend_from_slice(path);
     if !path.is_empty() {

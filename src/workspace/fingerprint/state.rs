@@ -18,11 +18,11 @@ use super::Name;
 /// Which file it is and when it was changed last. Nobody but the system's clock sets the change time (`ctime`), so a file
 /// that was written, replaced or touched shows it here, whatever times it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stat {
+pub(in crate::workspace) struct Stat {
     pub(super) device: u64,
     pub(super) inode: u64,
-    pub(super) mode: u32,
-    pub(super) size: u64,
+    pub(in crate::workspace) mode: u32,
+    pub(in crate::workspace) size: u64,
     pub(super) modified: i64,
     pub(super) changed: i64,
 }
@@ -45,15 +45,15 @@ impl Stat {
         SFlag::from_bits_truncate(self.mode) & SFlag::S_IFMT
     }
 
-    pub(super) fn is_file(&self) -> bool {
+    pub(in crate::workspace) fn is_file(&self) -> bool {
         self.kind() == SFlag::S_IFREG
     }
 
-    pub(super) fn is_folder(&self) -> bool {
+    pub(in crate::workspace) fn is_folder(&self) -> bool {
         self.kind() == SFlag::S_IFDIR
     }
 
-    pub(super) fn is_link(&self) -> bool {
+    pub(in crate::workspace) fn is_link(&self) -> bool {
         self.kind() == SFlag::S_IFLNK
     }
 
@@ -108,19 +108,19 @@ impl State {
 }
 
 /// An open folder.
-pub(super) struct Folder(OwnedFd);
+pub(in crate::workspace) struct Folder(OwnedFd);
 
 /// An entry of a folder.
-pub(super) struct Entry {
-    pub(super) name: CString,
-    pub(super) is_folder: Option<bool>,
+pub(in crate::workspace) struct Entry {
+    pub(in crate::workspace) name: CString,
+    pub(in crate::workspace) is_folder: Option<bool>,
 }
 
 /// Files that are hashed; larger ones are told apart by `Stat` alone.
 pub(super) const MOST_HASHED: u64 = 1 << 20;
 
 impl Folder {
-    pub(super) fn open(path: &std::path::Path) -> io::Result<Self> {
+    pub(in crate::workspace) fn open(path: &std::path::Path) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
@@ -131,12 +131,18 @@ impl Folder {
         Ok(there(openat(&self.0, path, flags, Mode::empty()))?.map(Self))
     }
 
+    /// A folder right below, which must not be a link; `None` when there is none.
+    pub(in crate::workspace) fn inside(&self, name: &CStr) -> io::Result<Option<Self>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        Ok(there(openat(&self.0, name, flags, Mode::empty()))?.map(Self))
+    }
+
     pub(super) fn stat(&self) -> io::Result<Stat> {
         Ok(Stat::of(&fstat(&self.0)?))
     }
 
     /// What an entry is, the link itself if it is one; `None` when it is gone.
-    pub(super) fn stat_of(&self, name: &CStr) -> io::Result<Option<Stat>> {
+    pub(in crate::workspace) fn stat_of(&self, name: &CStr) -> io::Result<Option<Stat>> {
         Ok(there(fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW))?.map(|found| Stat::of(&found)))
     }
 
@@ -145,13 +151,13 @@ impl Folder {
         Ok(there(fstatat(&self.0, name, AtFlags::empty()))?.map(|found| Stat::of(&found)))
     }
 
-    pub(super) fn link(&self, name: &CStr) -> Option<Name> {
+    pub(in crate::workspace) fn link(&self, name: &CStr) -> Option<Name> {
         use std::os::unix::ffi::OsStrExt;
         readlinkat(&self.0, name).ok().map(|target| Name::from(target.as_bytes()))
     }
 
     /// Opens a file for reading. A pipe does not make it wait.
-    pub(super) fn file(&self, name: &CStr, follow: bool) -> io::Result<Option<(File, Stat)>> {
+    pub(in crate::workspace) fn file(&self, name: &CStr, follow: bool) -> io::Result<Option<(File, Stat)>> {
         let nofollow = if follow { OFlag::empty() } else { OFlag::O_NOFOLLOW };
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | nofollow;
         let Some(fd) = there(openat(&self.0, name, flags, Mode::empty()))? else { return Ok(None) };
@@ -165,21 +171,22 @@ impl Folder {
     /// again if it changed meanwhile, and the names of all readings count: those that are gone are found out later.
     pub(super) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut before = self.stat()?;
-        let mut entries = self.entries_once()?;
+        let mut entries = self.entries_up_to(usize::MAX)?;
         for _ in 0..MOST_READINGS {
             let after = self.stat()?;
             if after == before {
                 break;
             }
             before = after;
-            entries.append(&mut self.entries_once()?);
+            entries.append(&mut self.entries_up_to(usize::MAX)?);
             entries.sort_by(|a, b| a.name.cmp(&b.name));
             entries.dedup_by(|a, b| a.name == b.name);
         }
         Ok(entries)
     }
 
-    fn entries_once(&self) -> io::Result<Vec<Entry>> {
+    /// The first so many entries, and one more if there are more, in a single reading.
+    pub(in crate::workspace) fn entries_up_to(&self, most: usize) -> io::Result<Vec<Entry>> {
         // A description of its own: the position in the folder belongs to it.
         let Some(fd) = there(openat(
             &self.0,
@@ -202,6 +209,9 @@ impl Folder {
                     _ => None,
                 };
                 entries.push(Entry { name: name.to_owned(), is_folder });
+                if entries.len() > most {
+                    break;
+                }
             }
         }
         Ok(entries)
@@ -226,7 +236,7 @@ fn there<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
 }
 
 /// The whole of a file, if it is not larger than this.
-pub(super) fn whole(file: &mut File, expected: u64, most: u64) -> io::Result<Option<Vec<u8>>> {
+pub(in crate::workspace) fn whole(file: &mut File, expected: u64, most: u64) -> io::Result<Option<Vec<u8>>> {
     if expected > most {
         return Ok(None);
     }
