@@ -1,0 +1,303 @@
+//! What two commits of the real repository hold: asked of the real git, which gets the repository named, no configuration
+//! but the repository's own, and nothing to run. It is never started in the agent's folder.
+//!
+//! The objects are the agent's. A small tree can name itself so often that its listing never ends, and a file can be
+//! larger than memory: every answer is bounded in size and in time.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::super::fingerprint::Name;
+
+/// A file of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Blob {
+    pub(super) mode: u32,
+    pub(super) object: String,
+}
+
+impl Blob {
+    pub(super) const LINK: u32 = 0o120_000;
+    pub(super) const GITLINK: u32 = 0o160_000;
+
+    pub(super) fn is_file(&self) -> bool {
+        self.mode & 0o170_000 == 0o100_000
+    }
+
+    pub(super) fn is_executable(&self) -> bool {
+        self.is_file() && self.mode & 0o111 != 0
+    }
+}
+
+/// The files of a commit, and which of them are not as in the one it began with.
+#[derive(Debug, Default)]
+pub(super) struct Commits {
+    /// All files of the tip.
+    pub(super) tip: BTreeMap<Name, Blob>,
+    /// The files that changed, as they were; `None` when they are new.
+    pub(super) changed: BTreeMap<Name, Option<Blob>>,
+    /// There are more than were read.
+    pub(super) cut: bool,
+}
+
+impl Commits {
+    /// A file as it was when the run began.
+    pub(super) fn base(&self, path: &Name) -> Option<&Blob> {
+        match self.changed.get(path) {
+            Some(old) => old.as_ref(),
+            None => self.tip.get(path),
+        }
+    }
+}
+
+/// The most that one listing may be long: some hundred thousand files.
+const MOST_LISTED: usize = 64 << 20;
+/// The largest file that is looked into.
+pub(super) const LARGEST: u64 = 1 << 20;
+
+/// Git on the real repository.
+pub(super) struct Objects<'a> {
+    program: &'a Path,
+    repository: &'a Path,
+    deadline: Instant,
+    reader: Option<(Child, ChildStdin, ChildStdout)>,
+    /// An answer is outstanding or was cut: the reader cannot be asked again.
+    spoilt: bool,
+}
+
+impl Drop for Objects<'_> {
+    fn drop(&mut self) {
+        if let Some((mut child, ..)) = self.reader.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl<'a> Objects<'a> {
+    pub(super) fn new(program: &'a Path, repository: &'a Path, deadline: Instant) -> Self {
+        Self { program, repository, deadline, reader: None, spoilt: false }
+    }
+
+    fn git(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.program);
+        command
+            .args(words)
+            .current_dir(self.repository)
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("LC_ALL", "C")
+            .env("HOME", "/nonexistent")
+            .env("GIT_DIR", self.repository)
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_ATTR_NOSYSTEM", "1")
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            .env("GIT_NO_LAZY_FETCH", "1")
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            // A repository of the user's, looked at by root, is still the one that was named.
+            .env("GIT_CONFIG_COUNT", "4")
+            .env("GIT_CONFIG_KEY_0", "safe.directory")
+            .env("GIT_CONFIG_VALUE_0", "*")
+            .env("GIT_CONFIG_KEY_1", "core.fsmonitor")
+            .env("GIT_CONFIG_VALUE_1", "false")
+            .env("GIT_CONFIG_KEY_2", "core.hooksPath")
+            .env("GIT_CONFIG_VALUE_2", "/dev/null")
+            .env("GIT_CONFIG_KEY_3", "protocol.allow")
+            .env("GIT_CONFIG_VALUE_3", "never")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// The files of the tip and what changed since the base. An unknown base is an empty one.
+    pub(super) fn commits(&self, base: Option<&str>, tip: &str) -> io::Result<Commits> {
+        let empty = if tip.len() == 64 { EMPTY_SHA256 } else { EMPTY_SHA1 };
+        let base = base.unwrap_or(empty);
+        let mut commits = Commits::default();
+        let (listed, whole) =
+            self.output(&["ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tip])?;
+        commits.cut |= !whole;
+        for line in complete(&listed) {
+            // MODE TYPE OBJECT<TAB>PATH
+            let Some(tab) = line.iter().position(|byte| *byte == b'\t') else { continue };
+            let mut words = line[..tab].split(|byte| *byte == b' ');
+            if let (Some(mode), Some(_), Some(object)) = (words.next(), words.next(), words.next())
+                && let Some(blob) = blob(mode, object)
+            {
+                commits.tip.insert(Name::from(&line[tab + 1..]), blob);
+            }
+        }
+        if base == tip {
+            return Ok(commits);
+        }
+        let words = [
+            "diff-tree",
+            "-r",
+            "-z",
+            "--raw",
+            "--no-renames",
+            "--no-abbrev",
+            "--no-ext-diff",
+            "--end-of-options",
+        ];
+        let (listed, whole) = self.output(&[&words[..], &[base, tip]].concat())?;
+        commits.cut |= !whole;
+        let mut parts = complete(&listed);
+        // :OLDMODE NEWMODE OLD NEW STATUS<NUL>PATH<NUL>
+        while let (Some(what), Some(path)) = (parts.next(), parts.next()) {
+            let words: Vec<_> = what.strip_prefix(b":").unwrap_or(what).split(|byte| *byte == b' ').collect();
+            if let [old_mode, _, old, _, _] = words[..] {
+                commits.changed.insert(Name::from(path), blob(old_mode, old));
+            }
+        }
+        Ok(commits)
+    }
+
+    fn output(&self, words: &[&str]) -> io::Result<(Vec<u8>, bool)> {
+        let mut child = self.git(words).spawn()?;
+        let Some(mut out) = child.stdout.take() else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        let mut bytes = Vec::new();
+        let whole = read_until(&mut out, &mut bytes, MOST_LISTED, self.deadline);
+        if !matches!(whole, Ok(true)) {
+            let _ = child.kill();
+        }
+        let status = child.wait()?;
+        let whole = whole?;
+        if whole && !status.success() {
+            return Err(io::Error::other(format!("git {} failed: {status}", words.first().unwrap_or(&""))));
+        }
+        Ok((bytes, whole))
+    }
+
+    /// The content of a file of a commit; `None` when it is too large, or gone, or there was no time.
+    pub(super) fn content(&mut self, object: &str) -> Option<Vec<u8>> {
+        if self.spoilt {
+            return None;
+        }
+        self.spoilt = true;
+        let content = self.ask(object).ok()?;
+        self.spoilt = false;
+        content
+    }
+
+    fn ask(&mut self, object: &str) -> io::Result<Option<Vec<u8>>> {
+        if self.reader.is_none() {
+            let mut child = self.git(&["cat-file", "--batch-command"]).stdin(Stdio::piped()).spawn()?;
+            let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            };
+            self.reader = Some((child, stdin, stdout));
+        }
+        let deadline = self.deadline;
+        let Some((_, stdin, stdout)) = self.reader.as_mut() else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        // Asked for its size first: what is too large must not even be sent.
+        let mut head = |verb: &str, stdout: &mut ChildStdout| -> io::Result<Option<u64>> {
+            stdin.write_all(format!("{verb} {object}\n").as_bytes())?;
+            let mut line = Vec::new();
+            while !line.ends_with(b"\n") {
+                if line.len() > 300 || !read_exactly(stdout, &mut line, 1, deadline)? {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+            }
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let words: Vec<_> = line.split_whitespace().collect();
+            Ok(match words[..] {
+                [_, "blob", size] => size.parse().ok(),
+                _ => None,
+            })
+        };
+        let Some(size) = head("info", stdout)?.filter(|size| *size <= LARGEST) else { return Ok(None) };
+        if head("contents", stdout)? != Some(size) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut content = Vec::new();
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        if !read_exactly(stdout, &mut content, size.saturating_add(1), deadline)? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        content.truncate(size);
+        Ok(Some(content))
+    }
+}
+
+const EMPTY_SHA1: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+const EMPTY_SHA256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
+
+fn blob(mode: &[u8], object: &[u8]) -> Option<Blob> {
+    let mode = u32::from_str_radix(std::str::from_utf8(mode).ok()?, 8).ok()?;
+    (mode != 0).then(|| Blob { mode, object: String::from_utf8_lossy(object).into_owned() })
+}
+
+/// The parts that end with a null byte; one that was cut is not among them.
+fn complete(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
+    listed[..end].split(|byte| *byte == 0).filter(|part| !part.is_empty())
+}
+
+/// Reads to the end; `false` when that is too far away.
+fn read_until(
+    from: &mut ChildStdout,
+    bytes: &mut Vec<u8>,
+    most: usize,
+    deadline: Instant,
+) -> io::Result<bool> {
+    loop {
+        if bytes.len() > most {
+            return Ok(false);
+        }
+        match read_some(from, bytes, 1 << 16, deadline)? {
+            None => return Ok(false),
+            Some(0) => return Ok(true),
+            Some(_) => {}
+        }
+    }
+}
+
+fn read_exactly(
+    from: &mut ChildStdout,
+    bytes: &mut Vec<u8>,
+    count: usize,
+    deadline: Instant,
+) -> io::Result<bool> {
+    let end = bytes.len() + count;
+    while bytes.len() < end {
+        if !matches!(read_some(from, bytes, end - bytes.len(), deadline)?, Some(1..)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Reads what there is; `None` when nothing came in time.
+fn read_some(
+    from: &mut ChildStdout,
+    bytes: &mut Vec<u8>,
+    most: usize,
+    deadline: Instant,
+) -> io::Result<Option<usize>> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let wait = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
+    let ready = match poll(&mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)], wait) {
+        Err(nix::errno::Errno::EINTR) => return read_some(from, bytes, most, deadline),
+        other => other?,
+    };
+    if ready == 0 {
+        return Ok(None);
+    }
+    let start = bytes.len();
+    bytes.resize(start + most.min(1 << 16), 0);
+    let count = from.read(&mut bytes[start..]);
+    bytes.truncate(start + *count.as_ref().unwrap_or(&0));
+    count.map(Some)
+}

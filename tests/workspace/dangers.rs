@@ -1,0 +1,679 @@
+//! What an agent can plant for whoever looks at its work. Each trick is shown to work on plain git where that is
+//! possible, and then to be reported; and the look itself runs none of them.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use guard::workspace::dangers::{Danger, DangerKind, Inspection, effect, inspect, settings};
+use proptest::prelude::*;
+
+use super::fingerprint::{git, run};
+use crate::support::Scratch;
+
+/// A user's repository, and a linked worktree the agent has worked in.
+struct Left {
+    scratch: Scratch,
+    base: String,
+}
+
+impl Left {
+    fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// With files in the first commit.
+    fn with(files: &[(&str, &str)]) -> Self {
+        let scratch = Scratch::new("dangers");
+        let main = scratch.0.join("main");
+        std::fs::create_dir(&main).unwrap();
+        run(&main, &["init", "--quiet", "--initial-branch=main"]);
+        for (name, text) in files {
+            scratch.write(&format!("main/{name}"), text);
+        }
+        run(&main, &["add", "--all", "--force"]);
+        run(&main, &["commit", "--quiet", "--allow-empty", "-m", "one"]);
+        run(&main, &["worktree", "add", "--quiet", "-b", "task/x", "../tree"]);
+        let base = run(&main, &["rev-parse", "HEAD"]);
+        Self { scratch, base }
+    }
+
+    fn main(&self) -> PathBuf {
+        self.scratch.0.join("main")
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.scratch.0.join("tree")
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        self.scratch.write(&format!("tree/{name}"), text)
+    }
+
+    fn program(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.write(name, format!("#!/bin/sh\n{text}\n"));
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// The command that shows that it ran.
+    fn proof(&self) -> String {
+        format!("touch {}", self.ran().display())
+    }
+
+    fn ran(&self) -> PathBuf {
+        self.scratch.0.join("ran")
+    }
+
+    /// Whether the proof is there; and takes it away.
+    fn has_run(&self) -> bool {
+        std::fs::remove_file(self.ran()).is_ok()
+    }
+
+    fn commit(&self) {
+        run(&self.tree(), &["-c", "core.fsmonitor=false", "add", "--all", "--force"]);
+        run(
+            &self.tree(),
+            &["-c", "core.fsmonitor=false", "commit", "--quiet", "--allow-empty", "-m", "work"],
+        );
+    }
+
+    fn inspection(&self) -> Inspection {
+        let tip = run(&self.main(), &["rev-parse", "task/x"]);
+        Inspection::new(&self.main().join(".git"), &self.tree(), Some(&self.base), Some(&tip))
+    }
+
+    fn inspect(&self) -> Vec<Danger> {
+        let _ = self.has_run();
+        let found = inspect(&self.inspection()).unwrap();
+        assert!(!self.has_run(), "looking ran something");
+        let json = serde_json::to_string(&found).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<Danger>>(&json).unwrap(), found);
+        found
+    }
+}
+
+#[track_caller]
+fn expect(found: &[Danger], kind: DangerKind, path: &str, text: &str) {
+    let matches = |one: &&Danger| {
+        one.kind == kind && one.path.to_string() == path && format!("{} {}", one.what, one.why).contains(text)
+    };
+    assert!(found.iter().any(|one| matches(&one)), "no {kind:?} at {path} with {text}: {found:#?}");
+}
+
+/// A repository whose configuration runs the proof, as an agent would plant it.
+fn plant(left: &Left, folder: &Path) {
+    std::fs::create_dir_all(folder).unwrap();
+    run(folder, &["init", "--quiet"]);
+    run(folder, &["commit", "--quiet", "--allow-empty", "-m", "inner"]);
+    let monitor = left.scratch.write("tree/monitor", format!("#!/bin/sh\n{}\n", left.proof()));
+    std::fs::set_permissions(&monitor, PermissionsExt::from_mode(0o755)).unwrap();
+    run(folder, &["config", "core.fsmonitor", monitor.to_str().unwrap()]);
+}
+
+#[test]
+fn a_nested_repository_that_is_committed_as_a_gitlink_runs_at_git_status() {
+    let left = Left::new();
+    plant(&left, &left.tree().join("vendor/lib"));
+    left.commit();
+    let _ = left.has_run();
+    run(&left.tree(), &["status"]);
+    assert!(left.has_run(), "git status of the tree around it should run the planted program");
+    let found = left.inspect();
+    expect(&found, DangerKind::Gitlink, "vendor/lib", "new gitlink");
+    expect(&found, DangerKind::Repository, "vendor/lib", "core.fsmonitor");
+    // No number of other files hides it.
+    let mut inspection = left.inspection();
+    inspection.most_entries = 0;
+    let found = inspect(&inspection).unwrap();
+    expect(&found, DangerKind::Repository, "vendor/lib", "core.fsmonitor");
+    expect(&found, DangerKind::Unseen, "", "more in it");
+}
+
+#[test]
+fn a_nested_repository_that_is_not_committed_runs_when_it_is_entered() {
+    for place in ["build/out", "node_modules/x", "target/debug/x"] {
+        let left = Left::new();
+        left.write(".gitignore", "node_modules\ntarget\nbuild\n");
+        let folder = left.tree().join(place);
+        plant(&left, &folder);
+        let hook = left.program(&format!("{place}/.git/hooks/post-checkout"), &left.proof());
+        let _ = left.has_run();
+        run(&folder, &["status"]);
+        assert!(left.has_run());
+        let found = left.inspect();
+        expect(&found, DangerKind::Repository, place, "core.fsmonitor");
+        expect(&found, DangerKind::Repository, place, "hook `post-checkout`");
+        // A hook that cannot be executed is none.
+        std::fs::set_permissions(&hook, PermissionsExt::from_mode(0o644)).unwrap();
+        assert!(!left.inspect().iter().any(|one| one.what.contains("post-checkout")));
+    }
+}
+
+#[test]
+fn a_bare_repository_among_the_files_runs_when_it_is_entered() {
+    for committed in [true, false] {
+        let left = Left::new();
+        left.write("docs/HEAD", "ref: refs/heads/main\n");
+        left.write("docs/objects/keep", "");
+        left.write("docs/refs/keep", "");
+        let proof = left.proof();
+        left.write(
+            "docs/config",
+            format!("[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n\tfsmonitor = \"{proof}; false\"\n"),
+        );
+        if committed {
+            left.commit();
+        }
+        let _ = left.has_run();
+        let _ = git(&left.tree().join("docs")).arg("status").output();
+        assert!(left.has_run());
+        let found = left.inspect();
+        expect(&found, DangerKind::Repository, "docs", "core.fsmonitor");
+        expect(&found, DangerKind::Repository, "docs", "bare repository");
+        if committed {
+            // The commit alone tells it too.
+            std::fs::remove_dir_all(left.tree().join("docs")).unwrap();
+            expect(&left.inspect(), DangerKind::Repository, "docs", "core.fsmonitor");
+        }
+    }
+}
+
+/// HEAD and the place of everything else is a repository as well.
+#[test]
+fn a_repository_with_its_settings_elsewhere_runs_when_it_is_entered() {
+    let left = Left::new();
+    plant(&left, &left.tree().join(".cache/inner"));
+    left.write("docs/HEAD", "ref: refs/heads/main\n");
+    left.write("docs/commondir", "../.cache/inner/.git\n");
+    let _ = left.has_run();
+    let _ = git(&left.tree().join("docs")).args(["--work-tree=.", "status"]).output();
+    assert!(left.has_run());
+    let found = left.inspect();
+    expect(&found, DangerKind::Repository, "docs", "../.cache/inner/.git");
+    expect(&found, DangerKind::Repository, ".cache/inner", "core.fsmonitor");
+    // `.git` as a file, as a link.
+    left.write("one/.git", "gitdir: ../.cache/inner/.git\n");
+    std::fs::create_dir(left.tree().join("two")).unwrap();
+    symlink("../.cache/inner/.git", left.tree().join("two/.git")).unwrap();
+    for folder in ["one", "two"] {
+        let _ = left.has_run();
+        run(&left.tree().join(folder), &["status"]);
+        assert!(left.has_run());
+        expect(&left.inspect(), DangerKind::Repository, folder, "../.cache/inner/.git");
+    }
+}
+
+#[test]
+fn attributes_choose_the_users_filters_also_when_they_are_not_committed() {
+    let left = Left::with(&[("notes.txt", "one\n"), (".gitattributes", "*.bin filter=old\n")]);
+    run(&left.main(), &["config", "filter.mine.clean", &format!("{}; cat", left.proof())]);
+    assert!(left.inspect().is_empty());
+    left.write(
+        "sub/.gitattributes",
+        "# filter=none\n*.txt filter=mine diff=mine merge=mine\n*.rs diff=rust\n",
+    );
+    left.write("sub/a.txt", "two\n");
+    run(&left.tree(), &["add", "sub/a.txt"]);
+    assert!(left.has_run(), "the file of attributes is not committed, and still obeyed");
+    let found = left.inspect();
+    for driver in ["status", "diff", "merge"] {
+        expect(&found, DangerKind::Attributes, "sub/.gitattributes", driver);
+    }
+    assert_eq!(found.len(), 3, "{found:#?}");
+    // Committed, and gone from the folder.
+    left.write(".gitattributes", "*.bin filter=old\n*.c filter=mine\n");
+    left.commit();
+    std::fs::remove_file(left.tree().join(".gitattributes")).unwrap();
+    let found = left.inspect();
+    expect(&found, DangerKind::Attributes, ".gitattributes", "*.c filter=mine");
+    assert!(!found.iter().any(|one| one.what.contains("old")), "what was there before is not the agent's");
+}
+
+#[test]
+fn hooks_that_the_user_takes_from_the_tree_are_the_agents() {
+    let left = Left::with(&[(".config/hooks/pre-push", "#!/bin/sh\n")]);
+    run(&left.main(), &["config", "core.hooksPath", ".config/hooks"]);
+    left.program(".config/hooks/pre-commit", &left.proof());
+    run(&left.tree(), &["commit", "--quiet", "--allow-empty", "-m", "by the user"]);
+    assert!(left.has_run());
+    let found = left.inspect();
+    expect(&found, DangerKind::Automatic, ".config/hooks/pre-commit", "core.hooksPath");
+    assert_eq!(found.len(), 1, "{found:#?}");
+    // Only made executable: it is a hook now.
+    std::fs::set_permissions(left.tree().join(".config/hooks/pre-push"), PermissionsExt::from_mode(0o755))
+        .unwrap();
+    expect(&left.inspect(), DangerKind::Automatic, ".config/hooks/pre-push", "core.hooksPath");
+}
+
+#[test]
+fn submodules_that_lead_elsewhere() {
+    let before = "[submodule \"known\"]\n\tpath = known\n\turl = https://example.org/known\n";
+    let left = Left::with(&[(".gitmodules", before)]);
+    assert!(left.inspect().is_empty());
+    let attacks = [
+        ("[submodule \"known\"]\n\tpath = known\n\turl = https://example.com/other\n", "example.com"),
+        ("[submodule \"a\"]\n\tupdate = !touch /tmp/x\n", "runs it"),
+        ("[submodule \"../../x\"]\n\tpath = x\n", "leads out"),
+        ("[submodule \"a\"]\n\tpath = ../x\n", "outside"),
+        ("[submodule \"a\"]\n\tpath = /x\n", "outside"),
+        ("[submodule \"a\"]\n\turl = ext::sh -c touch% /tmp/x\n", "program"),
+        ("[submodule \"a\"]\n\turl = --upload-pack=touch /tmp/x\n", "program"),
+        ("[submodule \"a\"]\n\turl = file:///etc\n", "machine"),
+        ("[submodule \"known\"]\n\tignore = all\n", "do not show"),
+    ];
+    for (text, why) in attacks {
+        left.write(".gitmodules", format!("{before}{text}"));
+        let found = left.inspect();
+        expect(&found, DangerKind::Submodule, ".gitmodules", why);
+        assert_eq!(found.len(), 1, "{found:#?}");
+    }
+}
+
+#[test]
+fn links_that_leave_the_tree() {
+    let left = Left::with(&[("a/b/c/file", "")]);
+    symlink("/etc", left.tree().join("old")).unwrap();
+    left.commit();
+    let left = Left { base: run(&left.main(), &["rev-parse", "task/x"]), ..left };
+    let links = [
+        ("absolute", "/etc/passwd", "absolute"),
+        ("up", "../main/.git/config", "out of the tree"),
+        ("a/b/c/far", "../../../../main", "out of the tree"),
+        ("mine", ".git/config", "repository's own folder"),
+        ("apple", "a/.GIT/hooks", "repository's own folder"),
+        // Each looks as if it stayed inside, and together they do not.
+        ("round", "a/b/c/top/..", "behind a name"),
+    ];
+    let harmless =
+        [("a/b/c/top", "../../.."), ("inside", "a/b"), ("a/near", "./b//c/file"), ("dangling", "nothing")];
+    for (name, target, _) in links {
+        symlink(target, left.tree().join(name)).unwrap();
+    }
+    for (name, target) in harmless {
+        symlink(target, left.tree().join(name)).unwrap();
+    }
+    assert!(
+        !left.tree().join("round").canonicalize().unwrap().starts_with(left.tree().canonicalize().unwrap())
+    );
+    for committed in [false, true] {
+        if committed {
+            left.commit();
+        }
+        let found = left.inspect();
+        for (name, _, why) in links {
+            expect(&found, DangerKind::Link, name, why);
+        }
+        for (name, _) in harmless.iter().chain(&[("old", "")]) {
+            assert!(!found.iter().any(|one| one.path.to_string() == *name), "{name}: {found:#?}");
+        }
+    }
+    // The commit alone tells it too.
+    for (name, ..) in links {
+        std::fs::remove_file(left.tree().join(name)).unwrap();
+    }
+    assert_eq!(left.inspect().iter().filter(|one| one.kind == DangerKind::Link).count(), links.len());
+}
+
+#[test]
+fn names_that_are_others_elsewhere() {
+    let clashing: [&[u8]; 12] = [
+        b"x/.GIT/config",
+        b"x/git~1",
+        b"x/GIT~1/hooks/pre-commit",
+        b"x/.git ",
+        b"x/.git.. .",
+        b"x/.git::$INDEX_ALLOCATION",
+        ".g\u{200c}it/config".as_bytes(),
+        b"sub\\.git\\config",
+        b".GitModules",
+        b"GITATT~1",
+        b"aux.c",
+        b"dot.",
+    ];
+    let deceptive: [&[u8]; 6] = [
+        b"new\nline",
+        b"\x1b[2Kgone",
+        "safe\u{202e}txt.exe".as_bytes(),
+        "zero\u{200b}width".as_bytes(),
+        b"bell\x07",
+        "tag\u{e0041}".as_bytes(),
+    ];
+    let harmless: [&[u8]; 8] = [
+        b".gitignore",
+        b".github/CODEOWNERS",
+        b"git",
+        b"a.git/x",
+        b"caf\xc3\xa9",
+        b"latin\xe9",
+        b"with space/and 'quotes'",
+        b"console.log",
+    ];
+    for (paths, kind) in [
+        (&clashing[..], Some(DangerKind::Clash)),
+        (&deceptive, Some(DangerKind::Deceptive)),
+        (&harmless, None),
+    ] {
+        for path in paths {
+            let left = Left::new();
+            let file = left.tree().join(std::ffi::OsStr::from_bytes(path));
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "x").unwrap();
+            let found = left.inspect();
+            match kind {
+                Some(kind) => {
+                    assert!(found.iter().any(|one| one.kind == kind), "{:?}: {found:#?}", path.escape_ascii())
+                }
+                None => assert!(found.is_empty(), "{:?}: {found:#?}", path.escape_ascii()),
+            }
+            // No text of the result can do to a terminal what the name would.
+            for danger in &found {
+                let text = format!("{}{}{}{}", danger.path, danger.what, danger.why, danger.instead);
+                assert!(!text.chars().any(char::is_control), "{danger:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn names_that_differ_only_in_case() {
+    let left = Left::with(&[("Makefile", ""), ("src/lib.rs", "")]);
+    left.write("makefile", "");
+    left.write("SRC/evil.rs", "");
+    left.write("one/a", "");
+    left.commit();
+    let found = left.inspect();
+    expect(&found, DangerKind::Clash, "makefile", "`Makefile`");
+    expect(&found, DangerKind::Clash, "SRC", "`src`");
+    assert_eq!(found.len(), 2, "{found:#?}");
+}
+
+#[test]
+fn files_that_run_without_being_asked() {
+    let files = [
+        ".husky/pre-commit",
+        ".githooks/pre-push",
+        ".pre-commit-config.yaml",
+        "lefthook.yml",
+        ".envrc",
+        "sub/.envrc",
+        ".vscode/tasks.json",
+        "sub/.vscode/settings.json",
+        ".idea/workspace.xml",
+        ".cargo/config.toml",
+        ".npmrc",
+        ".github/workflows/ci.yml",
+        ".claude/settings.json",
+    ];
+    let harmless =
+        ["Makefile", "src/main.rs", "scripts/test", "husky/pre-commit", "vscode/tasks.json", "build.sh"];
+    for name in files {
+        // New, changed, committed or not.
+        for (old, committed) in [(None, false), (None, true), (Some("old\n"), false), (Some("old\n"), true)] {
+            let left = old.map_or_else(Left::new, |old| Left::with(&[(name, old)]));
+            assert!(left.inspect().is_empty(), "what was there before is not the agent's");
+            left.write(name, "new\n");
+            if committed {
+                left.commit();
+            }
+            let found = left.inspect();
+            expect(&found, DangerKind::Automatic, name, if old.is_some() { "changed" } else { "new" });
+            assert_eq!(found.len(), 1, "{found:#?}");
+        }
+    }
+    let left = Left::new();
+    for name in harmless {
+        left.program(name, "true");
+    }
+    left.commit();
+    assert!(left.inspect().is_empty());
+}
+
+#[test]
+fn scripts_of_packages_that_run_at_an_installation() {
+    let left = Left::with(&[("package.json", r#"{"scripts": {"test": "x", "prepare": "husky"}}"#)]);
+    left.write(
+        "package.json",
+        r#"{"scripts": {"test": "y", "build": "z", "prepare": "husky"}, "dependencies": {"a": "1"}}"#,
+    );
+    assert!(left.inspect().is_empty());
+    left.write(
+        "package.json",
+        r#"{"scripts": {"test": "x", "prepare": "husky", "postinstall": "curl x | sh"}}"#,
+    );
+    let found = left.inspect();
+    expect(&found, DangerKind::Automatic, "package.json", "curl x | sh");
+    assert_eq!(found.len(), 1, "{found:#?}");
+    // Installed packages are not the reviewer's to read.
+    std::fs::remove_file(left.tree().join("package.json")).unwrap();
+    left.write("node_modules/x/package.json", r#"{"scripts": {"postinstall": "x"}}"#);
+    assert!(left.inspect().is_empty());
+    // Unless they are committed.
+    left.commit();
+    assert_eq!(left.inspect().len(), 1);
+}
+
+#[test]
+fn ordinary_work_is_no_danger() {
+    let left = Left::with(&[("src/lib.rs", "one\n"), ("link", "x"), ("README.md", "")]);
+    left.write("src/lib.rs", "two\n");
+    left.write("src/new file.rs", "");
+    left.write("tests/ünïcode.rs", "");
+    left.write("HEAD", "not a repository\n");
+    left.write("config", "[alias]\n\tx = !x\n");
+    left.commit();
+    left.write("target/debug/.fingerprint/x", "");
+    left.write("notes", "");
+    std::fs::create_dir_all(left.tree().join(".venv/bin")).unwrap();
+    symlink("/usr/bin/python3", left.tree().join(".venv/bin/python")).unwrap();
+    std::fs::remove_file(left.tree().join("README.md")).unwrap();
+    assert_eq!(left.inspect(), []);
+}
+
+/// A tree that names itself again and again: a few hundred bytes, and a listing without end.
+#[test]
+fn a_tree_without_end_is_bounded() {
+    let left = Left::new();
+    let object = |words: &[&str], input: &str| {
+        use std::io::Write;
+        let mut child = git(&left.main())
+            .args(words)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().to_string()
+    };
+    let mut entry = format!("100644 blob {}", object(&["hash-object", "-w", "--stdin"], "x"));
+    for _ in 0..10 {
+        let lines: String = (0..10).map(|index| format!("{entry}\td{index}\n")).collect();
+        entry = format!("040000 tree {}", object(&["mktree"], &lines));
+    }
+    let tree = entry.rsplit(' ').next().unwrap().to_string();
+    let tip = run(&left.main(), &["commit-tree", "-p", &left.base, "-m", "bomb", &tree]);
+    let mut inspection = left.inspection();
+    inspection.tip = Some(tip);
+    inspection.time = Duration::from_secs(2);
+    let start = Instant::now();
+    let found = inspect(&inspection).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    expect(&found, DangerKind::Unseen, "", "more files");
+}
+
+#[test]
+fn very_many_of_a_kind_are_counted() {
+    let left = Left::new();
+    for index in 0..80 {
+        symlink("/etc", left.tree().join(format!("link{index}"))).unwrap();
+    }
+    let found = left.inspect();
+    assert_eq!(found.iter().filter(|one| one.kind == DangerKind::Link).count(), 50);
+    expect(&found, DangerKind::Unseen, "", "30 more of the kind link");
+}
+
+#[test]
+fn strange_files_hold_nothing_up() {
+    let left = Left::new();
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
+    for name in [".gitattributes", ".envrc", "package.json"] {
+        nix::unistd::mkfifo(&left.tree().join(name), mode).unwrap();
+    }
+    std::fs::create_dir(left.tree().join("inner")).unwrap();
+    nix::unistd::mkfifo(&left.tree().join("inner/.git"), mode).unwrap();
+    std::fs::create_dir_all(left.tree().join("other/.git/hooks")).unwrap();
+    nix::unistd::mkfifo(&left.tree().join("other/.git/config"), mode).unwrap();
+    symlink(".", left.tree().join("round")).unwrap();
+    // Larger than anybody's, and almost nothing on disk.
+    std::fs::File::create(left.tree().join(".gitmodules")).unwrap().set_len(1 << 40).unwrap();
+    let mut deep = left.tree();
+    for _ in 0..150 {
+        deep.push("d");
+        std::fs::create_dir(&deep).unwrap();
+    }
+    let found = left.inspect();
+    expect(&found, DangerKind::Unseen, ".gitmodules", "too large");
+    assert!(
+        found.iter().any(|one| one.kind == DangerKind::Unseen && one.path.to_string().starts_with("d/d/"))
+    );
+}
+
+#[test]
+fn a_branch_without_commits() {
+    let scratch = Scratch::new("dangers");
+    run(&scratch.0, &["init", "--quiet"]);
+    scratch.write(".envrc", "x");
+    let inspection = Inspection::new(&scratch.0.join(".git"), &scratch.0, None, None);
+    expect(&inspect(&inspection).unwrap(), DangerKind::Automatic, ".envrc", "new");
+}
+
+/// What `git config --list` says of a file; `None` when it stops at a mistake.
+fn listed(folder: &Path, text: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let file = folder.join("config");
+    std::fs::write(&file, text).unwrap();
+    let output = Command::new("git")
+        .args(["config", "--no-includes", "--list", "-z", "--file"])
+        .arg(&file)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .output()
+        .unwrap();
+    let entries = output.stdout.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+    output.status.success().then(|| entries.map(<[u8]>::to_vec).collect())
+}
+
+fn read(text: &[u8]) -> Vec<Vec<u8>> {
+    let line = |setting: &guard::workspace::dangers::Setting| match &setting.value {
+        Some(value) => [&setting.key()[..], b"\n", value].concat(),
+        None => setting.key(),
+    };
+    settings(text).iter().map(line).collect()
+}
+
+#[test]
+fn configuration_is_read_as_git_reads_it() {
+    let scratch = Scratch::new("config");
+    let corpus: [&[u8]; 24] = [
+        b"",
+        b"[core]\n\tfsmonitor = x\n",
+        b"[core] fsmonitor = x ; comment\n",
+        b"[CoRe]FsMonitor=x",
+        b"\xef\xbb\xbf[core]\r\n\tfsmonitor = x\r\n",
+        b"[core]\n\tfsmonitor = a\\\n  b \\\n\n\tpager = y\n",
+        b"[core]\n\tfsmonitor = \"a ; b # c\" # d\n",
+        b"[core]\n\tfsmonitor = \"a\"b\"  c  \"  \n",
+        b"[core]\n\tfsmonitor\n",
+        b"[core]\n\tfsmonitor",
+        b"[core]\n\tfsmonitor =\n",
+        b"[core]\n\tfsmonitor = \\\"x\\\\ \\t\\n\n",
+        b"[filter \"a.B \\\"c\\\\\"]\n\tclean = x\n",
+        b"[filter.Sub.More]\n\tclean = x\n",
+        b"[filter \t \"x\"]\n\tclean = x\n",
+        b"# [core]\n; x\n[a]\n#\n b = 1\n",
+        b"[a]\n\tb = x   \t  y   \n",
+        b"[a]\n\tb = x\ty \\\n   \n",
+        b"[a]\nb=\x0cx\x0c\n",
+        b"[a]\nb = \xff\xfe\n[\"x\"]\n",
+        b"[a \"\"]\nb = c\n",
+        b"[a]\n\tb-c = 1\n\td1 = 2\n",
+        b"[a]b=1\n[c]d=2",
+        b"[a]\n\tb = x\r\r\n",
+    ];
+    for text in corpus {
+        if let Some(expected) = listed(&scratch.0, text) {
+            assert_eq!(read(text), expected, "{}", text.escape_ascii());
+        }
+    }
+    // Behind a mistake it goes on, where git stops.
+    let text = b"[core\nbad\n[core]\n 1x = y\n = z\n\tfsmonitor = x\n[c \"d\n[e]\n\tpager = \"x\n[f]\n\teditor = \\q\n\tg = h\n";
+    assert!(listed(&scratch.0, text).is_none());
+    let keys: Vec<_> = settings(text).iter().map(|one| String::from_utf8(one.key()).unwrap()).collect();
+    assert_eq!(keys, ["bad", "core.fsmonitor", "f.g"]);
+}
+
+/// Every setting that the design names, by what git does because of it.
+#[test]
+fn settings_that_run_something_are_known() {
+    let running = "[core]\nfsmonitor=x\nhooksPath=x\nsshCommand=x\npager=x\neditor=x\naskPass=x\ngitProxy=x\n\
+        [diff]\nexternal=x\n[diff \"a\"]\ncommand=x\ntextconv=x\n[filter \"a\"]\nclean=x\nsmudge=x\nprocess=x\n\
+        [merge \"a\"]\ndriver=x\n[alias]\nst=!x\n[include]\npath=x\n[includeIf \"gitdir:/\"]\npath=x\n\
+        [credential]\nhelper=x\n[credential \"https://x\"]\nhelper=x\n[gpg]\nprogram=x\n[gpg \"ssh\"]\nprogram=x\n\
+        [uploadpack]\npackObjectsHook=x\n[remote \"a\"]\nuploadpack=x\nreceivepack=x\nurl=ext::x\n[pager]\nlog=x\n\
+        [sequence]\neditor=x\n[interactive]\ndiffFilter=x\n[trailer \"a\"]\ncommand=x\n[submodule \"a\"]\nupdate=!x\n\
+        [protocol \"ext\"]\nallow=always\n[url \"ext::x\"]\ninsteadOf=y\n[difftool \"a\"]\ncmd=x\n[core]\nworktree=/\n";
+    for setting in settings(running.as_bytes()) {
+        assert!(effect(&setting).is_some(), "{}", setting.key().escape_ascii());
+    }
+    let plain = "[core]\nbare=false\nfsmonitor=true\nfsmonitor\nrepositoryformatversion=0\n[remote \"a\"]\nurl=https://x\n\
+        fetch=+refs/heads/*:refs/remotes/a/*\n[branch \"a\"]\nremote=a\n[user]\nname=x\n[pager]\nlog=false\n";
+    for setting in settings(plain.as_bytes()) {
+        assert!(effect(&setting).is_none(), "{}", setting.key().escape_ascii());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Any text of the characters that mean something: whatever git reads, we read, and the same.
+    #[test]
+    fn configuration_is_read_as_git_reads_any_text(
+        parts in prop::collection::vec(prop::sample::select(vec![
+            "[a]", "[b \"c\"]", "[d.e]", "[", "]", "\"", "\\", "\\n", "\\\n", "\n", "\n", " ", "\t", "=", " = ", "key", "x-1", "#", ";", "\r\n", "\r", "é", "\x0c",
+        ]), 0..24),
+    ) {
+        let text = parts.concat();
+        let scratch = Scratch::new("config");
+        let found = read(text.as_bytes());
+        if let Some(expected) = listed(&scratch.0, text.as_bytes()) {
+            prop_assert_eq!(found, expected);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// Any bytes in any of the files that are looked into: no panic, no error.
+    #[test]
+    fn any_bytes_can_be_inspected(bytes in prop::collection::vec(any::<u8>(), 0..300), start in prop::sample::select(vec![
+        "", "[submodule \"", "* filter=", "{\"scripts\":", "gitdir: ", "[core]\nfsmonitor=",
+    ])) {
+        let _ = settings(&bytes);
+        let scratch = Scratch::new("bytes");
+        let text = [start.as_bytes(), &bytes].concat();
+        for name in [".gitattributes", ".gitmodules", "package.json", ".envrc", "a/.git", "b/.git/config", "b/.git/HEAD", "c/HEAD", "c/commondir", "c/config"] {
+            scratch.write(name, &text);
+        }
+        let name: Vec<u8> = bytes.iter().copied().filter(|byte| !matches!(byte, 0 | b'/')).take(200).collect();
+        if !name.is_empty() && name != b"." && name != b".." && name != b".git" {
+            let _ = std::fs::write(scratch.0.join(std::ffi::OsStr::from_bytes(&name)), "");
+        }
+        let target: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
+        if !target.is_empty() {
+            symlink(std::ffi::OsStr::from_bytes(&target), scratch.0.join("link")).unwrap();
+        }
+        inspect(&Inspection::new(&scratch.0, &scratch.0, None, None)).unwrap();
+    }
+}
