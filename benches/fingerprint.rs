@@ -1,0 +1,110 @@
+//! How long a look at a repository takes, against `git for-each-ref` of the same one: `cargo bench --bench fingerprint`.
+//!
+//! Both in one run, in turns; the bar for both looks together is the project's own. A row that misses it says so.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use guard::workspace::fingerprint::{Fingerprint, Ours};
+
+/// Both looks and the comparison.
+const BAR: Duration = Duration::from_millis(50);
+const ROUNDS: usize = 21;
+
+fn main() {
+    println!(
+        "{:<34} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}  bar {BAR:?}",
+        "repository", "for-each", "first", "again", "compare", "all", "ratio"
+    );
+    let folder = std::env::temp_dir().join(format!("guard-bench-fingerprint-{}", std::process::id()));
+    let kinds = [("files", &["--ref-format=files"]), ("reftable", &["--ref-format=reftable"])];
+    for (format, option) in kinds {
+        for refs in [10, 10_000] {
+            for packed in [false, true] {
+                for logs in [false, true] {
+                    if format == "reftable" && packed {
+                        continue;
+                    }
+                    let repository = make(&folder, option, refs, packed, logs);
+                    let stored = if packed { "packed" } else { "loose" };
+                    let logs = if logs { ", reflogs" } else { "" };
+                    measure(&format!("{refs} refs, {format} {stored}{logs}"), &repository);
+                    let _ = std::fs::remove_dir_all(&folder);
+                }
+            }
+        }
+    }
+}
+
+fn git(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new("git");
+    command
+        .current_dir(folder)
+        .args(words)
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_AUTHOR_NAME", "A")
+        .env("GIT_AUTHOR_EMAIL", "a@example.org")
+        .env("GIT_COMMITTER_NAME", "A")
+        .env("GIT_COMMITTER_EMAIL", "a@example.org")
+        .stdout(Stdio::null());
+    command
+}
+
+fn make(folder: &Path, options: &[&str], refs: usize, packed: bool, logs: bool) -> PathBuf {
+    std::fs::create_dir_all(folder).expect("a folder");
+    let run = |words: &[&str]| assert!(git(folder, words).status().expect("git runs").success());
+    run(&[&["init", "--quiet"], options].concat());
+    run(&["commit", "--quiet", "--allow-empty", "-m", "one"]);
+    let setting = format!("core.logAllRefUpdates={}", if logs { "always" } else { "false" });
+    let mut update = git(folder, &["-c", &setting, "update-ref", "--stdin"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("git runs");
+    let lines: String = (0..refs).map(|index| format!("create refs/heads/topic/{index} HEAD\n")).collect();
+    std::io::Write::write_all(&mut update.stdin.take().expect("a pipe"), lines.as_bytes()).expect("written");
+    assert!(update.wait().expect("git ends").success());
+    if packed {
+        run(&["pack-refs", "--all"]);
+    }
+    // Files that changed within the last tick of a coarse clock are read again, which is not what a run waits for.
+    std::thread::sleep(Duration::from_millis(2_100));
+    folder.join(".git")
+}
+
+fn timed<T>(times: &mut Vec<Duration>, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = work();
+    times.push(start.elapsed());
+    result
+}
+
+fn measure(what: &str, common: &Path) {
+    let mut times: [Vec<Duration>; 4] = Default::default();
+    for _ in 0..ROUNDS {
+        let mut bare = git(common, &["for-each-ref"]);
+        timed(&mut times[0], || assert!(bare.status().expect("git runs").success()));
+        let before = timed(&mut times[1], || Fingerprint::take(common).expect("a look"));
+        let after = timed(&mut times[2], || before.again().expect("a look"));
+        let found = timed(&mut times[3], || before.compare(&after, &Ours::default()));
+        assert!(found.is_empty(), "{found:?}");
+    }
+    let [bare, first, again, compare] = times.map(|mut times| {
+        times.sort();
+        times[times.len() / 2]
+    });
+    let all = first + again + compare;
+    let show = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
+    println!(
+        "{what:<34} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6.2}x{}",
+        show(bare),
+        show(first),
+        show(again),
+        show(compare),
+        show(all),
+        all.as_secs_f64() / bare.as_secs_f64(),
+        if all <= BAR { "" } else { "  MISSED" }
+    );
+}
