@@ -10,12 +10,12 @@
 //! decide     ─ policy command           (policy, intents) → verdict. Pure and total.
 //! transcript ─ sys                      events → hash-chained lines on disk; reader, check, replay.
 //! sandbox    ─ policy sys               plan → Landlock rules, seccomp programs, mounts; probe of the kernel.
+//! workspace  ─ sandbox policy sys        repository → worktree, branch and quarantine; one branch back; before and after. Runs git, never what an agent wrote.
 //! intercept  ─ decide policy command transcript sandbox sys   questions and notifications from inside → answers. Denies on any error.
 //! outcome    ─ transcript policy        what a run did → one structured result.
-//! workspace  ─ sys                      a repository → worktree, quarantine, receive; before and after; dangers. Runs nothing of the agent's.
-//! launch     ─ intercept sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns.
+//! launch     ─ intercept workspace sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns what a user asks for.
 //! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
-//! cli        ─ launch outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
+//! cli        ─ launch workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```
 
 pub mod audit;

@@ -74,6 +74,24 @@ pub(crate) struct Run {
     /// The folder the command works in, and may write [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
+    /// In a repository: what the task's branch and worktree are named after [default: the run's id]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// In a repository: the commit the branch begins at [default: HEAD]
+    #[arg(long, value_name = "REV")]
+    pub(crate) base: Option<String>,
+    /// In a repository: work in the linked worktree the folder lies in, on its branch
+    #[arg(long, conflicts_with_all = ["name", "base"])]
+    pub(crate) here: bool,
+    /// In a repository: work in the folder itself, whose repository can only be read; no worktree, no branch, no commits
+    #[arg(long, conflicts_with_all = ["name", "base", "here", "keep", "discard"])]
+    pub(crate) in_place: bool,
+    /// Keep worktree and branch, also when there is nothing new in them
+    #[arg(long, conflicts_with = "discard")]
+    pub(crate) keep: bool,
+    /// Remove worktree and branch at the end; what was in them stays under refs/guard/
+    #[arg(long)]
+    pub(crate) discard: bool,
     /// Print one JSON object at the end instead of the command's output
     #[arg(long)]
     pub(crate) json: bool,

@@ -33,7 +33,7 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
         .map_err(|error| Failure::usage(error.to_string(), "`guard doctor` shows what this machine gives"))?;
     let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
     let streams = Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None };
-    let finished = launch::run(plan, request.policy, streams, Some(observer())).map_err(|failure| {
+    let finished = launch::run(plan, request.policy, streams, Some(observer()), None).map_err(|failure| {
         Failure::usage(
             failure.to_string(),
             "`guard doctor` shows what this machine gives, and how to get what is missing",
@@ -87,6 +87,7 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
         uid: nix::unistd::geteuid().as_raw(),
         options: Options { namespaces, ..Options::default() },
         toolchains: None,
+        checkout: None,
     })
 }
 

@@ -13,6 +13,7 @@ mod replay;
 mod run;
 mod runs;
 mod screen;
+mod task;
 mod verify;
 
 use std::ffi::OsString;

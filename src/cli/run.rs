@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use super::args;
 use super::exit::Exit;
+use super::task::{self, Opened};
 use super::{Failure, note};
-use crate::launch::{self, EarlyToolchains, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams};
+use crate::launch::{
+    self, EarlyToolchains, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
+};
 use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
 use crate::policy::{Folders, Policy, Severity};
 use crate::transcript::{Line, Observer, state_folder};
@@ -29,15 +32,28 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     let mut request = request(arguments, policy)?;
     let wanted = &request.policy.toolchains;
     request.toolchains = toolchains.and_then(|early| early.take(&wanted.detect, wanted.caches));
-    let plan = match launch::plan(&request, run_id()) {
-        Ok(plan) => plan,
-        Err(error) => return refused(&request, &error, form, out),
-    };
+    let run_id = run_id();
     if arguments.dry_run {
-        return show_plan(&plan, form, out);
+        return match launch::plan(&request, run_id) {
+            Ok(plan) => show_plan(&plan, form, out),
+            Err(error) => refused(&request, &error, form, out),
+        };
     }
     let streams = streams(form)?;
-    match launch::run(plan.clone(), request.policy, streams, observer(form)) {
+    let Opened { task, folder } =
+        task::open(arguments, &request.policy, &request.folder, &run_id, &request.runs)?;
+    request.folder = folder;
+    request.checkout = task.as_ref().map(Task::checkout);
+    let plan = match launch::plan(&request, run_id) {
+        Ok(plan) => plan,
+        Err(error) => {
+            if let Some(task) = task {
+                task.abandon();
+            }
+            return refused(&request, &error, form, out);
+        }
+    };
+    match launch::run(plan.clone(), request.policy, streams, observer(form), task) {
         Ok(finished) => report(&finished, form, arguments.quiet, out),
         Err(failure) => failed(&plan, &failure, form, out),
     }
@@ -122,6 +138,7 @@ fn request(arguments: &args::Run, policy: Policy) -> Result<RunRequest, Failure>
             no_verify: arguments.no_verify,
         },
         toolchains: None,
+        checkout: None,
     })
 }
 
@@ -336,7 +353,7 @@ fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> 
     }
     let code = match result.error_kind.as_deref() {
         Some("idle_timeout" | "timeout") => return Ok(Exit::TimedOut),
-        Some("internal") => return Ok(Exit::OwnFailure),
+        Some("internal" | "receive_refused" | "boundary_broken") => return Ok(Exit::OwnFailure),
         Some("command_not_found") if result.exit_code.is_none() => return Ok(Exit::CommandNotFound),
         Some("policy_denied") => return Ok(Exit::CannotExecute),
         Some("upstream_error") if result.exit_code.is_none() => return Ok(Exit::CannotExecute),
@@ -382,9 +399,49 @@ fn summary(result: &RunResult) -> Vec<String> {
             result.denials.len() - MOST_SHOWN
         ));
     }
+    lines.extend(worktree_lines(result));
     lines.push(format!("  transcript: guard log {} ({})", result.run_id, result.transcript.path));
     if let Some(head) = &result.transcript.head {
         lines.push(format!("  head: {head}"));
+    }
+    lines
+}
+
+/// What became of the branch, and what to do next.
+fn worktree_lines(result: &RunResult) -> Vec<String> {
+    let Some(worktree) = &result.worktree else { return Vec::new() };
+    let mut lines = Vec::new();
+    for commit in result.commits.iter().take(MOST_SHOWN) {
+        lines.push(format!("  commit: {} {}", commit.id.get(..10).unwrap_or(&commit.id), commit.subject));
+    }
+    if result.commits.len() > MOST_SHOWN {
+        lines.push(format!("  commit: {} more", result.commits.len() - MOST_SHOWN));
+    }
+    for finding in result.findings.iter().take(MOST_SHOWN) {
+        lines.push(format!("  look at: {}", finding.message));
+    }
+    if result.findings.len() > MOST_SHOWN {
+        lines.push(format!("  look at: {} more; `guard log` shows them", result.findings.len() - MOST_SHOWN));
+    }
+    let run = &result.run_id;
+    if worktree.kept {
+        let work = match worktree.uncommitted.len() {
+            0 => String::new(),
+            1 => ", 1 path not committed".to_string(),
+            count => format!(", {count} paths not committed"),
+        };
+        lines.push(format!("  branch: {} in {}{work}", worktree.branch, worktree.path));
+        lines.push(format!(
+            "  next: guard worktree diff {run}; guard worktree merge-preview {run}; git merge {}",
+            worktree.branch
+        ));
+    } else if worktree.saved.is_empty() {
+        lines.push("  branch: nothing new, so it was removed again".to_string());
+    } else {
+        lines.push(format!("  branch: discarded; its work is kept in {}", worktree.saved.join(", ")));
+    }
+    if worktree.unreceived {
+        lines.push(format!("  kept: the run's own repository; `guard worktree receive {run}` tries again"));
     }
     lines
 }

@@ -9,6 +9,7 @@
 //! [`plan`] decides everything and touches nothing; [`run`] only does what a plan says.
 
 mod bounds;
+mod checkout;
 mod child;
 pub mod demo;
 mod descendants;
@@ -22,10 +23,13 @@ mod plan;
 mod prepare;
 mod pump;
 mod system;
+mod task;
 mod terminal;
 pub mod toolchain;
 mod watch;
 
+pub use checkout::{Checkout, is_shared_place, may_be_in_repository};
 pub use early::EarlyToolchains;
 pub use parent::{Failure, Finished, Streams, run};
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};
+pub use task::Task;

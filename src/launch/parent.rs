@@ -15,6 +15,7 @@ use super::child::Equipment;
 use super::group::{Group, threads_on_machine};
 use super::init::{self, Setting as InitSetting};
 use super::plan::LaunchPlan;
+use super::task::Task;
 use super::{prepare, watch};
 use crate::outcome::RunResult;
 use crate::policy::{Namespaces, Policy};
@@ -82,8 +83,24 @@ pub fn run(
     policy: Policy,
     streams: Streams,
     observer: Option<Observer>,
+    mut task: Option<Task>,
 ) -> Result<Finished, Failure> {
     process::keep_memory_small();
+    let finished = prepare_and_run(plan, policy, streams, observer, &mut task);
+    // It was not concluded: there was no run.
+    if let Some(task) = task {
+        task.abandon();
+    }
+    finished
+}
+
+fn prepare_and_run(
+    plan: LaunchPlan,
+    policy: Policy,
+    streams: Streams,
+    observer: Option<Observer>,
+    task: &mut Option<Task>,
+) -> Result<Finished, Failure> {
     check_kernel(&plan, &policy)?;
     block_signals().map_err(machine("block signals"))?;
     process::set_dumpable(false).map_err(machine("protect the supervisor's memory"))?;
@@ -91,8 +108,9 @@ pub fn run(
     prepare::prepare(&plan).map_err(machine("prepare the run's folders"))?;
     let cleaner = Cleaner { plan: plan.clone() };
     let group = Group::make(&plan);
-    let started = begin(plan, &policy, &streams, &group);
-    let finished = started.and_then(|started| watch::oversee(started, policy, streams, observer, &group));
+    let started = begin(plan, &policy, &streams, &group, task.as_ref());
+    let finished =
+        started.and_then(|started| watch::oversee(started, policy, streams, observer, &group, task));
     group.remove();
     drop(cleaner);
     finished
@@ -152,7 +170,13 @@ pub(super) struct Started {
 }
 
 /// Starts the first process, with namespaces where they are wanted and can be had.
-fn begin(plan: LaunchPlan, policy: &Policy, streams: &Streams, group: &Group) -> Result<Started, Failure> {
+fn begin(
+    plan: LaunchPlan,
+    policy: &Policy,
+    streams: &Streams,
+    group: &Group,
+    task: Option<&Task>,
+) -> Result<Started, Failure> {
     let wanted = plan.namespaces;
     let mut notes = Vec::new();
     if wanted != Namespaces::Off {
@@ -197,6 +221,11 @@ fn begin(plan: LaunchPlan, policy: &Policy, streams: &Streams, group: &Group) ->
             fix: "use Linux 6.12 or newer, or allow user namespaces".to_string(),
         }];
         return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
+    }
+    if let Some(task) = task {
+        let pointed = task.point_at_quarantine();
+        pointed
+            .map_err(|error| Failure::Machine { step: "prepare the worktree", problem: error.to_string() })?;
     }
     let mut started = begin_with(plan, streams, group, false)
         .map_err(|problem| Failure::Machine { step: "start the run", problem })?;

@@ -4,12 +4,13 @@
 //! (`guard run --dry-run`) and compared. The code that executes a plan adds nothing of its own.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::checkout::{Checkout, GitPlaces, git_places};
 use super::installation::installation;
 use super::system;
 use super::toolchain::{self, Toolchain};
@@ -42,6 +43,8 @@ pub struct RunRequest {
     pub options: Options,
     /// The toolchains, where somebody has looked for them already.
     pub toolchains: Option<Vec<Toolchain>>,
+    /// The worktree and git folder that were made for the run, in a repository.
+    pub checkout: Option<Checkout>,
 }
 
 /// What a caller adds to, or takes from, the policy for one run.
@@ -100,6 +103,8 @@ pub struct LaunchPlan {
     pub argv: Vec<OsString>,
     /// The working folder.
     pub folder: PathBuf,
+    /// The worktree and git folder of the run, in a repository.
+    pub checkout: Option<Checkout>,
     /// The run's folder: transcript, private home.
     pub run_folder: PathBuf,
     /// The private home folder.
@@ -191,7 +196,8 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let environment = environment(request, shim_folder, &home, &tmp, &toolchains);
     let program = find_program(&request.command, &folder, &environment, shim_folder)?;
     let namespaces = request.options.namespaces.unwrap_or(policy.sandbox.namespaces);
-    let places = Places { folder: &folder, home: &home, tmp: &tmp, toolchains: &toolchains };
+    let worktree = request.checkout.as_ref().map_or(folder.as_path(), |checkout| &checkout.worktree);
+    let places = Places { worktree, home: &home, tmp: &tmp, toolchains: &toolchains };
     let mut grants = policy_grants(request, &places, &mut notes)?;
     grants.extend(program_grants(request, &program, &environment, &grants));
     if let Some((shim_folder, shim, _)) = &shims {
@@ -205,7 +211,13 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         notes.push("no guard-shim beside guard: refusals come at exec only".to_string());
     }
     grants.extend(system::devices());
-    let git = git_places(request, &folder);
+    let git = match &request.checkout {
+        Some(checkout) => {
+            grants.extend(checkout.grants());
+            GitPlaces::default()
+        }
+        None => git_places(request, &folder),
+    };
     grants.extend(git.read.iter().map(|path| Grant {
         path: path.clone(),
         rights: Rights::Read,
@@ -243,6 +255,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         }),
         notes,
         run_id,
+        checkout: request.checkout.clone(),
         folder,
         run_folder,
         home,
@@ -301,13 +314,15 @@ fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchError> {
     }
     // The shims lie beside the runs.
     let records = request.runs.parent().unwrap_or(&request.runs);
-    if records.starts_with(&folder) || folder.starts_with(records) {
+    let is_made_there =
+        request.checkout.as_ref().is_some_and(|checkout| folder.starts_with(&checkout.worktree));
+    if records.starts_with(&folder) || folder.starts_with(records) && !is_made_there {
         return Err(bad("guard keeps its own records there".into()));
     }
     Ok(folder)
 }
 
-fn is_same(a: &Path, b: &Path) -> bool {
+pub(super) fn is_same(a: &Path, b: &Path) -> bool {
     std::fs::canonicalize(a).is_ok_and(|a| a == b)
 }
 
@@ -324,7 +339,7 @@ fn found_toolchains(request: &RunRequest) -> Vec<Toolchain> {
 
 /// Where the placeholders of a policy lead.
 struct Places<'p> {
-    folder: &'p Path,
+    worktree: &'p Path,
     home: &'p Path,
     tmp: &'p Path,
     toolchains: &'p [Toolchain],
@@ -342,7 +357,7 @@ impl Places<'_> {
             vec![Grant { path, rights, why: why.to_string() }]
         };
         match name {
-            "worktree" => one(self.folder, "working folder"),
+            "worktree" => one(self.worktree, "working folder"),
             "home" => one(self.home, "private home"),
             "tmp" => one(self.tmp, "private temporary files"),
             "system" => system::grants(as_root),
@@ -506,8 +521,10 @@ fn environment(
         // Root inside has no right to give files away, and tar as root tries to.
         set(OsStr::new("TAR_OPTIONS"), "--no-same-owner".into());
     }
-    // The repository is read-only to the agent: git must not try to write what it can do without.
-    set(OsStr::new("GIT_OPTIONAL_LOCKS"), "0".into());
+    if request.checkout.is_none() {
+        // The repository is read-only to the agent: git must not try to write what it can do without.
+        set(OsStr::new("GIT_OPTIONAL_LOCKS"), "0".into());
+    }
     for (name, value) in &policy.set {
         set(OsStr::new(name), value.into());
     }
@@ -571,73 +588,6 @@ fn find_program(
         .map(|folder| folder.join(name))
         .find(|file| is_program(file))
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))
-}
-
-/// A repository's own folder, seen from the working folder.
-#[derive(Default)]
-struct GitPlaces {
-    /// Read by git.
-    read: Vec<PathBuf>,
-    /// Inside the working folder, and to be protected.
-    inside: Vec<PathBuf>,
-}
-
-fn git_places(request: &RunRequest, folder: &Path) -> GitPlaces {
-    let mut places = GitPlaces::default();
-    for level in folder.ancestors() {
-        let dot_git = level.join(".git");
-        let Ok(found) = dot_git.symlink_metadata() else { continue };
-        // Above the folder nothing is the agent's, but it may be another user's: git trusts only one's own as well.
-        let is_ours = level == folder || found.uid() == request.uid && !is_shared_place(request, level);
-        if !is_ours {
-            break;
-        }
-        if level != folder {
-            // git looks at the whole working tree, of which the folder is a part.
-            places.read.push(level.to_path_buf());
-        }
-        if found.is_dir() {
-            if level == folder {
-                places.inside.push(dot_git);
-            } else {
-                places.read.push(dot_git);
-            }
-        } else if let Some((own, common)) = linked_git_folders(&dot_git, level) {
-            // An earlier run may have written the file: it must not lead to anything the agent can write, either.
-            if !own.starts_with(folder) && !common.starts_with(folder) {
-                places.read.extend([own, common]);
-            }
-        }
-        break;
-    }
-    places
-}
-
-/// Folders that are too much to hand out because somebody put a `.git` there.
-fn is_shared_place(request: &RunRequest, level: &Path) -> bool {
-    let holds_home =
-        request.home.as_deref().is_some_and(|home| home.starts_with(level) || is_same(home, level));
-    holds_home
-        || level.parent().is_none()
-        || ["/tmp", "/var/tmp", "/home", "/var", "/srv"].iter().any(|place| level == Path::new(place))
-}
-
-/// Where a `.git` file leads: the worktree's own git folder and the repository's. Only what `git worktree add` makes: the
-/// own folder is `COMMON/worktrees/NAME` and points back at this very file. So a planted file leads nowhere.
-fn linked_git_folders(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
-    let line = |path: &Path| -> Option<PathBuf> {
-        let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() < 8192)?;
-        Some(PathBuf::from(OsString::from_vec(bytes.trim_ascii().to_vec())))
-    };
-    let text = line(file)?.into_os_string().into_vec();
-    let target = OsString::from_vec(text.strip_prefix(b"gitdir:")?.trim_ascii().to_vec());
-    let own = std::fs::canonicalize(level.join(target)).ok()?;
-    let common = std::fs::canonicalize(own.join(line(&own.join("commondir"))?)).ok()?;
-    let is_worktree = own.parent()? == common.join("worktrees");
-    let is_repository =
-        common.join("HEAD").is_file() && common.join("objects").is_dir() && common.join("refs").is_dir();
-    let back = std::fs::canonicalize(own.join(line(&own.join("gitdir"))?)).ok()?;
-    (is_worktree && is_repository && back == std::fs::canonicalize(file).ok()?).then_some((own, common))
 }
 
 type LinkedCache = (PathBuf, PathBuf, usize);
@@ -705,7 +655,8 @@ fn view(
     // What lies in a writable tree comes with it.
     let roots = writable.clone();
     visible.retain(|path| git.inside.contains(path) || !roots.iter().any(|root| path.starts_with(root)));
-    View { writable, visible, hidden, private, layers, user: None }
+    let pointers = request.checkout.iter().map(Checkout::mounted_pointer).collect();
+    View { writable, visible, hidden, private, layers, pointers, user: None }
 }
 
 /// The user's home, and the folder with the records: hidden where that does not hide the machine.

@@ -14,7 +14,9 @@ pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
     if let Some(runs) = plan.run_folder.parent() {
         DirBuilder::new().mode(0o700).recursive(true).create(runs)?;
     }
-    private(&plan.run_folder)?;
+    if plan.checkout.is_none() {
+        private(&plan.run_folder)?;
+    }
     private(&plan.home)?;
     // Exclusive: somebody else's folder of that name in a shared place is not taken over.
     private(&plan.tmp)?;

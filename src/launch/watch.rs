@@ -20,6 +20,7 @@ use super::init;
 use super::parent::{Failure, Finished, Started, Streams, machine, own_signals};
 use super::prepare;
 use super::pump::{Pump, Tail};
+use super::task::Task;
 use super::terminal::{Keys, Raw, asker};
 use crate::command::Context;
 use crate::intercept::{self, Answering, Ask, Counts, Handle, Repositories, Setting};
@@ -87,6 +88,7 @@ pub(super) fn oversee(
     streams: Streams,
     observer: Option<Observer>,
     group: &Group,
+    task: &mut Option<Task>,
 ) -> Result<Finished, Failure> {
     let (mut running, asker) = attach(started, streams, observer)?;
     let policy = Arc::new(policy);
@@ -94,7 +96,7 @@ pub(super) fn oversee(
         Ok((enforcement, supervisor)) => {
             let end = running.wait();
             let counts = supervisor.finish();
-            running.conclude(&end, enforcement, counts)
+            running.conclude(&end, enforcement, counts, task)
         }
         Err(Stopped::Failed(failure)) => {
             running.end_everything(None);
@@ -105,7 +107,7 @@ pub(super) fn oversee(
         Err(Stopped::NotStarted(errno, problem)) => {
             let ended = running.end_everything(None);
             let end = End { ended, cut: None, not_started: Some((errno, problem)) };
-            running.conclude(&end, Enforcement::default(), Counts::default())
+            running.conclude(&end, Enforcement::default(), Counts::default(), task)
         }
     }
 }
@@ -339,7 +341,11 @@ impl Running {
         use std::os::unix::ffi::OsStrExt;
         let plan = &self.started.plan;
         Context {
-            worktree: Some(plan.folder.as_os_str().as_bytes().to_vec()),
+            worktree: Some(self.worktree().as_os_str().as_bytes().to_vec()),
+            git_folder: plan
+                .checkout
+                .as_ref()
+                .map(|checkout| checkout.git_folder.as_os_str().as_bytes().to_vec()),
             home: Some(plan.home.as_os_str().as_bytes().to_vec()),
             limits: policy.command_limits(),
             ..Context::default()
@@ -349,13 +355,18 @@ impl Running {
     /// What tells the task's repository from others.
     fn repositories(&self) -> Arc<Repositories> {
         let plan = &self.started.plan;
-        let git_folder = plan.folder.join(".git");
-        Arc::new(Repositories::new(
-            self.started.has_view,
-            plan.folder.clone(),
-            Some(git_folder),
-            self.writable(),
-        ))
+        let git_folder = match &plan.checkout {
+            Some(checkout) => checkout.git_folder.clone(),
+            None => plan.folder.join(".git"),
+        };
+        let worktree = self.worktree().to_path_buf();
+        Arc::new(Repositories::new(self.started.has_view, worktree, Some(git_folder), self.writable()))
+    }
+
+    /// The top of the task's own working tree.
+    fn worktree(&self) -> &Path {
+        let plan = &self.started.plan;
+        plan.checkout.as_ref().map_or(&plan.folder, |checkout| &checkout.worktree)
     }
 
     /// Where the run may write, links resolved.
@@ -583,11 +594,18 @@ impl Running {
     }
 
     /// The result, recorded and handed out.
-    fn conclude(mut self, end: &End, enforcement: Enforcement, counts: Counts) -> Result<Finished, Failure> {
+    fn conclude(
+        mut self,
+        end: &End,
+        enforcement: Enforcement,
+        counts: Counts,
+        task: &mut Option<Task>,
+    ) -> Result<Finished, Failure> {
         self.close();
         let plan = &self.started.plan;
         let took = self.started.began.elapsed();
-        let (files, complete) = changes(&plan.folder, self.started.began_at);
+        let (files, complete) = changes(self.worktree(), self.started.began_at);
+        let ending = task.take().map(|task| task.end(&self.recorder)).unwrap_or_default();
         let (text, cut) = self.printed();
         let mut result = RunResult {
             success: end.cut.is_none() && end.not_started.is_none() && end.ended == Some(Ended::Code(0)),
@@ -605,6 +623,9 @@ impl Running {
             policy: plan.policy.clone(),
             enforcement,
             exit_code: end.ended.filter(|_| end.not_started.is_none()).map(Ended::shell_code),
+            commits: ending.commits,
+            worktree: ending.worktree,
+            findings: ending.findings,
             files_changed: files,
             files_changed_truncated: !complete,
             usage: usage(self.with_shims(counts)),
@@ -615,6 +636,9 @@ impl Running {
             ..RunResult::default()
         };
         self.explain(end, &mut result);
+        if let Some((kind, words)) = ending.failure {
+            fail(&mut result, kind, words);
+        }
         self.settle_denials(counts, &mut result);
         let message = match &result.error {
             None => "ended by itself".to_string(),
@@ -703,6 +727,19 @@ impl Running {
         result.error = Some(error);
         result.error_kind = Some(kind.to_string());
     }
+}
+
+/// Makes a result a failure of guard's own side; what the command itself said stays in the details.
+fn fail(result: &mut RunResult, kind: &str, words: String) {
+    result.success = false;
+    let detail = result.error_detail.get_or_insert_with(ErrorDetail::default);
+    if let Some(error) = result.error.take() {
+        detail.last_lines.push(error);
+    }
+    detail.message.clone_from(&words);
+    detail.exit_code = result.exit_code;
+    result.error = Some(words);
+    result.error_kind = Some(kind.to_string());
 }
 
 /// When the agent last did something.

@@ -49,9 +49,13 @@ fn look(root: &Path, folder: &Path, since: SystemTime, left: &mut usize, found: 
             return false;
         }
         *left -= 1;
+        // git's own, be it a folder or a file that leads to one.
+        if entry.file_name() == ".git" {
+            continue;
+        }
         let Ok(metadata) = entry.metadata() else { continue };
         if metadata.is_dir() {
-            if entry.file_name() != ".git" && !look(root, &entry.path(), since, left, found) {
+            if !look(root, &entry.path(), since, left, found) {
                 return false;
             }
             continue;

@@ -8,5 +8,8 @@ mod result;
 mod tally;
 
 pub use changes::{Change, ChangeKind, changes};
-pub use result::{Denial, Enforcement, ErrorDetail, RunResult, TranscriptPlace, Usage, duration};
+pub use result::{
+    Commit, Denial, Enforcement, ErrorDetail, Finding, OtherRef, RunResult, TranscriptPlace, Usage, Worktree,
+    duration,
+};
 pub use tally::Tally;

@@ -1,5 +1,6 @@
 //! The shape of a result.
 
+use std::path::Path;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -30,7 +31,8 @@ pub struct RunResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// What went wrong, in a word: `idle_timeout`, `timeout`, `command_not_found`, `upstream_error`, `invalid_input`,
-    /// `config_error`, `sandbox_unavailable`, `policy_denied`, `cancelled`, `internal`. More may come.
+    /// `config_error`, `sandbox_unavailable`, `policy_denied`, `cancelled`, `receive_refused`, `boundary_broken`,
+    /// `internal`. More may come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
     /// What is known about it.
@@ -44,8 +46,11 @@ pub struct RunResult {
     pub enforcement: Enforcement,
     /// The command's own code; 128 and the signal's number when one ended it; null when it never ran.
     pub exit_code: Option<i32>,
-    /// Commits that were received.
-    pub commits: Vec<String>,
+    /// Commits that were received, the oldest first.
+    pub commits: Vec<Commit>,
+    /// The worktree the run had, in a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<Worktree>,
     /// Files in the working folder that the run made or changed, relative to it.
     pub files_changed: Vec<Change>,
     /// There are more changed files than are listed.
@@ -54,11 +59,79 @@ pub struct RunResult {
     /// What was refused: the first thousand.
     pub denials: Vec<Denial>,
     /// What a reviewer should look at.
-    pub findings: Vec<String>,
+    pub findings: Vec<Finding>,
     /// What it used.
     pub usage: Usage,
     /// Where everything is written down.
     pub transcript: TranscriptPlace,
+}
+
+/// A commit of the run's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Commit {
+    /// Its name.
+    pub id: String,
+    /// Who it says made it.
+    pub author: String,
+    /// The first line of its message.
+    pub subject: String,
+}
+
+/// The worktree of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Worktree {
+    /// Where it is, or was.
+    pub path: String,
+    /// Its branch.
+    pub branch: String,
+    /// The commit the run began at.
+    pub base: String,
+    /// The commit the branch is at now.
+    pub tip: String,
+    /// Worktree and branch are there; otherwise there was nothing new in them, or they were to be discarded.
+    pub kept: bool,
+    /// Paths with work that is not committed.
+    pub uncommitted: Vec<String>,
+    /// Refs that the run made or changed in its private repository: told, not taken.
+    pub other_refs: Vec<OtherRef>,
+    /// Refs that keep what was removed.
+    pub saved: Vec<String>,
+    /// Commits or refs are still in the run's private repository: `guard worktree receive` tries again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unreceived: bool,
+}
+
+/// A ref of the run's private repository.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OtherRef {
+    /// Its name.
+    pub name: String,
+    /// What it names; null when it is gone, or no plain ref.
+    pub id: Option<String>,
+}
+
+/// Something a reviewer should look at.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// What kind of thing: `danger.…` waits in the work, `repository.changed` was done by others meanwhile,
+    /// `worktree.foreign` lay where it does not belong.
+    pub kind: String,
+    /// One line for people.
+    pub message: String,
+    /// The file, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead: Option<String>,
+}
+
+impl Finding {
+    /// A finding without advice.
+    pub fn new(kind: &str, message: String, path: Option<&Path>) -> Self {
+        let path = path.map(|path| path.to_string_lossy().into_owned());
+        Self { kind: kind.to_string(), message, path, instead: None }
+    }
 }
 
 /// What is known about a failure.

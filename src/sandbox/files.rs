@@ -1,10 +1,11 @@
 //! Grants → a Landlock domain.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, RestrictSelfAttr,
-    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, Scope,
 };
 use serde::Serialize;
 
@@ -62,6 +63,27 @@ pub fn landlock_version() -> i32 {
 
 /// Restricts this process and everything it starts to the grants. No TCP, no signals and no abstract sockets to the outside.
 pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
+    let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
+    let mut created = ruleset(grants)?;
+    if ABI::from(landlock_version()) >= ABI::V7 {
+        // The machine's audit log shows what the agent was refused; not what the canary was, nor what domains inside refuse.
+        let quiet = created.log_same_exec(false).and_then(|created| created.log_new_exec(true));
+        created = quiet.and_then(|created| created.log_subdomains(false)).map_err(|error| failed(&error))?;
+    }
+    let status: RestrictionStatus = created.restrict_self().map_err(|error| failed(&error))?;
+    if !status.no_new_privs {
+        return Err(SandboxError::Landlock("no_new_privs is not set".to_string()));
+    }
+    Ok(())
+}
+
+/// The same restriction as a descriptor, for a child that may only make system calls before its exec.
+pub fn prepare(grants: &[Grant]) -> Result<OwnedFd, SandboxError> {
+    let created: Option<OwnedFd> = ruleset(grants)?.into();
+    created.ok_or_else(|| SandboxError::Landlock("this kernel has none".to_string()))
+}
+
+fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
     let abi = ABI::from(landlock_version());
     let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
     let mut ruleset = Ruleset::default()
@@ -84,16 +106,7 @@ pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
             .add_rule(rule)
             .map_err(|error| SandboxError::Landlock(format!("{}: {error}", grant.path.display())))?;
     }
-    if abi >= ABI::V7 {
-        // The machine's audit log shows what the agent was refused; not what the canary was, nor what domains inside refuse.
-        let quiet = created.log_same_exec(false).and_then(|created| created.log_new_exec(true));
-        created = quiet.and_then(|created| created.log_subdomains(false)).map_err(|error| failed(&error))?;
-    }
-    let status: RestrictionStatus = created.restrict_self().map_err(|error| failed(&error))?;
-    if !status.no_new_privs {
-        return Err(SandboxError::Landlock("no_new_privs is not set".to_string()));
-    }
-    Ok(())
+    Ok(created)
 }
 
 /// Keeps this process, and what it starts, from signalling anything outside. Nothing else is restricted.

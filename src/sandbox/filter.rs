@@ -203,6 +203,44 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
+/// Calls that a helper which only reads and computes has no use for: sockets, new processes and threads.
+const SOCKETS_AND_PROCESSES: &[&str] = &[
+    "socket",
+    "socketpair",
+    "connect",
+    "bind",
+    "listen",
+    "sendto",
+    "sendmsg",
+    "sendmmsg",
+    "clone",
+    "clone3",
+    "fork",
+    "vfork",
+];
+
+/// The program for a helper without a supervisor: whatever the list refuses in some case it refuses in every case.
+/// `alone` when it may not start processes or threads, nor change the metadata of files, either.
+pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
+    let entries = read(LIST)?;
+    // These are refused for some arguments only, and no C library starts a program without them.
+    let needed = ["prctl", "ioctl", "prlimit64", "openat", "open", "openat2", "creat", "personality"];
+    let processes = ["clone", "clone3", "fork", "vfork"];
+    let listed = entries.iter().flat_map(|entry| entry.calls.iter().map(String::as_str));
+    // Who may write files must also be able to finish them.
+    let metadata = METADATA.iter().copied().filter(|_| alone);
+    let all = listed.chain(metadata).chain(SOCKETS_AND_PROCESSES.iter().copied());
+    let mut calls: BTreeMap<u32, Treatment> = BTreeMap::new();
+    for name in all.filter(|name| !needed.contains(name) && (alone || !processes.contains(name))) {
+        let Some(number) = number_of(name) else { continue };
+        let errno = if name == "clone3" { libc::ENOSYS } else { libc::EPERM };
+        calls
+            .entry(number)
+            .or_insert(Treatment { checks: Vec::new(), otherwise: Otherwise::Errno(errno as u32) });
+    }
+    program(&calls)
+}
+
 /// Calls the supervisor is asked about.
 const STARTS_AND_SOCKETS: &[&str] = &["execve", "execveat", "connect", "bind", "listen"];
 

@@ -9,8 +9,8 @@ mod mounts;
 mod probe;
 mod program;
 
-pub use files::{Grant, Rights, landlock_version, restrict, restrict_signals};
-pub use filter::{Entry, LIST, METADATA, ON_PROCESSES, compile, encode, filter, read, treatments};
+pub use files::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals};
+pub use filter::{Entry, LIST, METADATA, ON_PROCESSES, compile, encode, filter, offline, read, treatments};
 pub use mounts::{Layer, View, enter};
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
 pub use program::{Check, Condition, Otherwise, Treatment};

@@ -42,6 +42,8 @@ pub struct View {
     pub private: Vec<(PathBuf, PathBuf)>,
     /// Caches with a writable layer.
     pub layers: Vec<Layer>,
+    /// (a file, the file it takes the place of), read-only.
+    pub pointers: Vec<(PathBuf, PathBuf)>,
     /// Maps of a new user namespace to write, if one was made: (user, group).
     pub user: Option<(u32, u32)>,
 }
@@ -166,6 +168,14 @@ fn copies(view: &View) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {
             sys::restrict_copy(tree.as_fd(), sys::READ_ONLY | sys::NO_SUID | sys::NO_DEVICES),
         )?;
         trees.push((tree, path.clone()));
+    }
+    for (file, place) in &view.pointers {
+        let tree = copy(file)?;
+        at(
+            "restrict a copy",
+            sys::restrict_copy(tree.as_fd(), sys::READ_ONLY | sys::NO_SUID | sys::NO_DEVICES),
+        )?;
+        trees.push((tree, place.clone()));
     }
     for (source, place) in &view.private {
         let tree = copy(source)?;

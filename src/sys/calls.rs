@@ -29,6 +29,7 @@ const LEGACY: &[(&str, c_long)] = table![
     "chmod" SYS_chmod, "chown" SYS_chown, "lchown" SYS_lchown, "utime" SYS_utime, "utimes" SYS_utimes,
     "futimesat" SYS_futimesat, "iopl" SYS_iopl, "ioperm" SYS_ioperm, "modify_ldt" SYS_modify_ldt,
     "open" SYS_open, "creat" SYS_creat, "mknod" SYS_mknod, "uselib" SYS_uselib, "ustat" SYS_ustat, "sysfs" SYS_sysfs, "_sysctl" SYS__sysctl, "nfsservctl" SYS_nfsservctl,
+    "fork" SYS_fork, "vfork" SYS_vfork,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[(&str, c_long)] = &[];
@@ -52,6 +53,8 @@ const ELSEWHERE: &[&str] = &[
     "sysfs",
     "_sysctl",
     "nfsservctl",
+    "fork",
+    "vfork",
 ];
 
 const COMMON: &[(&str, c_long)] = table![

@@ -8,6 +8,7 @@
 )]
 
 pub mod calls;
+pub mod confine;
 pub mod fs;
 pub mod memory;
 pub mod mount;

@@ -1,4 +1,110 @@
-//! A repository and what a run may do to it.
+//! A repository → a worktree, a branch and a quarantine for one run; what the agent committed → one branch, received.
+//!
+//! ```text
+//!   user's repository ──open──►  worktree + task branch          (guard, before the agent)
+//!          │  objects, read-only ▲        quarantine: a private git folder the agent may ruin
+//!          │                     │           │
+//!          ◄──── receive ────────┴──jailed───┘                   (guard, when the agent has ended)
+//! ```
+//!
+//! [`Repository::find`] looks at the user's folder, [`Workspace::open`] makes everything a run needs, and
+//! [`Workspace::receive`] takes exactly one branch out of the quarantine, as a server takes a push from a stranger.
+//! [`Workspace::settle`] gives the worktree back to the user. A record in the run's folder says what was made, so that
+//! whatever was interrupted can be finished or undone.
+//!
+//! Never: run what an agent wrote, discover a repository from an agent's worktree, read an agent's configuration, or
+//! delete work that is not kept elsewhere.
 
 pub mod dangers;
 pub mod fingerprint;
+mod git;
+mod hooks;
+mod inspect;
+mod jail;
+mod name;
+mod open;
+mod pointer;
+mod push;
+mod quarantine;
+mod receive;
+mod record;
+mod refs;
+mod repository;
+mod settings;
+mod settle;
+mod untracked;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use git::GitError;
+pub use inspect::{Entry, Preview, diff, list, preview};
+pub use open::{Request, Workspace};
+pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
+pub use record::{Record, State};
+pub use refs::RefError;
+pub use repository::{Head, Repository};
+pub use settle::{Disposal, Settled};
+pub use untracked::Brought;
+
+/// Why there is no workspace, or it cannot be given back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkspaceError {
+    /// git itself.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// A file or folder.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Something about the repository or the request that guard does not do. Nothing was made.
+    #[error("{problem}")]
+    Refused {
+        /// What, and why not.
+        problem: String,
+        /// The next step.
+        hint: String,
+    },
+    /// The record of a workspace cannot be understood.
+    #[error("{} is not a workspace's record: {problem}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+    /// Another process works on it.
+    #[error("{} is in use by another guard", .0.display())]
+    Busy(PathBuf),
+    /// The jail.
+    #[error(transparent)]
+    Jail(#[from] crate::sandbox::SandboxError),
+}
+
+impl WorkspaceError {
+    fn refused(problem: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Refused { problem: problem.into(), hint: hint.into() }
+    }
+
+    /// The next step for the user, where there is one to name.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Refused { hint, .. } => Some(hint),
+            Self::Git(GitError::NotFound) => Some("install git 2.38 or newer"),
+            Self::Busy(_) => Some("wait for the run to end; `guard worktree list` shows it"),
+            _ => None,
+        }
+    }
+}
+
+/// An error of the file system with what was being done.
+fn at<T>(what: &'static str, path: &Path, result: io::Result<T>) -> Result<T, WorkspaceError> {
+    result.map_err(|source| WorkspaceError::Io { what, path: path.to_path_buf(), source })
+}

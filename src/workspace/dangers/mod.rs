@@ -90,6 +90,23 @@ pub enum DangerKind {
     Unseen,
 }
 
+impl DangerKind {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Repository => "repository",
+            Self::Gitlink => "gitlink",
+            Self::Submodule => "submodule",
+            Self::Attributes => "attributes",
+            Self::Link => "link",
+            Self::Clash => "clash",
+            Self::Deceptive => "deceptive",
+            Self::Automatic => "automatic",
+            Self::Unseen => "unseen",
+        }
+    }
+}
+
 /// One thing a reviewer should know before anything else.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Danger {

@@ -1,0 +1,204 @@
+//! A run's part of a repository, from its making to its end: what the agent committed is received, the worktree given
+//! back, and everything else compared with what it was.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::checkout::Checkout;
+use crate::outcome::{Commit, Finding, OtherRef, Worktree};
+use crate::transcript::Recorder;
+use crate::workspace::dangers::{self, Inspection};
+use crate::workspace::fingerprint::{Difference, Fingerprint, Name, Ours, Who};
+use crate::workspace::{Disposal, Limits, ReceiveError, Received, Repository, Request, Settled};
+use crate::workspace::{Workspace, WorkspaceError};
+
+/// What guard itself writes in a worktree's own git folder when it gives the worktree back.
+const WRITTEN_BY_GUARD: [&str; 4] = ["index", "logs/HEAD", "locked", "HEAD"];
+/// Findings of one kind that are listed.
+const MOST_OF_A_KIND: usize = 100;
+
+/// A worktree with its branch and private git folder, made for one run.
+pub struct Task {
+    workspace: Workspace,
+    before: Option<Fingerprint>,
+    disposal: Disposal,
+    limits: Limits,
+}
+
+/// What became of the repository's side of a run.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    pub(super) commits: Vec<Commit>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) worktree: Option<Worktree>,
+    /// Why the run has failed whatever its command says: (kind, words).
+    pub(super) failure: Option<(&'static str, String)>,
+}
+
+impl Task {
+    /// Makes everything a run in this repository needs.
+    pub fn open(
+        repository: &Repository,
+        request: &Request,
+        disposal: Disposal,
+        limits: Limits,
+    ) -> Result<Self, WorkspaceError> {
+        let workspace = Workspace::open(repository, request)?;
+        // Looked at now, so that what the run itself was given is no difference. A repository that cannot be looked at
+        // is one the agent cannot change either; the comparison is missing, and that is said.
+        let before = Fingerprint::take(&repository.common_dir).ok();
+        Ok(Self { workspace, before, disposal, limits })
+    }
+
+    /// What the plan of the run needs to know.
+    pub fn checkout(&self) -> Checkout {
+        let record = self.workspace.record();
+        let hooks = self.workspace.run_folder().join("hooks");
+        Checkout {
+            branch: self.workspace.branch().to_string(),
+            base: record.base.clone(),
+            worktree: record.worktree.clone(),
+            git_folder: self.workspace.quarantine(),
+            pointer: self.workspace.gitfile(),
+            readable: self.workspace.readable().into_iter().filter(|path| *path != hooks).collect(),
+            hooks,
+        }
+    }
+
+    /// The user has changes that the agent does not get.
+    pub fn leaves_changes_behind(&self) -> bool {
+        self.workspace.has_uncommitted_changes()
+    }
+
+    /// The run has no mounts of its own: the worktree's `.git` itself leads to the private git folder while it lasts.
+    pub(super) fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
+        self.workspace.point_at_quarantine()
+    }
+
+    /// The run never took place.
+    pub fn abandon(mut self) {
+        // What cannot be given back now can be later: `guard worktree clean`.
+        let _ = self.workspace.settle(Disposal::Auto);
+    }
+
+    /// The agent has ended: takes what it committed, looks at what it left, gives the worktree back.
+    pub(super) fn end(mut self, recorder: &Recorder) -> Ending {
+        let mut ending = Ending::default();
+        let received = self.workspace.receive(&self.limits);
+        match &received {
+            Ok(received) => {
+                ending.commits = received.commits.iter().map(commit).collect();
+                let data = json!({
+                    "branch": self.workspace.branch(), "old": received.old, "new": received.new,
+                    "commits": received.commits.len(),
+                });
+                let message = format!("{} commits on {}", received.commits.len(), self.workspace.branch());
+                recorder.record("git.received", &message, &data);
+            }
+            Err(error) => {
+                let message = format!("the commits of the run were not received: {error}");
+                let data = json!({ "branch": self.workspace.branch(), "retryable": error.is_retryable() });
+                recorder.record("git.refused", &message, &data);
+                ending.failure = Some(("receive_refused", message));
+            }
+        }
+        self.look_for_dangers(&mut ending);
+        // What was not received stays where it can be looked at.
+        let disposal = if received.is_ok() { self.disposal } else { Disposal::Keep };
+        let settled = match self.workspace.settle(disposal) {
+            Ok(settled) => settled,
+            Err(error) => {
+                let message = format!("the worktree could not be given back: {error}");
+                ending.findings.push(Finding::new("worktree.unsettled", message.clone(), None));
+                ending.failure.get_or_insert(("internal", message));
+                Settled { kept: true, ..Settled::default() }
+            }
+        };
+        for (place, now) in &settled.moved {
+            let message = format!("{} was not the repository's: moved to {}", place.display(), now.display());
+            ending.findings.push(Finding::new("worktree.foreign", message, Some(place)));
+        }
+        self.compare(&settled, &mut ending);
+        for finding in &ending.findings {
+            recorder.record("finding", &finding.message, finding);
+        }
+        ending.worktree = Some(self.worktree(&settled, &received));
+        ending
+    }
+
+    fn worktree(&self, settled: &Settled, received: &Result<Received, ReceiveError>) -> Worktree {
+        let record = self.workspace.record();
+        Worktree {
+            path: record.worktree.to_string_lossy().into_owned(),
+            branch: self.workspace.branch().to_string(),
+            base: record.base.clone(),
+            tip: record.tip.clone(),
+            kept: settled.kept,
+            uncommitted: settled.uncommitted.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            other_refs: received.iter().flat_map(|received| &received.other_refs).map(other_ref).collect(),
+            saved: settled.saved.clone(),
+            unreceived: settled.unreceived,
+        }
+    }
+
+    fn look_for_dangers(&self, ending: &mut Ending) {
+        let record = self.workspace.record();
+        let inspection =
+            Inspection::new(&record.common_dir, &record.worktree, Some(&record.base), Some(&record.tip));
+        match dangers::inspect(&inspection) {
+            Ok(found) => ending.findings.extend(found.into_iter().map(|danger| {
+                let kind = format!("danger.{}", danger.kind.name());
+                let message = format!("{}: {} {}", danger.path, danger.what, danger.why);
+                Finding {
+                    instead: Some(danger.instead),
+                    ..Finding::new(&kind, message, Some(&danger.path.path()))
+                }
+            })),
+            Err(error) => {
+                let message = format!("the worktree could not be looked through: {error}");
+                ending.findings.push(Finding::new("danger.unknown", message, None));
+            }
+        }
+    }
+
+    /// Compares the repository with what it was. The agent cannot have changed it; others can, and theirs is left alone.
+    fn compare(&self, settled: &Settled, ending: &mut Ending) {
+        let compared = self.before.as_ref().map(|before| (before, before.again()));
+        let (before, after) = match compared {
+            Some((before, Ok(after))) => (before, after),
+            _ => {
+                let message = "the repository could not be compared with what it was".to_string();
+                ending.findings.push(Finding::new("repository.unknown", message, None));
+                return;
+            }
+        };
+        let record = self.workspace.record();
+        let worktree = record.admin_dir.file_name().map(|name| Name::from(name.as_encoded_bytes()));
+        let ours = Ours {
+            run: record.run_id.clone(),
+            branch: Some(Name::from(record.branch.as_bytes())),
+            tip: settled.kept.then(|| record.tip.clone()),
+            worktree,
+            wrote: WRITTEN_BY_GUARD.iter().map(Name::from).collect::<BTreeSet<_>>(),
+            grants: self.workspace.writable(),
+        };
+        let found: Vec<Difference> = before.compare(&after, &ours);
+        for difference in found.iter().filter(|one| one.by != Who::Guard).take(MOST_OF_A_KIND) {
+            let kind = if difference.by == Who::Agent { "repository.broken" } else { "repository.changed" };
+            ending.findings.push(Finding::new(kind, difference.to_string(), None));
+            if difference.by == Who::Agent {
+                let message = format!("something changed that only the agent can have changed: {difference}");
+                ending.failure = Some(("boundary_broken", message));
+            }
+        }
+    }
+}
+
+fn commit(commit: &crate::workspace::Commit) -> Commit {
+    Commit { id: commit.id.clone(), author: commit.author.clone(), subject: commit.subject.clone() }
+}
+
+fn other_ref(other: &crate::workspace::OtherRef) -> OtherRef {
+    OtherRef { name: other.name.clone(), id: other.id.clone() }
+}

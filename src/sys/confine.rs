@@ -1,0 +1,50 @@
+//! What a helper program gives up between fork and exec. Everything is made before the fork: the child of a process with
+//! many threads may only make system calls.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::sys::resource::{Resource, setrlimit};
+
+use super::{check, process};
+
+/// The restrictions of one child.
+pub struct Confinement {
+    /// A Landlock ruleset.
+    pub ruleset: OwnedFd,
+    /// A seccomp program; see [`super::seccomp::program`].
+    pub filter: Vec<libc::sock_filter>,
+    /// Bounds of what it may use.
+    pub limits: Vec<(Resource, u64)>,
+    /// Killed when the thread that starts it ends.
+    pub dies_with_parent: bool,
+}
+
+/// Makes a command give all of that up before it executes its program.
+pub fn confine(command: &mut Command, confinement: Confinement) {
+    let apply = move || apply(&confinement);
+    // SAFETY: `apply` makes system calls on memory that was there before the fork, and nothing else: no allocation, no
+    // lock. The structures it reads belong to the closure.
+    unsafe { command.pre_exec(apply) };
+}
+
+fn apply(confinement: &Confinement) -> io::Result<()> {
+    if confinement.dies_with_parent {
+        process::die_with_parent()?;
+    }
+    process::close_on_exec_from(3)?;
+    for &(resource, most) in &confinement.limits {
+        setrlimit(resource, most, most)?;
+    }
+    process::drop_capabilities()?;
+    process::set_no_new_privileges()?;
+    // SAFETY: plain integers.
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, confinement.ruleset.as_raw_fd(), 0) })?;
+    let length = u16::try_from(confinement.filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len: length, filter: confinement.filter.as_ptr().cast_mut() };
+    // SAFETY: the kernel reads `len` instructions from `filter`, both of which live through the call.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })
+        .map(drop)
+}

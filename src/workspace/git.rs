@@ -1,0 +1,464 @@
+//! Every call of git that guard makes for itself.
+//!
+//! A call names its repository (`GIT_DIR`, and `GIT_WORK_TREE` where one is needed): nothing is ever discovered from a
+//! folder an agent has written. The caller's `GIT_*` variables are gone, and what configuration could make git run is
+//! switched off by variables, so that the processes git starts inherit it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::jail::Jail;
+
+/// Whose configuration is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// The user's, from all files: only before an agent's files are looked at.
+    User,
+    /// None but the repository's own.
+    Neutral,
+}
+
+/// Configuration that no call of guard's leaves to chance.
+const ALWAYS: &[(&str, &str)] = &[
+    ("core.fsmonitor", "false"),
+    ("core.hooksPath", "/dev/null"),
+    ("core.splitIndex", "false"),
+    ("submodule.recurse", "false"),
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("core.pager", "cat"),
+    ("core.editor", "false"),
+    ("sequence.editor", "false"),
+];
+
+/// The same for calls that look at what an agent has written.
+const NEUTRAL: &[(&str, &str)] = &[
+    // The user's git has looked at the owner when the repository was found; from then on it is named.
+    ("safe.directory", "*"),
+    ("protocol.allow", "never"),
+    ("core.attributesFile", "/dev/null"),
+    ("core.sshCommand", "false"),
+    ("core.askPass", ""),
+    ("credential.helper", ""),
+    ("commit.gpgSign", "false"),
+    ("log.showSignature", "false"),
+    ("diff.ignoreSubmodules", "all"),
+    ("status.submoduleSummary", "false"),
+    ("core.untrackedCache", "false"),
+];
+
+/// Variables of the user's that say how to reach other machines and where their configuration is.
+const USERS: &[&str] = &[
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_ASKPASS",
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_SYSTEM",
+    "GIT_CONFIG_NOSYSTEM",
+];
+
+/// No call takes longer unless it says so.
+const LONGEST: Duration = Duration::from_secs(600);
+/// What a call may say on its standard error and be heard.
+const MOST_SAID: u64 = 8 << 10;
+
+/// Why a call of git did not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// There is no git, or only the shim.
+    #[error("git is not installed: no `git` in PATH")]
+    NotFound,
+    /// It could not be started, or talked to.
+    #[error("git {verb}: {source}")]
+    Io {
+        /// What it was to do.
+        verb: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ended with an error.
+    #[error("git {verb} failed{}", said(.message, *.code))]
+    Failed {
+        /// What it was to do.
+        verb: String,
+        /// Its exit code, or 128 and the signal's number.
+        code: i32,
+        /// What it said, without control characters.
+        message: String,
+    },
+    /// It took too long.
+    #[error("git {verb} took longer than {} s and was ended", limit.as_secs())]
+    TimedOut {
+        /// What it was to do.
+        verb: String,
+        /// How long it had.
+        limit: Duration,
+    },
+    /// It said more than can be an honest answer.
+    #[error("git {verb} answered more than {limit} bytes")]
+    TooMuch {
+        /// What it was to do.
+        verb: String,
+        /// How much it could.
+        limit: usize,
+    },
+}
+
+fn said(message: &str, code: i32) -> String {
+    if message.is_empty() { format!(" (exit code {code})") } else { format!(": {message}") }
+}
+
+/// The real git: found on PATH, and not guard's shim.
+pub(super) fn program() -> Result<&'static Path, GitError> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let search = || {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let usual = ["/usr/bin", "/usr/local/bin", "/bin"].map(PathBuf::from);
+        let folders = std::env::split_paths(&path).chain(usual).filter(|folder| folder.is_absolute());
+        folders.map(|folder| folder.join("git")).find(|file| is_real(file))
+    };
+    FOUND.get_or_init(search).as_deref().ok_or(GitError::NotFound)
+}
+
+fn is_real(file: &Path) -> bool {
+    let Ok(resolved) = file.canonicalize() else { return false };
+    let is_shim = resolved.file_name().is_some_and(|name| name == "guard-shim" || name == "guard");
+    !is_shim && nix::unistd::access(&resolved, nix::unistd::AccessFlags::X_OK).is_ok() && resolved.is_file()
+}
+
+/// One call in the making.
+pub(super) struct Git {
+    command: Command,
+    verb: String,
+    config: Vec<(String, OsString)>,
+    input: Vec<u8>,
+    limit: Duration,
+    most: usize,
+}
+
+/// What a call answered.
+pub(super) struct Answer {
+    pub(super) status: ExitStatus,
+    pub(super) output: Vec<u8>,
+    pub(super) message: String,
+}
+
+impl Answer {
+    /// The exit code as shells say it.
+    pub(super) fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+}
+
+impl Git {
+    /// A call of this verb; what follows are its arguments.
+    pub(super) fn new(trust: Trust, verb: &str) -> Result<Self, GitError> {
+        let mut command = Command::new(program()?);
+        let mut config: Vec<(String, OsString)> = Vec::new();
+        let mut add = |list: &[(&str, &str)]| {
+            config.extend(list.iter().map(|(key, value)| ((*key).to_string(), OsString::from(value))));
+        };
+        add(ALWAYS);
+        match trust {
+            Trust::User => {
+                for (name, _) in std::env::vars_os() {
+                    let is_git = name.as_bytes().starts_with(b"GIT_");
+                    if is_git && !USERS.iter().any(|kept| name == *kept) {
+                        command.env_remove(name);
+                    }
+                }
+            }
+            Trust::Neutral => {
+                add(NEUTRAL);
+                command
+                    .env_clear()
+                    .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+                    .env("HOME", "/nonexistent")
+                    .env("GIT_CONFIG_NOSYSTEM", "1")
+                    .env("GIT_CONFIG_GLOBAL", "/dev/null")
+                    .env("GIT_ATTR_NOSYSTEM", "1")
+                    .env("GIT_ALLOW_PROTOCOL", "none")
+                    .env("GIT_ASKPASS", "/bin/false")
+                    .env("SSH_ASKPASS", "/bin/false");
+            }
+        }
+        command
+            .env("LC_ALL", "C")
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_PAGER", "cat")
+            .env("GIT_EDITOR", "false")
+            .env("GIT_ADVICE", "0")
+            .current_dir("/")
+            .arg(verb);
+        Ok(Self { command, verb: verb.to_string(), config, input: Vec::new(), limit: LONGEST, most: 1 << 30 })
+    }
+
+    /// The repository.
+    pub(super) fn dir(self, folder: &Path) -> Self {
+        self.env("GIT_DIR", folder)
+    }
+
+    /// The working tree.
+    pub(super) fn worktree(self, folder: &Path) -> Self {
+        let mut this = self.env("GIT_WORK_TREE", folder);
+        this.command.current_dir(folder);
+        this
+    }
+
+    /// The folder git is started in.
+    pub(super) fn within(mut self, folder: &Path) -> Self {
+        self.command.current_dir(folder);
+        self
+    }
+
+    pub(super) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    pub(super) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    pub(super) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// A setting that beats those of files.
+    pub(super) fn config(mut self, key: &str, value: impl Into<OsString>) -> Self {
+        self.config.push((key.to_string(), value.into()));
+        self
+    }
+
+    pub(super) fn input(mut self, bytes: Vec<u8>) -> Self {
+        self.input = bytes;
+        self
+    }
+
+    pub(super) fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The largest answer that is taken.
+    pub(super) fn most(mut self, bytes: usize) -> Self {
+        self.most = bytes;
+        self
+    }
+
+    /// Runs in a jail.
+    pub(super) fn jailed(mut self, jail: Jail) -> Self {
+        jail.confine(&mut self.command);
+        self
+    }
+
+    fn failed(&self, source: io::Error) -> GitError {
+        GitError::Io { verb: self.verb.clone(), source }
+    }
+
+    /// Starts it with its standard output piped, and its input too if `piped`.
+    pub(super) fn start(mut self, piped: bool) -> Result<Running, GitError> {
+        self.command.stdout(Stdio::piped());
+        self.launch(piped)
+    }
+
+    /// Starts it with its standard output going there.
+    pub(super) fn start_into(mut self, to: OwnedFd) -> Result<Running, GitError> {
+        self.command.stdout(to);
+        self.launch(false)
+    }
+
+    fn launch(mut self, piped: bool) -> Result<Running, GitError> {
+        self.command.env("GIT_CONFIG_COUNT", self.config.len().to_string());
+        for (index, (key, value)) in self.config.iter().enumerate() {
+            self.command.env(format!("GIT_CONFIG_KEY_{index}"), key);
+            self.command.env(format!("GIT_CONFIG_VALUE_{index}"), value);
+        }
+        // A file, not a pipe: nobody has to read it while the program runs.
+        let errors = memory_file().map_err(|error| self.failed(error))?;
+        let for_child = errors.try_clone().map_err(|error| self.failed(error))?;
+        self.command.stderr(for_child);
+        let feed = piped || !self.input.is_empty();
+        self.command.stdin(if feed { Stdio::piped() } else { Stdio::null() });
+        let mut child = self.command.spawn().map_err(|error| self.failed(error))?;
+        let Self { verb, mut input, limit, most, .. } = self;
+        // What fits into a pipe does not have to wait for a reader. A git that ends early says so by its exit code.
+        if !piped
+            && input.len() <= 4096
+            && let Some(mut pipe) = child.stdin.take()
+        {
+            let _ = pipe.write_all(&std::mem::take(&mut input));
+        }
+        Ok(Running { child, errors, verb, input, deadline: Instant::now() + limit, limit, most })
+    }
+
+    /// Runs it to its end, however it ends.
+    pub(super) fn answer(self) -> Result<Answer, GitError> {
+        self.start(false)?.finish()
+    }
+
+    /// Runs it; an exit code other than 0 is an error.
+    pub(super) fn run(self) -> Result<Vec<u8>, GitError> {
+        self.start(false)?.succeed()
+    }
+}
+
+fn memory_file() -> io::Result<File> {
+    let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
+    Ok(nix::sys::memfd::memfd_create(c"git", flags)?.into())
+}
+
+/// A call that has been started.
+pub(super) struct Running {
+    pub(super) child: Child,
+    errors: File,
+    pub(super) verb: String,
+    input: Vec<u8>,
+    deadline: Instant,
+    limit: Duration,
+    most: usize,
+}
+
+impl Running {
+    /// Feeds it, reads it to its end, and waits.
+    pub(super) fn finish(mut self) -> Result<Answer, GitError> {
+        let input = std::mem::take(&mut self.input);
+        let feed =
+            |mut pipe: std::process::ChildStdin| std::thread::spawn(move || drop(pipe.write_all(&input)));
+        let feeder = self.child.stdin.take().map(feed);
+        let output = self.read();
+        let output = match output {
+            Ok(output) => output,
+            Err(error) => {
+                self.end();
+                return Err(error);
+            }
+        };
+        let status = self.wait()?;
+        if let Some(feeder) = feeder {
+            let _ = feeder.join();
+        }
+        Ok(Answer { status, output, message: self.message() })
+    }
+
+    /// Whether it says anything at all on standard output; it is not heard to its end.
+    pub(super) fn says_anything(mut self) -> bool {
+        let mut byte = [0u8; 1];
+        let said = self
+            .child
+            .stdout
+            .take()
+            .is_some_and(|mut pipe| pipe.read(&mut byte).is_ok_and(|count| count > 0));
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        said
+    }
+
+    /// The same; an exit code other than 0 is an error.
+    pub(super) fn succeed(self) -> Result<Vec<u8>, GitError> {
+        let verb = self.verb.clone();
+        let answer = self.finish()?;
+        if answer.status.success() {
+            return Ok(answer.output);
+        }
+        Err(GitError::Failed { verb, code: answer.code(), message: answer.message })
+    }
+
+    fn timed_out(&self) -> GitError {
+        GitError::TimedOut { verb: self.verb.clone(), limit: self.limit }
+    }
+
+    fn failed(&self, source: io::Error) -> GitError {
+        GitError::Io { verb: self.verb.clone(), source }
+    }
+
+    /// Time left; none is an error.
+    pub(super) fn left(&self) -> Result<PollTimeout, GitError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(self.timed_out());
+        }
+        let milliseconds = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
+        Ok(PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX))
+    }
+
+    fn read(&mut self) -> Result<Vec<u8>, GitError> {
+        let Some(mut pipe) = self.child.stdout.take() else { return Ok(Vec::new()) };
+        let mut output = Vec::new();
+        let mut buffer = vec![0u8; 64 << 10];
+        loop {
+            let timeout = self.left()?;
+            let mut wanted = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut wanted, timeout) {
+                Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
+                Ok(_) => {}
+                Err(error) => return Err(self.failed(error.into())),
+            }
+            match pipe.read(&mut buffer) {
+                Ok(0) => return Ok(output),
+                Ok(count) if output.len() + count > self.most => {
+                    return Err(GitError::TooMuch { verb: self.verb.clone(), limit: self.most });
+                }
+                Ok(count) => output.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    /// Waits for the end; past the deadline it is made.
+    pub(super) fn wait(&mut self) -> Result<ExitStatus, GitError> {
+        let mut pause = Duration::from_micros(50);
+        loop {
+            if let Some(status) = self.child.try_wait().map_err(|error| self.failed(error))? {
+                return Ok(status);
+            }
+            if Instant::now() >= self.deadline {
+                self.end();
+                return Err(self.timed_out());
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends it: asked first, so that it takes its temporary files away.
+    pub(super) fn end(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let patience = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < patience {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// What it said on standard error: bounded, on lines, without control characters.
+    pub(super) fn message(&mut self) -> String {
+        let mut bytes = Vec::new();
+        let _ = self.errors.seek(SeekFrom::Start(0));
+        let _ = (&mut self.errors).take(MOST_SAID).read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes);
+        let plain = |line: &str| -> String { line.chars().filter(|c| !c.is_control()).collect() };
+        let lines: Vec<String> =
+            text.lines().map(|line| plain(line.trim())).filter(|line| !line.is_empty()).collect();
+        lines.join("; ")
+    }
+}

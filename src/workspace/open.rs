@@ -1,0 +1,389 @@
+//! Making a workspace: worktree, branch, quarantine. What fails on the way is undone.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::quarantine::{self, Committer, Parts};
+use super::record::{Lock, Record, State};
+use super::repository::{Head, Repository};
+use super::settings::Settings;
+use super::{WorkspaceError, at, hooks, name, pointer, untracked};
+
+/// What a workspace is to be.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// The run.
+    pub run_id: String,
+    /// The run's own folder; made if it is not there.
+    pub run_folder: PathBuf,
+    /// What the task is called; the run's id unless given.
+    pub name: Option<String>,
+    /// What the branch begins at; the user's `HEAD` unless given.
+    pub base: Option<String>,
+    /// Work in the linked worktree the repository was found from, on its branch.
+    pub here: bool,
+    /// What task branches begin with: `task/`.
+    pub prefix: String,
+    /// Where worktrees are put, from the repository's own folder; `../.worktrees` unless given.
+    pub root: Option<PathBuf>,
+    /// Where they are put when that cannot be written.
+    pub fallback_root: PathBuf,
+    /// Untracked paths to copy from the user's worktree.
+    pub copy: Vec<String>,
+    /// Untracked paths to link to.
+    pub link_readonly: Vec<String>,
+    /// (name, email) instead of the user's.
+    pub identity: Option<(String, String)>,
+    /// Lines added to every commit message.
+    pub trailers: Vec<String>,
+    /// Whether commits are signed.
+    pub sign: bool,
+}
+
+/// A worktree, its branch and its quarantine, held by this process.
+#[derive(Debug)]
+pub struct Workspace {
+    pub(super) run_folder: PathBuf,
+    pub(super) record: Record,
+    /// The user has changes that are not committed, which the agent does not get.
+    uncommitted: bool,
+    _lock: Lock,
+}
+
+impl Workspace {
+    /// Makes everything. On failure nothing is left.
+    pub fn open(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
+        let wanted = Wanted::new(repository, request)?;
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(&request.run_folder);
+        at("make", &request.run_folder, made)?;
+        let lock = Lock::take(&request.run_folder)?;
+        if Record::exists(&request.run_folder) {
+            let problem = format!("the run {} has a workspace already", request.run_id);
+            return Err(WorkspaceError::refused(problem, "`guard worktree list` shows it"));
+        }
+        let record = wanted.record(repository, request);
+        record.write(&request.run_folder)?;
+        let mut workspace =
+            Self { run_folder: request.run_folder.clone(), record, uncommitted: false, _lock: lock };
+        match workspace.make(repository, request) {
+            Ok(()) => Ok(workspace),
+            Err(error) => {
+                // What went wrong first is what the user has to know.
+                let _ = workspace.undo();
+                Err(error)
+            }
+        }
+    }
+
+    fn make(&mut self, repository: &Repository, request: &Request) -> Result<(), WorkspaceError> {
+        // Three questions that can be answered while the files are written.
+        let refs = quarantine::refs_call(repository)?.start(false)?;
+        let settings = Settings::call(repository)?.start(false)?;
+        let changes = self.look_for_changes(repository)?;
+        let refs = std::thread::spawn(move || refs.succeed());
+        if !self.record.here {
+            self.add_worktree(repository, request)?;
+        }
+        self.record.write(&self.run_folder)?;
+        let settings = Settings::understand(&settings.succeed()?);
+        let refs = refs.join().unwrap_or_else(|_| Ok(Vec::new()))?;
+        self.uncommitted = changes.is_some_and(super::git::Running::says_anything);
+        self.record.excludes = quarantine::users_file(&settings, "core.excludesfile", "ignore");
+        let hooks = self.run_folder.join("hooks");
+        let hooks =
+            at("copy the hooks to", &hooks, hooks::bring(repository, &settings, &request.trailers, &hooks))?;
+        let identity = request.identity.as_ref().map(|(name, email)| (name.as_str(), email.as_str()));
+        let parts = Parts {
+            repository,
+            settings: &settings,
+            refs: &refs,
+            branch: &self.record.branch,
+            tip: &self.record.base,
+            admin_dir: &self.record.admin_dir,
+            objects: &self.record.objects,
+            hooks: &hooks,
+            committer: Committer { identity, sign: request.sign },
+        };
+        let git = self.quarantine();
+        at("make", &git, quarantine::make(&git, &self.refs_before(), &parts))?;
+        let gitfile = self.gitfile();
+        at("write", &gitfile, fs::write(&gitfile, pointer::content(&git)))?;
+        if let Some(from) = repository.toplevel.as_ref().filter(|_| !self.record.here) {
+            let brought =
+                untracked::bring(from, &self.record.worktree, &request.copy, &request.link_readonly);
+            self.record.brought = at("bring files to", &self.record.worktree, brought)?;
+        }
+        self.record.submodules = if self.record.here { self.submodule_pointers()? } else { Vec::new() };
+        self.record.state = State::Open;
+        self.record.write(&self.run_folder)
+    }
+
+    /// Whether the user has changes of tracked files: asked only where there is a worktree to leave them in.
+    fn look_for_changes(
+        &self,
+        repository: &Repository,
+    ) -> Result<Option<super::git::Running>, WorkspaceError> {
+        let Some(top) = repository.toplevel.as_ref().filter(|_| !self.record.here) else { return Ok(None) };
+        let call = repository.git("status")?.worktree(top);
+        Ok(Some(call.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start(false)?))
+    }
+
+    fn add_worktree(&mut self, repository: &Repository, request: &Request) -> Result<(), WorkspaceError> {
+        let record = &mut self.record;
+        let branch = record.branch.strip_prefix("refs/heads/").unwrap_or(&record.branch);
+        repository
+            .git("worktree")?
+            .args(["add", "--quiet", "--no-track", "--lock", "--reason"])
+            .arg(format!("guard run {}", request.run_id))
+            .arg("-b")
+            .arg(branch)
+            .arg("--")
+            .arg(&record.worktree)
+            .arg(&record.base)
+            .run()?;
+        // Nobody but git has written here yet.
+        let file = record.worktree.join(".git");
+        let text = at("read", &file, pointer::read_small(&file, 8192))?;
+        let target =
+            text.strip_prefix(b"gitdir: ").and_then(|text| text.strip_suffix(b"\n")).unwrap_or_default();
+        record.admin_dir = record.worktree.join(OsStr::from_bytes(target));
+        let relative = !record.admin_dir.starts_with(&record.common_dir);
+        if relative {
+            record.admin_dir = at("find", &file, record.admin_dir.canonicalize())?;
+        }
+        Ok(())
+    }
+
+    /// The workspace of a run's folder, to be finished or removed by another process than the one that made it.
+    pub fn load(run_folder: &Path) -> Result<Self, WorkspaceError> {
+        // First the record: a folder without one gets no lock file either.
+        Record::read(run_folder)?;
+        let lock = Lock::take(run_folder)?;
+        let record = Record::read(run_folder)?;
+        Ok(Self { run_folder: run_folder.to_path_buf(), record, uncommitted: false, _lock: lock })
+    }
+
+    /// Everything that is known of it.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// The folder the agent works in.
+    pub fn worktree(&self) -> &Path {
+        &self.record.worktree
+    }
+
+    /// The branch without `refs/heads/`.
+    pub fn branch(&self) -> &str {
+        self.record.branch.strip_prefix("refs/heads/").unwrap_or(&self.record.branch)
+    }
+
+    /// The private git folder.
+    pub fn quarantine(&self) -> PathBuf {
+        self.run_folder.join("git")
+    }
+
+    /// A file that says where the quarantine is: mounted over the worktree's `.git` where the run has mounts of its own.
+    pub fn gitfile(&self) -> PathBuf {
+        self.run_folder.join("gitfile")
+    }
+
+    /// The quarantine's refs as they were when the run began.
+    pub(super) fn refs_before(&self) -> PathBuf {
+        self.run_folder.join("refs-before")
+    }
+
+    /// True when the user's worktree has changes the agent does not get.
+    pub fn has_uncommitted_changes(&self) -> bool {
+        self.uncommitted
+    }
+
+    /// What the agent must be able to write.
+    pub fn writable(&self) -> Vec<PathBuf> {
+        vec![self.record.worktree.clone(), self.quarantine()]
+    }
+
+    /// What the agent must be able to read beside that, and to execute (hooks).
+    pub fn readable(&self) -> Vec<PathBuf> {
+        let mut paths = self.record.objects.clone();
+        paths.push(self.run_folder.join("hooks"));
+        paths.push(self.gitfile());
+        paths.extend(self.record.brought.iter().filter(|one| one.is_link).map(|one| one.from.clone()));
+        paths
+    }
+
+    /// Makes the worktree's `.git` lead to the quarantine, for runs without mounts of their own.
+    pub fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
+        let pointed = pointer::point(&self.record.worktree, &self.quarantine(), &self.run_folder);
+        at("point at the quarantine from", &self.record.worktree, pointed).map(drop)
+    }
+
+    /// Makes the worktree's `.git` lead to the real git folder, whatever an agent left there: that is moved into the run's
+    /// folder, and its place comes back. The agent must have ended.
+    pub fn point_at_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
+        let record = &self.record;
+        let is_folder = record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
+        if !is_folder {
+            return Ok(None);
+        }
+        let pointed = pointer::point(&record.worktree, &record.admin_dir, &self.run_folder);
+        at("point at the repository from", &record.worktree, pointed)
+    }
+}
+
+/// What was asked for, checked: nothing has been made.
+struct Wanted {
+    branch: String,
+    base: String,
+    worktree: PathBuf,
+    admin_dir: PathBuf,
+    here: bool,
+}
+
+impl Wanted {
+    fn new(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
+        if request.here {
+            return Self::here(repository, request);
+        }
+        let base = base(repository, request)?;
+        let asked = request.name.as_deref().unwrap_or(&request.run_id);
+        let slug = name::slug(asked).ok_or_else(|| {
+            WorkspaceError::refused(
+                format!("{asked:?} has no letters a branch could be named after"),
+                "give another --name",
+            )
+        })?;
+        let branch = format!("refs/heads/{}{slug}", request.prefix);
+        let folder = [repository.name().as_slice(), b"-", slug.as_bytes()].concat();
+        let root = root(repository, request)?;
+        let worktree = root.join(std::ffi::OsString::from_vec(folder));
+        if worktree.symlink_metadata().is_ok() {
+            return Err(WorkspaceError::refused(
+                format!("{} is there already", worktree.display()),
+                "give another --name, or remove it (`guard worktree clean`)",
+            ));
+        }
+        if repository.commit(&branch)?.is_some() {
+            return Err(WorkspaceError::refused(
+                format!("the branch {} is there already", &branch["refs/heads/".len()..]),
+                "give another --name, or work in its worktree with --here",
+            ));
+        }
+        Ok(Self { branch, base, worktree, admin_dir: PathBuf::new(), here: false })
+    }
+
+    fn here(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
+        let refuse = |problem: &str, hint: &str| Err(WorkspaceError::refused(problem, hint));
+        let Some(worktree) = repository.toplevel.clone() else {
+            return refuse("--here needs a working tree, and this is none", "go into a linked worktree");
+        };
+        if !repository.is_linked() {
+            return refuse(
+                "--here works in a linked worktree only, and this is the repository's main one",
+                "leave --here out, or make one: git worktree add ../task -b task/name",
+            );
+        }
+        if request.base.is_some() {
+            return refuse(
+                "--here begins where the worktree is; --base cannot be given",
+                "leave one of them out",
+            );
+        }
+        let Head::Branch(branch, base) = repository.head.clone() else {
+            return refuse(
+                "the worktree is not on a branch with a commit",
+                "switch to a branch first: git switch -c task/name",
+            );
+        };
+        for (file, what) in [
+            ("MERGE_HEAD", "a merge"),
+            ("rebase-merge", "a rebase"),
+            ("rebase-apply", "a rebase"),
+            ("CHERRY_PICK_HEAD", "a cherry-pick"),
+            ("REVERT_HEAD", "a revert"),
+            ("BISECT_LOG", "a bisection"),
+        ] {
+            if repository.git_dir.join(file).symlink_metadata().is_ok() {
+                return refuse(
+                    &format!("{what} is in progress in this worktree"),
+                    "finish it or abort it first",
+                );
+            }
+        }
+        let admin_dir = repository.git_dir.clone();
+        Ok(Self { branch, base, worktree, admin_dir, here: true })
+    }
+
+    fn record(self, repository: &Repository, request: &Request) -> Record {
+        Record {
+            version: Record::version(),
+            run_id: request.run_id.clone(),
+            state: State::Opening,
+            common_dir: repository.common_dir.clone(),
+            object_format: repository.object_format.clone(),
+            ref_format: repository.ref_format.clone(),
+            objects: repository.object_folders(),
+            branch: self.branch,
+            tip: self.base.clone(),
+            base: self.base,
+            worktree: self.worktree,
+            admin_dir: self.admin_dir,
+            here: self.here,
+            excludes: PathBuf::new(),
+            brought: Vec::new(),
+            submodules: Vec::new(),
+        }
+    }
+}
+
+fn base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {
+    if let Some(name) = &request.base {
+        return repository.commit(name)?.ok_or_else(|| {
+            WorkspaceError::refused(
+                format!("--base {name:?} is no commit of this repository"),
+                "`git log --all` shows them",
+            )
+        });
+    }
+    repository.head.commit().map(str::to_string).ok_or_else(|| {
+        WorkspaceError::refused(
+            "the repository has no commit to begin at",
+            "make a first one (git commit --allow-empty -m start), or give --base",
+        )
+    })
+}
+
+/// The folder for worktrees, made if it is not there.
+fn root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
+    let place = repository.place();
+    if let Some(root) = &request.root {
+        let root = place.join(root);
+        at("make", &root, fs::create_dir_all(&root))?;
+        return at("find", &root, root.canonicalize());
+    }
+    if let Some(parent) = place.parent() {
+        let root = parent.join(".worktrees");
+        if usable(&root) {
+            return Ok(root);
+        }
+    }
+    let root = &request.fallback_root;
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(root);
+    at("make", root, made)?;
+    at("find", root, root.canonicalize())
+}
+
+/// A folder of this user's own that nobody else can put things into, made if it is not there.
+fn usable(root: &Path) -> bool {
+    if DirBuilder::new().mode(0o755).create(root).is_ok() {
+        // Where the repository lies within another one, its `git status` does not show the worktrees.
+        let _ = fs::write(root.join(".gitignore"), "*\n");
+    }
+    let own = nix::unistd::geteuid().as_raw();
+    let is_own = |data: fs::Metadata| data.is_dir() && data.uid() == own && data.mode() & 0o002 == 0;
+    root.symlink_metadata().is_ok_and(is_own)
+        && nix::unistd::access(root, nix::unistd::AccessFlags::W_OK).is_ok()
+}

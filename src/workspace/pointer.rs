@@ -1,0 +1,144 @@
+//! The worktree's `.git`: a file that leads to the quarantine while an agent works, and to the real git folder otherwise.
+//!
+//! It lies in a folder the agent writes, so whatever is found there afterwards is foreign: it is moved into the run's
+//! folder, never followed, read into memory only to compare it, and never deleted.
+
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// The folder in the run's folder for what agents left in places that are not theirs.
+const FOREIGN: &str = "foreign";
+
+/// What a `.git` file with this target says.
+pub(super) fn content(target: &Path) -> Vec<u8> {
+    [b"gitdir: ", target.as_os_str().as_bytes(), b"\n"].concat()
+}
+
+/// Makes `.git` of a worktree lead to a folder; what else was there comes back as the place it was moved to.
+pub(super) fn point(worktree: &Path, target: &Path, run_folder: &Path) -> io::Result<Option<PathBuf>> {
+    let file = worktree.join(".git");
+    let wanted = content(target);
+    if holds(&file, &wanted) {
+        return Ok(None);
+    }
+    let moved = match file.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+        // One of guard's own two pointers: nobody misses it.
+        Ok(_) if is_known(&file, run_folder) => None,
+        Ok(_) => Some(take_away(&file, run_folder)?),
+    };
+    // Beside the worktree's own files for a moment: a rename is the only way to change it at once.
+    let new = worktree.join(format!(".git.guard-{}", std::process::id()));
+    let _ = fs::remove_file(&new);
+    let mut made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
+    made.write_all(&wanted)?;
+    fs::rename(&new, &file)?;
+    Ok(moved)
+}
+
+/// True for a plain file with exactly this content.
+pub(super) fn holds(file: &Path, wanted: &[u8]) -> bool {
+    read_small(file, wanted.len()).is_ok_and(|found| found == wanted)
+}
+
+fn is_known(file: &Path, run_folder: &Path) -> bool {
+    holds(file, &content(&run_folder.join("git")))
+}
+
+/// A small plain file; never through a link, never waiting for a pipe.
+pub(super) fn read_small(file: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
+    let data = opened.metadata()?;
+    if !data.is_file() || data.len() > most as u64 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut found = Vec::new();
+    opened.take(most as u64 + 1).read_to_end(&mut found)?;
+    Ok(found)
+}
+
+/// Moves a foreign thing into the run's folder, under a name of its own.
+pub(super) fn take_away(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> {
+    let folder = run_folder.join(FOREIGN);
+    fs::DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
+    let name = thing.file_name().unwrap_or(OsStr::new("thing")).to_string_lossy().into_owned();
+    let name = name.trim_start_matches('.').to_string();
+    for count in 0u32.. {
+        let place = folder.join(format!("{name}-{count}"));
+        if place.symlink_metadata().is_ok() {
+            continue;
+        }
+        match fs::rename(thing, &place) {
+            Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
+                copy_tree(thing, &place, &mut 0)?;
+                remove_tree(thing)?;
+            }
+            renamed => renamed?,
+        }
+        return Ok(place);
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// No foreign tree is copied further than this; the rest of it is lost with its place.
+const MOST_ENTRIES: usize = 1_000_000;
+
+/// Copies files, folders and links as they are; pipes, sockets and devices are left out.
+pub(super) fn copy_tree(from: &Path, to: &Path, count: &mut usize) -> io::Result<()> {
+    *count += 1;
+    if *count > MOST_ENTRIES {
+        return Err(io::Error::other("more entries than can be copied"));
+    }
+    let data = from.symlink_metadata()?;
+    if data.is_symlink() {
+        symlink(fs::read_link(from)?, to)
+    } else if data.is_dir() {
+        fs::DirBuilder::new().mode(0o700).create(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            copy_tree(&entry.path(), &to.join(entry.file_name()), count)?;
+        }
+        fs::set_permissions(to, data.permissions())
+    } else if data.is_file() {
+        fs::copy(from, to).map(drop)
+    } else {
+        Ok(())
+    }
+}
+
+/// Removes a tree an agent may have made: folders without rights are opened first, links are not followed.
+pub(super) fn remove_tree(tree: &Path) -> io::Result<()> {
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    match tree.symlink_metadata() {
+        Err(error) => return gone(Err(error)),
+        Ok(data) if !data.is_dir() => return gone(fs::remove_file(tree)),
+        Ok(_) => {}
+    }
+    match fs::remove_dir_all(tree) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_up(tree)?;
+            gone(fs::remove_dir_all(tree))
+        }
+        removed => gone(removed),
+    }
+}
+
+fn open_up(folder: &Path) -> io::Result<()> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            open_up(&entry.path())?;
+        }
+    }
+    Ok(())
+}

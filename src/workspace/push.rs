@@ -1,0 +1,212 @@
+//! One push: the quarantine's objects through a pipe into a ref of the real repository.
+//!
+//! ```text
+//!   objects an agent wrote ──► git pack-objects ══ pipe ══► git receive-pack ──► git's own quarantine, fsck, connectivity
+//!                              jailed; in a git folder        jailed too; one ref,
+//!                              guard made; no configuration   compared and swapped
+//! ```
+//!
+//! The sending git may be taken over by what it reads: it can write nothing but the pipe, and start nothing. The
+//! receiving git trusts nothing it reads from there.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::git::{Git, Running, Trust, program};
+use super::jail::{Bounds, Jail};
+use super::open::Workspace;
+use super::receive::{Limits, ReceiveError};
+use super::{WorkspaceError, quarantine};
+
+impl Workspace {
+    /// One push, from the quarantine's objects to a ref of the real repository.
+    pub(super) fn push(
+        &self,
+        name: &str,
+        old: &str,
+        new: &str,
+        limits: &Limits,
+    ) -> Result<Report, ReceiveError> {
+        let mut receiver = self.receiver(limits)?;
+        let Some(mut pipe) = receiver.child.stdin.take() else {
+            return Err(ReceiveError::Unreadable("no pipe".to_string()));
+        };
+        let format = &self.record.object_format;
+        let command = format!("{old} {new} {name}\0 report-status quiet object-format={format} agent=guard");
+        // A receiver that has ended already says why itself.
+        let _ = pipe.write_all(format!("{:04x}{command}0000", command.len() + 4).as_bytes());
+        let sender = match self.sender(new, pipe.into(), limits) {
+            Ok(sender) => sender,
+            Err(error) => {
+                receiver.end();
+                return Err(error);
+            }
+        };
+        let answer = receiver.finish();
+        let sent = sender.finish();
+        let answer = answer?;
+        let report = report(&answer.output, name);
+        if matches!(report, Some(Report::Done)) {
+            return Ok(Report::Done);
+        }
+        if answer.message.contains("pack exceeds maximum allowed size") {
+            return Err(ReceiveError::TooLarge { limit: limits.bytes });
+        }
+        let sent = sent?;
+        let died_of_it = sent.code() == 128 + libc::SIGPIPE;
+        if !sent.status.success() && !died_of_it {
+            let message =
+                if sent.message.is_empty() { format!("exit code {}", sent.code()) } else { sent.message };
+            return Err(ReceiveError::Unreadable(message));
+        }
+        match report {
+            Some(Report::Refused(reason)) if reason.starts_with("unpack") => {
+                Err(ReceiveError::BadObjects(if answer.message.is_empty() { reason } else { answer.message }))
+            }
+            Some(Report::Refused(reason)) if !answer.message.is_empty() => {
+                Ok(Report::Refused(format!("{reason} ({})", answer.message)))
+            }
+            Some(report) => Ok(report),
+            None => Err(ReceiveError::BadObjects(format!("receive-pack ended early: {}", answer.message))),
+        }
+    }
+
+    fn receiver(&self, limits: &Limits) -> Result<Running, ReceiveError> {
+        let record = &self.record;
+        let mut write: Vec<&Path> = vec![&record.common_dir];
+        write.extend(record.objects.first().map(PathBuf::as_path));
+        let read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
+        let bounds =
+            Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 8 << 30, file: libc::RLIM_INFINITY };
+        let jail = Jail::new(program()?, &read, &write, false, bounds).map_err(WorkspaceError::from)?;
+        let receiver = self
+            .real_git("receive-pack")?
+            .arg("--stateless-rpc")
+            .arg(&record.common_dir)
+            .config("receive.fsckObjects", "true")
+            .config("transfer.fsckObjects", "true")
+            .config("receive.maxInputSize", limits.bytes.to_string())
+            .config("receive.denyDeletes", "true")
+            .config("receive.denyNonFastForwards", "true")
+            .config("receive.denyCurrentBranch", "ignore")
+            .config("receive.autogc", "false")
+            .config("receive.updateServerInfo", "false")
+            .config("receive.shallowUpdate", "false")
+            .config("receive.advertisePushOptions", "false")
+            // Larger blobs are streamed to disk: a small pack cannot fill the memory.
+            .config("core.bigFileThreshold", "64m")
+            .limit(limits.time)
+            .most(1 << 20)
+            .jailed(jail);
+        Ok(receiver.start(true)?)
+    }
+
+    /// The sending git, in a jail, with a git folder that guard has made a moment ago.
+    fn sender(&self, new: &str, to: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
+        let folder = self.run_folder.join("sender");
+        let mut objects = vec![self.quarantine().join("objects")];
+        objects.extend(self.record.objects.iter().cloned());
+        let made = make_sender(&folder, &objects, self);
+        super::at("make", &folder, made)?;
+        let mut read: Vec<&Path> = objects.iter().map(PathBuf::as_path).collect();
+        read.push(&folder);
+        let bounds = Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 4 << 30, file: 1 << 20 };
+        let jail = Jail::new(program()?, &read, &[], true, bounds).map_err(WorkspaceError::from)?;
+        let wanted = format!("{new}\n^{}\n^{}\n", self.record.base, self.record.tip);
+        let sender = Git::new(Trust::Neutral, "pack-objects")?
+            .args(["--revs", "--thin", "--stdout", "--delta-base-offset", "--quiet", "--threads=1"])
+            .dir(&folder)
+            .within(&folder)
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            // Whatever speeds git up is a file the agent could have written.
+            .config("core.commitGraph", "false")
+            .config("core.multiPackIndex", "false")
+            .config("pack.useBitmaps", "false")
+            .config("pack.readReverseIndex", "false")
+            .config("core.bigFileThreshold", "64m")
+            .input(wanted.into_bytes())
+            .limit(limits.time)
+            .jailed(jail);
+        Ok(sender.start_into(to)?)
+    }
+}
+
+fn make_sender(folder: &Path, objects: &[PathBuf], workspace: &Workspace) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    for name in ["objects/info", "refs"] {
+        DirBuilder::new().mode(0o700).recursive(true).create(folder.join(name))?;
+    }
+    fs::write(folder.join("HEAD"), "ref: refs/heads/none\n")?;
+    let extension = match workspace.record.object_format.as_str() {
+        "sha256" => "\trepositoryformatversion = 1\n[extensions]\n\tobjectformat = sha256\n",
+        _ => "\trepositoryformatversion = 0\n",
+    };
+    fs::write(folder.join("config"), format!("[core]\n\tbare = true\n{extension}"))?;
+    fs::write(folder.join("objects/info/alternates"), quarantine::alternates(objects))?;
+    match fs::copy(workspace.record.common_dir.join("shallow"), folder.join("shallow")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        copied => copied.map(drop),
+    }
+}
+
+/// What the receiving git says of one ref.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    Done,
+    NotForward,
+    Refused(String),
+}
+
+/// Reads a report: pkt-lines `unpack ok`, `ok REF` or `ng REF REASON`.
+fn report(output: &[u8], name: &str) -> Option<Report> {
+    let mut rest = output;
+    let mut unpacked = None;
+    while rest.len() >= 4 {
+        let length = usize::from_str_radix(std::str::from_utf8(&rest[..4]).ok()?, 16).ok()?;
+        if length < 4 {
+            break;
+        }
+        let line = rest.get(4..length)?;
+        rest = &rest[length..];
+        let line = String::from_utf8_lossy(line);
+        let line: String = line.trim_end().chars().filter(|c| !c.is_control()).collect();
+        if let Some(state) = line.strip_prefix("unpack ") {
+            if state != "ok" {
+                return Some(Report::Refused(line));
+            }
+            unpacked = Some(());
+        } else if line == format!("ok {name}") {
+            return unpacked.map(|()| Report::Done);
+        } else if let Some(reason) = line.strip_prefix(&format!("ng {name} ")) {
+            let is_forward = reason != "non-fast-forward";
+            return Some(if is_forward { Report::Refused(reason.to_string()) } else { Report::NotForward });
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Report, report};
+
+    #[test]
+    fn reports_are_read_strictly() {
+        let name = "refs/heads/task/x";
+        assert_eq!(report(b"000eunpack ok\n0019ok refs/heads/task/x\n0000", name), Some(Report::Done));
+        assert_eq!(report(b"0019ok refs/heads/task/x\n0000", name), None, "nothing was unpacked");
+        assert_eq!(report(b"000eunpack ok\n0019ok refs/heads/task/y\n0000", name), None);
+        assert_eq!(
+            report(b"000eunpack ok\n002ang refs/heads/task/x non-fast-forward\n0000", name),
+            Some(Report::NotForward)
+        );
+        assert_eq!(report(b"ffff", name), None);
+        assert_eq!(report(b"zzzz", name), None);
+        assert_eq!(report("000é".as_bytes(), name), None);
+    }
+}

@@ -1,0 +1,233 @@
+//! The user's git configuration → what of it the agent's private repository gets.
+//!
+//! Kept: who commits, and what changes the meaning or the look of the usual commands. Left out: credentials, places on
+//! this machine, and whatever starts programs (but filters, without which files would be committed wrongly; they run
+//! inside the sandbox).
+
+use super::git::GitError;
+use super::repository::Repository;
+
+/// One value, with its key as git writes it: section and name in lower case, the part between as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Setting {
+    pub(super) key: String,
+    pub(super) value: Option<Vec<u8>>,
+}
+
+/// The user's configuration, in the order in which later values beat earlier ones.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Settings {
+    all: Vec<Setting>,
+}
+
+impl Settings {
+    /// The call that reads it.
+    pub(super) fn call(repository: &Repository) -> Result<super::git::Git, GitError> {
+        Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]))
+    }
+
+    /// What the call answered.
+    pub(super) fn understand(output: &[u8]) -> Self {
+        let mut parts = output.split(|byte| *byte == 0);
+        let mut all = Vec::new();
+        while let (Some(scope), Some(entry)) = (parts.next(), parts.next()) {
+            // Those are guard's own, for this call.
+            if scope == b"command" {
+                continue;
+            }
+            let mut halves = entry.splitn(2, |byte| *byte == b'\n');
+            let Some(Ok(key)) = halves.next().map(|key| String::from_utf8(key.to_vec())) else { continue };
+            all.push(Setting { key, value: halves.next().map(<[u8]>::to_vec) });
+        }
+        Self { all }
+    }
+
+    /// The last value of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&[u8]> {
+        self.all.iter().rev().find(|setting| setting.key == key)?.value.as_deref()
+    }
+
+    /// What of it the private repository gets.
+    pub(super) fn kept(&self) -> Vec<Setting> {
+        let kept = self.all.iter().filter(|setting| is_kept(&setting.key)).cloned();
+        kept.map(without_credentials).collect()
+    }
+}
+
+/// Sections that are kept but for the names behind them.
+const SECTIONS: &[(&str, &[&str])] = &[
+    ("user", &["signingkey"]),
+    ("author", &[]),
+    ("committer", &[]),
+    ("color", &["pager"]),
+    ("column", &[]),
+    ("i18n", &[]),
+    ("log", &["showsignature", "mailmap.file"]),
+    (
+        "diff",
+        &["external", "command", "textconv", "orderfile", "cachetextconv", "guitool", "tool", "cmd", "path"],
+    ),
+    ("merge", &["driver", "tool", "guitool", "recursive"]),
+    ("filter", &[]),
+    ("apply", &[]),
+    ("blame", &["ignorerevsfile"]),
+    ("branch", &[]),
+    ("commit", &["template", "gpgsign"]),
+    ("grep", &[]),
+    ("advice", &[]),
+    ("init", &["templatedir"]),
+    ("notes", &[]),
+    ("pull", &[]),
+    ("rebase", &[]),
+    ("rerere", &[]),
+    ("stash", &[]),
+    ("status", &[]),
+    ("versionsort", &[]),
+    ("index", &[]),
+    ("lfs", &["storage", "customtransfer", "extension"]),
+];
+
+/// Names of `core` that change what files and commits mean, or how they are shown.
+const CORE: &[&str] = &[
+    "abbrev",
+    "autocrlf",
+    "bigfilethreshold",
+    "checkroundtripencoding",
+    "checkstat",
+    "commentchar",
+    "commentstring",
+    "compression",
+    "eol",
+    "filemode",
+    "ignorecase",
+    "logallrefupdates",
+    "loosecompression",
+    "maxtreedepth",
+    "notesref",
+    "precomposeunicode",
+    "protecthfs",
+    "protectntfs",
+    "quotepath",
+    "safecrlf",
+    "sparsecheckout",
+    "sparsecheckoutcone",
+    "symlinks",
+    "trustctime",
+    "whitespace",
+];
+
+fn is_kept(key: &str) -> bool {
+    let Some((section, rest)) = key.split_once('.') else { return false };
+    let name = rest.rsplit('.').next().unwrap_or(rest);
+    match section {
+        "core" => CORE.contains(&rest),
+        "remote" => matches!(name, "url" | "fetch") && rest.contains('.'),
+        "tag" => name == "sort",
+        "push" => name == "default",
+        _ => SECTIONS.iter().any(|(known, without)| *known == section && !without.contains(&name)),
+    }
+}
+
+/// `https://name:token@host/…` without the part before the host.
+fn without_credentials(mut setting: Setting) -> Setting {
+    let Some(value) = &mut setting.value else { return setting };
+    if let Some(scheme) = find(value, b"://") {
+        let start = scheme + 3;
+        let end =
+            value[start..].iter().position(|byte| *byte == b'/').map_or(value.len(), |slash| start + slash);
+        if let Some(sign) = value[start..end].iter().rposition(|byte| *byte == b'@') {
+            value.drain(start..=start + sign);
+        }
+    }
+    setting
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
+
+/// Settings as the text of a configuration file.
+pub(super) fn render(settings: &[Setting]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut current: Option<&str> = None;
+    for Setting { key, value } in settings {
+        let (Some(first), Some(last)) = (key.find('.'), key.rfind('.')) else { continue };
+        let (section, name) = (&key[..last], &key[last + 1..]);
+        if current != Some(section) {
+            current = Some(section);
+            text.push(b'[');
+            text.extend_from_slice(&key.as_bytes()[..first]);
+            if first < last {
+                text.extend_from_slice(b" \"");
+                let part = key[first + 1..last].replace('\\', "\\\\").replace('"', "\\\"");
+                text.extend_from_slice(part.as_bytes());
+                text.push(b'"');
+            }
+            text.extend_from_slice(b"]\n");
+        }
+        text.push(b'\t');
+        text.extend_from_slice(name.as_bytes());
+        if let Some(value) = value {
+            text.extend_from_slice(b" = \"");
+            for byte in value {
+                match byte {
+                    b'\n' => text.extend_from_slice(b"\\n"),
+                    b'\t' => text.extend_from_slice(b"\\t"),
+                    8 => text.extend_from_slice(b"\\b"),
+                    b'"' | b'\\' => text.extend_from_slice(&[b'\\', *byte]),
+                    byte => text.push(*byte),
+                }
+            }
+            text.push(b'"');
+        }
+        text.push(b'\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(entries: &[(&str, &str, &str)]) -> Settings {
+        let text: String =
+            entries.iter().map(|(scope, key, value)| format!("{scope}\0{key}\n{value}\0")).collect();
+        Settings::understand(text.as_bytes())
+    }
+
+    #[test]
+    fn nothing_that_runs_or_opens_doors_is_kept() {
+        let all = settings(&[
+            ("global", "user.name", "A B"),
+            ("global", "core.fsmonitor", "/bin/evil"),
+            ("global", "core.sshcommand", "ssh -i key"),
+            ("global", "credential.helper", "store"),
+            ("local", "remote.origin.url", "https://me:token@example.org/x.git"),
+            ("local", "remote.origin.proxy", "http://p"),
+            ("global", "http.extraheader", "AUTHORIZATION: basic x"),
+            ("global", "url.https://t@x/.insteadof", "x:"),
+            ("global", "include.path", "/etc/other"),
+            ("global", "diff.external", "evil"),
+            ("global", "diff.x.textconv", "evil"),
+            ("global", "diff.algorithm", "histogram"),
+            ("global", "alias.x", "!evil"),
+            ("local", "filter.lfs.clean", "git-lfs clean -- %f"),
+            ("command", "core.autocrlf", "true"),
+        ]);
+        let keys: Vec<String> = all.kept().into_iter().map(|setting| setting.key).collect();
+        assert_eq!(keys, ["user.name", "remote.origin.url", "diff.algorithm", "filter.lfs.clean"]);
+        assert_eq!(all.kept()[1].value.as_deref(), Some(&b"https://example.org/x.git"[..]));
+    }
+
+    #[test]
+    fn values_are_written_so_that_git_reads_them_back() {
+        let text = render(&[Setting {
+            key: "filter.a \"b\\.c.clean".to_string(),
+            value: Some(b"x \"y\" \\ ; # \n\tz ".to_vec()),
+        }]);
+        assert_eq!(
+            String::from_utf8(text).unwrap_or_default(),
+            "[filter \"a \\\"b\\\\.c\"]\n\tclean = \"x \\\"y\\\" \\\\ ; # \\n\\tz \"\n"
+        );
+    }
+}

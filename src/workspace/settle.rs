@@ -1,0 +1,369 @@
+//! Giving the worktree back: to the user, or to nobody.
+//!
+//! Runs when the agent has ended. The worktree is a folder full of files it wrote: git only ever sees it jailed, with the
+//! real git folder named, and without the attributes in it, which choose programs to run.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::git::{Git, GitError, Trust, program};
+use super::jail::{Bounds, Jail};
+use super::open::Workspace;
+use super::record::State;
+use super::{WorkspaceError, at, name, pointer, refs, untracked};
+
+/// What becomes of the worktree and its branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Disposal {
+    /// They stay.
+    Keep,
+    /// They go; what was in them is kept under `refs/guard/`.
+    Discard,
+    /// They go when there is nothing new in them, and stay otherwise.
+    #[default]
+    Auto,
+}
+
+/// How a workspace ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Worktree and branch are there.
+    pub kept: bool,
+    /// The branch has commits of the run's.
+    pub has_commits: bool,
+    /// Paths with work that is not committed, and not ignored; at most a hundred.
+    pub uncommitted: Vec<PathBuf>,
+    /// There are commits in the quarantine that were not received; it is kept.
+    pub unreceived: bool,
+    /// Refs that keep what was removed.
+    pub saved: Vec<String>,
+    /// Foreign things that were in git's own places: (where, where they are now).
+    pub moved: Vec<(PathBuf, PathBuf)>,
+}
+
+/// Paths of work that are told one by one.
+const MOST_PATHS: usize = 100;
+
+impl Workspace {
+    /// Ends the workspace. The agent must have ended. Can be called again after an interruption.
+    pub fn settle(&mut self, disposal: Disposal) -> Result<Settled, WorkspaceError> {
+        match self.record.state {
+            State::Opening => {
+                self.undo()?;
+                return Ok(Settled::default());
+            }
+            State::Removed => return Ok(Settled::default()),
+            State::Removing => {
+                let mut settled = Settled::default();
+                self.remove(&mut settled)?;
+                return Ok(settled);
+            }
+            _ => {}
+        }
+        let mut settled = Settled { kept: true, ..Settled::default() };
+        let is_there = self.record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
+        if is_there {
+            let foreign = self.point_at_repository()?;
+            settled.moved.extend(foreign.map(|now| (self.record.worktree.join(".git"), now)));
+            self.bring_index_up()?;
+            self.move_nested_repositories(&mut settled)?;
+            self.take_back()?;
+            settled.uncommitted = self.uncommitted()?;
+        }
+        settled.has_commits = self.record.tip != self.record.base;
+        settled.unreceived = self.has_unreceived();
+        let is_new = settled.has_commits || settled.unreceived || !settled.uncommitted.is_empty();
+        let goes = match disposal {
+            Disposal::Keep => false,
+            Disposal::Discard => true,
+            Disposal::Auto => !is_new && self.real_tip()?.as_deref() == Some(&self.record.base),
+        };
+        if goes && !self.record.here {
+            if is_there && !settled.uncommitted.is_empty() {
+                self.save_work(&mut settled)?;
+            }
+            self.set_state(State::Removing)?;
+            self.remove(&mut settled)?;
+        } else {
+            self.unlock()?;
+            self.set_state(State::Kept)?;
+        }
+        if !settled.unreceived {
+            self.drop_quarantine()?;
+        }
+        Ok(settled)
+    }
+
+    /// Where guard keeps what it removes.
+    pub(super) fn kept_under(&self) -> String {
+        format!("refs/guard/{}", name::slug(&self.record.run_id).unwrap_or_else(|| "run".to_string()))
+    }
+
+    /// True when the quarantine has something that is nowhere else: commits on the branch, other refs, a stash.
+    fn has_unreceived(&self) -> bool {
+        let git = self.quarantine();
+        if git.symlink_metadata().is_err() {
+            return false;
+        }
+        let (branch, format) = (&self.record.branch, &self.record.object_format);
+        let same = refs::read(&git, branch, format).is_ok_and(|tip| tip == self.record.tip);
+        let others = refs::changed(&git, &self.refs_before(), branch, format);
+        !same || !others.is_ok_and(|others| others.iter().all(|one| one.now.is_none()))
+    }
+
+    /// Removes the quarantine and what was made around it; the record and foreign things stay.
+    fn drop_quarantine(&self) -> Result<(), WorkspaceError> {
+        for name in ["git", "sender", "hooks", "gitfile", "refs-before", "work-index"] {
+            let path = self.run_folder.join(name);
+            at("remove", &path, pointer::remove_tree(&path))?;
+        }
+        Ok(())
+    }
+
+    /// A call on the worktree: jailed, with the real git folder, and no attributes but those outside the worktree.
+    fn worktree_git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
+        let record = &self.record;
+        let empty_tree = match record.object_format.as_str() {
+            "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+            _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+        };
+        let mut write: Vec<&Path> = vec![&record.admin_dir, &self.run_folder];
+        write.extend(record.objects.first().filter(|_| writes_objects).map(PathBuf::as_path));
+        let mut read: Vec<&Path> = vec![&record.worktree, &record.common_dir, &record.excludes];
+        read.extend(record.objects.iter().map(PathBuf::as_path));
+        let bounds = Bounds { cpu_seconds: 3600, memory: 8 << 30, file: libc::RLIM_INFINITY };
+        let jail = Jail::new(program()?, &read, &write, false, bounds)?;
+        let mut git = Git::new(Trust::Neutral, verb)?
+            .dir(&record.admin_dir)
+            .worktree(&record.worktree)
+            .env("GIT_ATTR_SOURCE", empty_tree)
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            .env("GIT_AUTHOR_NAME", "guard")
+            .env("GIT_AUTHOR_EMAIL", "guard@localhost")
+            .env("GIT_COMMITTER_NAME", "guard")
+            .env("GIT_COMMITTER_EMAIL", "guard@localhost")
+            .jailed(jail);
+        if record.excludes.is_file() {
+            git = git.config("core.excludesFile", record.excludes.clone());
+        }
+        Ok(git)
+    }
+
+    /// The worktree's index, which the agent never saw, gets the entries of the branch's tip. The files are not touched,
+    /// and those that did not change keep what the index knows of them.
+    fn bring_index_up(&self) -> Result<(), WorkspaceError> {
+        if self.record.tip != self.record.base {
+            let lock = self.record.admin_dir.join("index.lock");
+            if lock.symlink_metadata().is_ok() {
+                return Err(WorkspaceError::refused(
+                    format!("the index of {} is locked ({})", self.record.worktree.display(), lock.display()),
+                    "another git works there; try `guard worktree receive` when it has ended",
+                ));
+            }
+            self.worktree_git("read-tree", false)?.args(["--reset", &self.record.tip]).run()?;
+        }
+        Ok(())
+    }
+
+    /// Paths of work that is not committed, with the index refreshed on the way.
+    fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
+        let output = self
+            .worktree_git("status", false)?
+            .env("GIT_OPTIONAL_LOCKS", "1")
+            .args([
+                "--porcelain",
+                "-z",
+                "--untracked-files=normal",
+                "--ignore-submodules=all",
+                "--no-renames",
+            ])
+            .run()?;
+        let path = |line: &[u8]| line.get(3..).map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        Ok(output.split(|byte| *byte == 0).filter_map(path).take(MOST_PATHS).collect())
+    }
+
+    /// Paths the index knows as submodules.
+    fn submodules(&self, index: Option<&Path>) -> Result<Vec<PathBuf>, WorkspaceError> {
+        let mut git = self.worktree_git("ls-files", false)?.args(["--stage", "-z"]);
+        if let Some(index) = index {
+            git = git.env("GIT_INDEX_FILE", index);
+        }
+        let output = git.run()?;
+        let path = |line: &[u8]| -> Option<PathBuf> {
+            let line = line.strip_prefix(b"160000 ")?;
+            let tab = line.iter().position(|byte| *byte == b'\t')?;
+            Some(PathBuf::from(OsStr::from_bytes(&line[tab + 1..])))
+        };
+        Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
+    }
+
+    /// The `.git` files of submodules that are there before an agent runs.
+    pub(super) fn submodule_pointers(&self) -> Result<Vec<(String, String)>, WorkspaceError> {
+        let mut found = Vec::new();
+        for path in self.submodules(None)? {
+            let file = self.record.worktree.join(&path).join(".git");
+            if let Ok(text) = pointer::read_small(&file, 8192) {
+                let text = Path::new(OsStr::from_bytes(&text)).to_path_buf();
+                found.push((super::record::path::text(&path), super::record::path::text(&text)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// `git status` of this repository would go into a nested one that the index knows as a submodule, and do what its
+    /// configuration says. What leads to an agent's is moved away.
+    fn move_nested_repositories(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+        for path in self.submodules(None)? {
+            let folder = self.record.worktree.join(&path);
+            let entry = folder.join(".git");
+            // Through a link git would not go.
+            let is_plain =
+                untracked::is_inside(&path) && folder.canonicalize().is_ok_and(|real| real == folder);
+            if !is_plain || entry.symlink_metadata().is_err() {
+                continue;
+            }
+            let known =
+                self.record.submodules.iter().find(|(known, _)| *known == super::record::path::text(&path));
+            let text = known.and_then(|(_, text)| super::record::path::parse(text));
+            if text.is_some_and(|text| pointer::holds(&entry, text.as_os_str().as_bytes())) {
+                continue;
+            }
+            let now = at("move", &entry, pointer::take_away(&entry, &self.run_folder))?;
+            settled.moved.push((entry, now));
+        }
+        Ok(())
+    }
+
+    fn take_back(&self) -> Result<(), WorkspaceError> {
+        let brought = &self.record.brought;
+        if brought.is_empty() {
+            return Ok(());
+        }
+        let mut input = Vec::new();
+        for one in brought.iter().filter(|one| !one.is_link) {
+            input.extend_from_slice(one.path.as_os_str().as_bytes());
+            input.push(0);
+        }
+        let ignored = if input.is_empty() {
+            Vec::new()
+        } else {
+            self.worktree_git("check-ignore", false)?.args(["--stdin", "-z"]).input(input).answer()?.output
+        };
+        let ignored: Vec<&[u8]> = ignored.split(|byte| *byte == 0).collect();
+        let is_ignored = |path: &Path| ignored.contains(&path.as_os_str().as_bytes());
+        at(
+            "take files back from",
+            &self.record.worktree,
+            untracked::take_back(&self.record.worktree, brought, is_ignored),
+        )
+    }
+
+    /// A commit of everything that is not ignored, made beside the index, under a ref of guard's own.
+    fn save_work(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+        let index = self.run_folder.join("work-index");
+        let from = self.record.admin_dir.join("index");
+        at("copy", &from, fs::copy(&from, &index))?;
+        let on_it = |verb: &str| -> Result<Git, WorkspaceError> {
+            Ok(self.worktree_git(verb, true)?.env("GIT_INDEX_FILE", &index))
+        };
+        // What cannot be read cannot be kept; everything else is.
+        let added = on_it("add")?.args(["--all", "--ignore-errors", "--", "."]).answer()?;
+        if !added.status.success() && added.code() != 1 {
+            let (verb, code) = ("add".to_string(), added.code());
+            return Err(GitError::Failed { verb, code, message: added.message }.into());
+        }
+        // Of a nested repository git would keep no more than a name.
+        let known = self.submodules(None)?;
+        for path in self.submodules(Some(&index))?.into_iter().filter(|path| !known.contains(path)) {
+            let folder = self.record.worktree.join(&path);
+            if untracked::is_inside(&path) && folder.canonicalize().is_ok_and(|real| real == folder) {
+                let now = at("move", &folder, pointer::take_away(&folder, &self.run_folder))?;
+                settled.moved.push((folder, now));
+            }
+        }
+        let line = |output: Vec<u8>| String::from_utf8_lossy(&output).trim_end().to_string();
+        let tree = line(on_it("write-tree")?.run()?);
+        let message = format!("guard: work of run {} that was not committed", self.record.run_id);
+        let commit = line(on_it("commit-tree")?.args([&tree, "-p", &self.record.tip, "-m", &message]).run()?);
+        let name = format!("{}/work", self.kept_under());
+        self.real_git("update-ref")?.args(["-m", "guard: keep", &name, &commit]).run()?;
+        settled.saved.push(name);
+        Ok(())
+    }
+
+    /// Removes branch and worktree; what the branch had is kept. Can be repeated.
+    fn remove(&mut self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+        settled.kept = false;
+        if let Some(tip) = self.real_tip()? {
+            let branch = &self.record.branch;
+            let kept = format!("{}/tip", self.kept_under());
+            let mut commands = String::new();
+            if tip != self.record.base {
+                commands.push_str(&format!("update {kept} {tip}\n"));
+                settled.saved.push(kept);
+            }
+            commands.push_str(&format!("delete {branch} {tip}\n"));
+            self.real_git("update-ref")?.arg("--stdin").input(commands.into_bytes()).run()?;
+        }
+        self.remove_worktree()?;
+        self.set_state(State::Removed)
+    }
+
+    fn remove_worktree(&self) -> Result<(), WorkspaceError> {
+        let record = &self.record;
+        at("remove", &record.worktree, pointer::remove_tree(&record.worktree))?;
+        let admin_dir = self.find_admin_dir();
+        if let Some(admin_dir) = admin_dir {
+            at("remove", &admin_dir, pointer::remove_tree(&admin_dir))?;
+        }
+        // As git does: the folder of all worktrees goes with the last one, and so does ours.
+        let _ = fs::remove_dir(record.common_dir.join("worktrees"));
+        if let Some(root) = record.worktree.parent().filter(|root| root.ends_with(".worktrees")) {
+            let is_empty = fs::read_dir(root)
+                .is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == ".gitignore"));
+            if is_empty && pointer::holds(&root.join(".gitignore"), b"*\n") {
+                let _ = fs::remove_file(root.join(".gitignore"));
+                let _ = fs::remove_dir(root);
+            }
+        }
+        Ok(())
+    }
+
+    /// The worktree's real git folder, also where the record was written before it was made.
+    fn find_admin_dir(&self) -> Option<PathBuf> {
+        let worktrees = self.record.common_dir.join("worktrees");
+        if self.record.admin_dir.parent() == Some(&worktrees) {
+            return Some(self.record.admin_dir.clone());
+        }
+        let wanted = self.record.worktree.join(".git");
+        let leads_here = |folder: &PathBuf| {
+            let text = fs::read(folder.join("gitdir")).unwrap_or_default();
+            text.strip_suffix(b"\n").is_some_and(|text| text == wanted.as_os_str().as_bytes())
+        };
+        fs::read_dir(worktrees).ok()?.flatten().map(|entry| entry.path()).find(leads_here)
+    }
+
+    /// The mark that keeps others from moving the worktree while a run is in it.
+    fn unlock(&self) -> Result<(), WorkspaceError> {
+        if self.record.here {
+            return Ok(());
+        }
+        let locked = self.record.admin_dir.join("locked");
+        at("remove", &locked, pointer::remove_tree(&locked))
+    }
+
+    /// Takes back what an `open` that did not end has made.
+    pub(super) fn undo(&mut self) -> Result<(), WorkspaceError> {
+        if !self.record.here {
+            self.remove_worktree()?;
+            if let Some(tip) = self.real_tip()?.filter(|tip| *tip == self.record.base) {
+                let command = format!("delete {} {tip}\n", self.record.branch);
+                self.real_git("update-ref")?.arg("--stdin").input(command.into_bytes()).run()?;
+            }
+        }
+        self.drop_quarantine()?;
+        self.set_state(State::Removed)
+    }
+}

@@ -1,0 +1,111 @@
+//! What builds need beside the commit (`node_modules`, `.venv`, `.env.test`): copied, or linked for reading.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::pointer::{copy_tree, remove_tree};
+
+/// Something that was brought into a worktree.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Brought {
+    /// Its path in the worktree.
+    #[serde(with = "super::record::path")]
+    pub path: PathBuf,
+    /// A link to the user's, not a copy.
+    pub is_link: bool,
+    /// Where it comes from.
+    #[serde(with = "super::record::path")]
+    pub from: PathBuf,
+    /// What a copy looked like when it had been made.
+    pub seal: String,
+}
+
+/// Brings these paths of the user's worktree. What is not there, or is there already, is left out.
+pub(super) fn bring(from: &Path, to: &Path, copy: &[String], link: &[String]) -> io::Result<Vec<Brought>> {
+    let mut brought: Vec<Brought> = Vec::new();
+    let wanted = copy.iter().map(|path| (path, false)).chain(link.iter().map(|path| (path, true)));
+    for (path, is_link) in wanted {
+        let path = PathBuf::from(path);
+        if !is_inside(&path) || brought.iter().any(|known| known.path == path) {
+            continue;
+        }
+        let (source, place) = (from.join(&path), to.join(&path));
+        let Ok(source) = source.canonicalize() else { continue };
+        if place.symlink_metadata().is_ok() {
+            continue;
+        }
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let seal = if is_link {
+            symlink(&source, &place)?;
+            String::new()
+        } else {
+            copy_tree(&source, &place, &mut 0)?;
+            seal(&place)?
+        };
+        brought.push(Brought { path, is_link, from: source, seal });
+    }
+    Ok(brought)
+}
+
+/// Below the folder it is joined to, and no part of git's own.
+pub(super) fn is_inside(path: &Path) -> bool {
+    let plain =
+        path.components().all(|part| matches!(part, Component::Normal(name) if name != OsStr::new(".git")));
+    plain && path.components().next().is_some()
+}
+
+/// Names, sizes and times of change of a tree: different when anything in it was touched.
+fn seal(tree: &Path) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    add(tree, &mut hasher)?;
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn add(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
+    let data = path.symlink_metadata()?;
+    hasher.update(path.as_os_str().as_bytes());
+    // The time of the last change cannot be set by anybody.
+    let facts =
+        [data.ino(), u64::from(data.mode()), data.size(), data.ctime() as u64, data.ctime_nsec() as u64];
+    facts.iter().for_each(|fact| hasher.update(fact.to_le_bytes()));
+    if data.is_dir() {
+        let mut names: Vec<PathBuf> =
+            fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+        names.sort();
+        names.iter().try_for_each(|name| add(name, hasher))?;
+    }
+    Ok(())
+}
+
+/// Takes back what is still as it was brought. `is_ignored` says which the user's git would not show anyway.
+pub(super) fn take_back(
+    worktree: &Path,
+    brought: &[Brought],
+    is_ignored: impl Fn(&Path) -> bool,
+) -> io::Result<()> {
+    for one in brought {
+        let place = worktree.join(&one.path);
+        let is_there =
+            place.parent().is_some_and(|parent| parent.canonicalize().is_ok_and(|real| real == parent));
+        if !is_there {
+            continue;
+        }
+        if one.is_link {
+            if fs::read_link(&place).is_ok_and(|target| target == one.from) {
+                fs::remove_file(&place)?;
+            }
+        } else if !is_ignored(&one.path) && seal(&place).is_ok_and(|now| now == one.seal) {
+            remove_tree(&place)?;
+        }
+    }
+    Ok(())
+}
