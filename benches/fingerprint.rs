@@ -1,4 +1,5 @@
-//! How long a look at a repository takes, against `git for-each-ref` of the same one: `cargo bench --bench fingerprint`.
+//! How long a look at a repository takes, against `git for-each-ref` of the same one, and a look for planted dangers,
+//! against `git status`: `cargo bench --bench fingerprint`.
 //!
 //! Both in one run, in turns; the bar for both looks together is the project's own. A row that misses it says so.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use guard::workspace::dangers::{Inspection, inspect};
 use guard::workspace::fingerprint::{Fingerprint, Ours};
 
 /// Both looks and the comparison.
@@ -36,6 +38,55 @@ fn main() {
             }
         }
     }
+    println!("\n{:<34} {:>9} {:>9} {:>7}", "worktree", "status", "inspect", "ratio");
+    for files in [2_000, 50_000] {
+        dangers(&folder, files);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+}
+
+/// A tree of files, and one commit that changes a tenth of them.
+fn dangers(folder: &Path, files: usize) {
+    std::fs::create_dir_all(folder).expect("a folder");
+    let run = |words: &[&str]| assert!(git(folder, words).status().expect("git runs").success());
+    let write = |index: usize, text: &str| {
+        let place = folder.join(format!("src/part{}/module{}", index / 1_000, index / 50));
+        std::fs::create_dir_all(&place).expect("a folder");
+        std::fs::write(place.join(format!("file{index}.rs")), text).expect("a file");
+    };
+    run(&["init", "--quiet", "--initial-branch=main"]);
+    (0..files).for_each(|index| write(index, "one\n"));
+    run(&["add", "."]);
+    run(&["commit", "--quiet", "-m", "one"]);
+    run(&["branch", "base"]);
+    (0..files).step_by(10).for_each(|index| write(index, "two\n"));
+    run(&["commit", "--quiet", "-a", "-m", "two"]);
+    let inspection = Inspection::new(&folder.join(".git"), folder, Some("base"), Some("main"));
+    let mut times: [Vec<Duration>; 2] = Default::default();
+    for _ in 0..ROUNDS {
+        let mut bare = git(folder, &["status"]);
+        timed(&mut times[0], || assert!(bare.status().expect("git runs").success()));
+        let found = timed(&mut times[1], || inspect(&inspection).expect("a look"));
+        // The repository here is the main worktree's own `.git`.
+        assert!(found.iter().all(|one| one.path.bytes().is_empty()), "{found:?}");
+    }
+    let [bare, look] = times.map(middle);
+    println!(
+        "{:<34} {:>9} {:>9} {:>6.2}x",
+        format!("{files} files, a tenth changed"),
+        show(bare),
+        show(look),
+        look.as_secs_f64() / bare.as_secs_f64()
+    );
+}
+
+fn middle(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn show(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
 }
 
 fn git(folder: &Path, words: &[&str]) -> Command {
@@ -91,12 +142,8 @@ fn measure(what: &str, common: &Path) {
         let found = timed(&mut times[3], || before.compare(&after, &Ours::default()));
         assert!(found.is_empty(), "{found:?}");
     }
-    let [bare, first, again, compare] = times.map(|mut times| {
-        times.sort();
-        times[times.len() / 2]
-    });
+    let [bare, first, again, compare] = times.map(middle);
     let all = first + again + compare;
-    let show = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
     println!(
         "{what:<34} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6.2}x{}",
         show(bare),

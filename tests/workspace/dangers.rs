@@ -379,7 +379,7 @@ fn names_that_are_others_elsewhere() {
 
 #[test]
 fn names_that_differ_only_in_case() {
-    let left = Left::with(&[("Makefile", ""), ("src/lib.rs", "")]);
+    let left = Left::with(&[("Makefile", ""), ("src-x/a", ""), ("src/lib.rs", "")]);
     left.write("makefile", "");
     left.write("SRC/evil.rs", "");
     left.write("one/a", "");

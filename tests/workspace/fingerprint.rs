@@ -150,7 +150,18 @@ fn nothing_changed_is_no_difference() {
     for format in FORMATS {
         let repository = Repository::new(format);
         let before = repository.take();
-        for words in [&["pack-refs", "--all"][..], &["status"], &["log"], &["for-each-ref"], &["fsck"]] {
+        let works: [&[&str]; 9] = [
+            &["pack-refs", "--all"],
+            &["status"],
+            &["log"],
+            &["for-each-ref"],
+            &["fsck"],
+            &["reflog", "expire", "--all", "--expire=never"],
+            &["gc", "--quiet", "--prune=now"],
+            &["worktree", "prune"],
+            &["update-server-info"],
+        ];
+        for words in works {
             run(&repository.main(), words);
             assert_eq!(compare(&repository, &before), [], "{format:?} {words:?}");
         }

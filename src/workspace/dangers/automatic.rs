@@ -15,7 +15,9 @@ pub(super) fn runner(path: &[u8]) -> Option<&'static str> {
             return Some(runner);
         }
     }
-    for (folders, runner) in FOLDERS {
+    // All of these begin with a dot, and most paths have none.
+    let has_dot = path.starts_with(b".") || path.windows(2).any(|part| part == b"/.");
+    for (folders, runner) in FOLDERS.iter().filter(|_| has_dot) {
         if folders.iter().any(|folder| within(folder)) {
             return Some(runner);
         }

@@ -377,8 +377,12 @@ fn clashes(commits: &Commits, findings: &mut Findings) {
     if known.is_empty() {
         return;
     }
+    let mut last: &[u8] = b"";
     for path in commits.tip.keys() {
-        for part in prefixes(path.bytes()) {
+        // They come in order: what is common with the one before was looked at with it.
+        let common = path.bytes().iter().zip(last).take_while(|(a, b)| a == b).count();
+        last = path.bytes();
+        for part in prefixes(path.bytes()).filter(|part| part.len() >= common) {
             if let Some(other) = known.get(&names::folded(part))
                 && *other != part
             {

@@ -4,6 +4,9 @@ use super::super::fingerprint::is_deceptive;
 
 /// What is wrong with one part of a path, and why that matters.
 pub(super) fn wrong(part: &[u8]) -> Option<(Wrong, &'static str)> {
+    if is_plain(part) {
+        return is_device(part).then_some((Wrong::Clash, WINDOWS));
+    }
     if looks_like(part, b".git", b"git~1") {
         return Some((
             Wrong::Clash,
@@ -39,9 +42,18 @@ pub(super) fn wrong(part: &[u8]) -> Option<(Wrong, &'static str)> {
         ));
     }
     if part.ends_with(b".") && part != b"." && part != b".." || part.ends_with(b" ") || is_device(part) {
-        return Some((Wrong::Clash, "on Windows this is another file, or a device"));
+        return Some((Wrong::Clash, WINDOWS));
     }
     None
+}
+
+const WINDOWS: &str = "on Windows this is another file, or a device";
+
+/// Most names: nothing in them can be anything but itself.
+fn is_plain(part: &[u8]) -> bool {
+    part.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+        && !part.starts_with(b".")
+        && !part.ends_with(b".")
 }
 
 /// The two ways a name can mislead.
@@ -80,8 +92,11 @@ pub(super) fn looks_like(part: &[u8], name: &[u8], short: &[u8]) -> bool {
 }
 
 fn is_device(part: &[u8]) -> bool {
-    let stem = part.split(|byte| *byte == b'.').next().unwrap_or(part).to_ascii_lowercase();
-    match stem.as_slice() {
+    let stem = part.split(|byte| *byte == b'.').next().unwrap_or(part);
+    if !matches!(stem.len(), 3..=7) {
+        return false;
+    }
+    match stem.to_ascii_lowercase().as_slice() {
         b"con" | b"prn" | b"aux" | b"nul" | b"conin$" | b"conout$" => true,
         [b'c', b'o', b'm', digit] | [b'l', b'p', b't', digit] => digit.is_ascii_digit(),
         _ => false,
@@ -90,6 +105,9 @@ fn is_device(part: &[u8]) -> bool {
 
 /// A path as a system without upper and lower case knows it.
 pub(super) fn folded(path: &[u8]) -> Vec<u8> {
+    if path.is_ascii() {
+        return path.to_ascii_lowercase();
+    }
     match std::str::from_utf8(path) {
         Ok(text) => text
             .chars()

@@ -80,7 +80,12 @@ impl Walk<'_, '_> {
         };
         // The same order every time, so that the same things are left out.
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        self.repository_at(folder, path)?;
+        // Either has one of these; most folders have neither, and need no calls to find out.
+        if entries.iter().any(|entry| matches!(entry.name.to_bytes(), b".git" | b"HEAD"))
+            || entries.len() > self.left
+        {
+            self.repository_at(folder, path)?;
+        }
         let mut folders = Vec::new();
         for entry in entries {
             if self.left == 0 || Instant::now() > self.deadline {
@@ -117,11 +122,15 @@ impl Walk<'_, '_> {
             // Its content was looked at with the folder, and is nobody's files.
             return Ok(());
         }
-        if !of_machines && self.commits.base(&below).is_none() {
-            // Only the last part: the others were looked at on the way here.
-            if names::wrong(name).is_some() {
-                check_names(&below, self.findings);
-            }
+        // Only the last part: the others were looked at on the way here.
+        if !of_machines && names::wrong(name).is_some() && self.commits.base(&below).is_none() {
+            check_names(&below, self.findings);
+        }
+        // Most are plain files that nobody asks for; they need no call of their own.
+        if entry.is_folder == Some(false)
+            && (of_machines || !content::is_of_interest(below.bytes(), self.hooks))
+        {
+            return Ok(());
         }
         let stat = match entry.is_folder {
             Some(true) => None,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::refs::Ref;
-use super::state::{Content, Stat, State};
+use super::state::{Content, State};
 use super::{Fingerprint, Name};
 
 /// What a run of guard's own changes in the repository, and what its agent could write to.
@@ -155,17 +155,16 @@ pub(super) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Ours) ->
         }
     }
     for (name, old, new) in pairs(&before.logs, &after.logs).filter(|(name, ..)| apart(name)) {
-        let same = matches!((old, new), (Some(old), Some(new)) if old.same(new, with_device));
+        let same = matches!((old, new), (Some(old), Some(new)) if same_log(old, new));
         // A ref that moves writes a line, one that is made makes its log, one that is deleted takes it along: said already.
-        let follows = moved.contains(&ref_of_log(name)) && old.map_or(0, size) != new.map_or(0, size);
-        let shrank = matches!((old, new), (Some(old), Some(new)) if new.size < old.size);
-        if !same && (!follows || shrank) {
-            let text = |stat: &Stat| format!("{} bytes", stat.size);
+        let size = |state: Option<&State>| state.map_or(0, |state| state.stat.size);
+        let follows = moved.contains(&ref_of_log(name)) && (size(new) > size(old) || new.is_none());
+        if !same && !follows {
             found.push(Difference {
                 kind: Kind::Reflog,
                 name: name.clone(),
-                old: old.map(text),
-                new: new.map(text),
+                old: old.map(text_of_file),
+                new: new.map(text_of_file),
                 by: judge.log(name),
             });
         }
@@ -173,8 +172,15 @@ pub(super) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Ours) ->
     found
 }
 
-fn size(stat: &Stat) -> u64 {
-    stat.size
+/// Where there are too many to be hashed, one that is written again with the same size is taken for the same: `git gc`
+/// does that to all of them.
+fn same_log(old: &State, new: &State) -> bool {
+    match (&old.content, &new.content) {
+        (Content::Unread, _) | (_, Content::Unread) => {
+            old.stat.size == new.stat.size && old.stat.mode == new.stat.mode
+        }
+        _ => old.content == new.content && old.stat.mode == new.stat.mode,
+    }
 }
 
 fn is_head(name: &Name) -> bool {

@@ -11,7 +11,9 @@
 //! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else in the folder but
 //!   objects) by their SHA-256, so that a file written again with the same content is no difference. Files of more than a
 //!   MiB (a large index) by their identity alone: inode, size, times. The change time cannot be set by anybody.
-//! - **reflogs** by their identity: they only grow, there may be one for every ref, and nobody asks for the old content.
+//! - **reflogs** by their SHA-256 as well, because `git gc` writes all of them again with the same content. Where there is
+//!   one for each of thousands of refs, that would take longer than everything else; beyond the first thousand the size
+//!   must do, which tells every line that was added or cut off, and not one that was exchanged for another.
 //! - **objects** not at all: they are named by their content, and `git fsck` is the judge of them.
 
 mod compare;
@@ -60,7 +62,7 @@ pub struct Fingerprint {
     /// By their paths below the shared folder.
     files: BTreeMap<Name, State>,
     /// By their paths below the shared folder.
-    logs: BTreeMap<Name, Stat>,
+    logs: BTreeMap<Name, State>,
     /// The repository is larger than what is looked at.
     cut: bool,
 }
@@ -68,7 +70,9 @@ pub struct Fingerprint {
 /// Entries of folders that are looked at.
 const MOST_ENTRIES: usize = 2_000_000;
 /// Bytes of files that are hashed; after that, identities must do.
-const MOST_BYTES: u64 = 64 << 20;
+const MOST_BYTES: u64 = 16 << 20;
+/// Reflogs that are hashed.
+const MOST_LOGS: usize = 1_000;
 /// Folders below folders.
 const DEEPEST: usize = 32;
 /// From so many entries on, several threads share the work.
@@ -80,6 +84,7 @@ struct Look<'a> {
     root: PathBuf,
     entries: usize,
     bytes: u64,
+    logs: usize,
     cut: bool,
 }
 
@@ -96,11 +101,6 @@ impl Look<'_> {
     fn earlier_ref(&self, name: &Name) -> Option<(&Ref, i64)> {
         let earlier = self.earlier?;
         Some((earlier.refs.get(name)?, earlier.looked))
-    }
-
-    fn earlier_file(&self, name: &Name) -> Option<(&State, i64)> {
-        let earlier = self.earlier?;
-        Some((earlier.files.get(name)?, earlier.looked))
     }
 }
 
@@ -150,7 +150,8 @@ impl Fingerprint {
         let folder = Folder::open(&root).map_err(failed)?;
         let device = folder.stat().map_err(failed)?.device;
         // After a restart the numbers of devices may be others, and then nothing looks the same: it is only slower.
-        let mut look = Look { earlier, root, entries: MOST_ENTRIES, bytes: MOST_BYTES, cut: false };
+        let mut look =
+            Look { earlier, root, entries: MOST_ENTRIES, bytes: MOST_BYTES, logs: MOST_LOGS, cut: false };
         let mut found = Self {
             common: name_of(&look.root),
             device,
@@ -174,17 +175,15 @@ impl Fingerprint {
         }
         // After all loose refs: see the top.
         let (packed, strange) = refs::packed(common, look)?;
-        for (name, packed) in packed {
-            match self.refs.entry(name) {
-                std::collections::btree_map::Entry::Vacant(free) => drop(free.insert(packed)),
-                std::collections::btree_map::Entry::Occupied(mut loose) => {
-                    // Said of the same object, it is true of the loose one as well.
-                    if loose.get().value == packed.value {
-                        loose.get_mut().peeled = packed.peeled;
-                    }
-                }
+        let mut packed: BTreeMap<Name, Ref> = packed.into_iter().collect();
+        for (name, loose) in &mut self.refs {
+            // Said of the same object, it is true of the loose one as well.
+            if let Some(packed) = packed.get(name).filter(|packed| packed.value == loose.value) {
+                loose.peeled.clone_from(&packed.peeled);
             }
         }
+        packed.append(&mut self.refs);
+        self.refs = packed;
         self.strange(b"packed-refs", strange);
         Ok(())
     }
@@ -214,7 +213,7 @@ impl Fingerprint {
                         self.refs.insert(name, head);
                     }
                 }
-                b"refs" => self.refs.extend(refs::loose(common, &below(b"refs"), look)?),
+                b"refs" => merge(&mut self.refs, refs::loose(common, &below(b"refs"), look)?),
                 b"logs" => self.logs(common, &below(b"logs"), look)?,
                 b"objects" if path.is_empty() => {
                     if let Some(info) = folder.below(b"objects/info")? {
@@ -298,39 +297,10 @@ impl Fingerprint {
         real: Option<Name>,
         look: &mut Look<'_>,
     ) -> io::Result<()> {
-        let Some(stat) = folder.stat_of(file)? else { return Ok(()) };
-        if let Some((earlier, looked)) = look.earlier_file(&name)
-            && earlier.stat == stat
-            && earlier.real == real
-            && stat.is_settled(looked)
-            && matches!(earlier.content, Content::Hash(_) | Content::Unread)
-        {
-            let earlier = earlier.clone();
-            self.files.insert(name, earlier);
-            return Ok(());
+        let earlier = look.earlier.and_then(|earlier| Some((earlier.files.get(&name)?, earlier.looked)));
+        if let Some(state) = state(folder, file, real, earlier, <[u8]>::to_vec, &mut look.bytes)? {
+            self.files.insert(name, state);
         }
-        let mut hashed = |follow: bool| -> io::Result<Option<(String, Stat)>> {
-            let Some(Some((mut open, stat))) = readable(folder.file(file, follow).map(Some))? else {
-                return Ok(None);
-            };
-            if !stat.is_file() || stat.size > MOST_HASHED || stat.size > look.bytes {
-                return Ok(None);
-            }
-            look.bytes -= stat.size;
-            Ok(whole(&mut open, stat.size, MOST_HASHED)?.map(|bytes| (hash(&bytes), stat)))
-        };
-        let state = if stat.is_link() {
-            let target = folder.link(file).unwrap_or_default();
-            let behind = hashed(true)?.map(|(hash, _)| hash);
-            State { stat, content: Content::Link(target, behind), real }
-        } else {
-            match if stat.is_file() { hashed(false)? } else { None } {
-                // The identity of what was read, which may have taken the place of what was seen first.
-                Some((hash, stat)) => State { stat, content: Content::Hash(hash), real },
-                None => State { stat, content: Content::Unread, real },
-            }
-        };
-        self.files.insert(name, state);
         Ok(())
     }
 
@@ -348,17 +318,83 @@ impl Fingerprint {
             } else {
                 look.cut |= !folders.is_empty();
             }
-            self.logs.extend(shared(&files, |entry| {
-                let stat = folder.stat_of(&entry.name)?;
-                Ok(stat.map(|stat| (Name::own(join(&path, &entry.name)), stat)))
-            })?);
+            let (hashed, counted) = files.split_at(files.len().min(look.logs));
+            look.logs -= hashed.len();
+            for entry in hashed {
+                let name = Name::own(join(&path, &entry.name));
+                let earlier =
+                    look.earlier.and_then(|earlier| Some((earlier.logs.get(&name)?, earlier.looked)));
+                if let Some(state) = state(&folder, &entry.name, None, earlier, lines, &mut look.bytes)? {
+                    self.logs.insert(name, state);
+                }
+            }
+            let counted = shared(counted, |entry| {
+                let Some(stat) = folder.stat_of(&entry.name)? else { return Ok(None) };
+                let state = State { stat, content: Content::Unread, real: None };
+                Ok(Some((Name::own(join(&path, &entry.name)), state)))
+            })?;
+            merge(&mut self.logs, counted);
         }
         Ok(())
     }
 }
 
+/// The lines of a reflog. One without a message may end with a tab or not: `git gc` writes it where there was none.
+fn lines(log: &[u8]) -> Vec<u8> {
+    let lines = log.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\t").unwrap_or(line));
+    lines.collect::<Vec<_>>().join(&b'\n')
+}
+
+/// What a file is and says; `None` when it is gone. Not read if it looks the same as earlier.
+fn state(
+    folder: &Folder,
+    file: &std::ffi::CStr,
+    real: Option<Name>,
+    earlier: Option<(&State, i64)>,
+    meaning: impl Fn(&[u8]) -> Vec<u8>,
+    left: &mut u64,
+) -> io::Result<Option<State>> {
+    let Some(stat) = folder.stat_of(file)? else { return Ok(None) };
+    if let Some((earlier, looked)) = earlier
+        && earlier.stat == stat
+        && earlier.real == real
+        && stat.is_settled(looked)
+        && !matches!(earlier.content, Content::Link(..))
+    {
+        return Ok(Some(earlier.clone()));
+    }
+    let mut hashed = |follow: bool| -> io::Result<Option<(String, Stat)>> {
+        let Some((mut open, stat)) = readable(folder.file(file, follow))? else { return Ok(None) };
+        if !stat.is_file() || stat.size > MOST_HASHED || stat.size > *left {
+            return Ok(None);
+        }
+        *left -= stat.size;
+        Ok(whole(&mut open, stat.size, MOST_HASHED)?.map(|bytes| (hash(&meaning(&bytes)), stat)))
+    };
+    Ok(Some(if stat.is_link() {
+        let target = folder.link(file).unwrap_or_default();
+        let behind = hashed(true)?.map(|(hash, _)| hash);
+        State { stat, content: Content::Link(target, behind), real }
+    } else {
+        match if stat.is_file() { hashed(false)? } else { None } {
+            // The identity of what was read, which may have taken the place of what was seen first.
+            Some((hash, stat)) => State { stat, content: Content::Hash(hash), real },
+            None => State { stat, content: Content::Unread, real },
+        }
+    }))
+}
+
 /// What the file `HEAD` says where the real one is in a reftable.
 const NO_HEAD: &[u8] = b"refs/heads/.invalid";
+
+/// Puts a list into a map: a long one all at once, because one by one each of thousands would look for its place.
+fn merge<T>(map: &mut BTreeMap<Name, T>, list: Vec<(Name, T)>) {
+    if list.len() < MANY {
+        map.extend(list);
+    } else {
+        map.append(&mut list.into_iter().collect());
+    }
+}
 
 /// Does the same to many things, with a few threads if they are very many. What gives `None` is left out.
 fn shared<A: Sync, B: Send>(
@@ -385,7 +421,8 @@ fn shared<A: Sync, B: Send>(
     })
 }
 
-/// Files that other gits make and remove again as they work, and folders of data that is not a setting.
+/// Files that other gits make and remove again as they work, a list of refs for plain web servers that `git gc` makes, and
+/// folders of data that is not a setting.
 fn is_passing(path: &[u8], entry: &Entry) -> bool {
     let name = entry.name.to_bytes();
     let in_submodule = path.split(|byte| *byte == b'/').any(|part| part == b"modules");
@@ -395,6 +432,7 @@ fn is_passing(path: &[u8], entry: &Entry) -> bool {
         || name.starts_with(b".nfs")
         || name.starts_with(b"fsmonitor--daemon")
         || matches!(name, b"gc.pid" | b"packed-refs.new")
+        || path == b"info" && name == b"refs"
         || in_submodule && matches!(name, b"objects" | b"logs" | b"lfs")
 }
 

@@ -165,7 +165,7 @@ impl Folder {
         Ok(Some((File::from(fd), stat)))
     }
 
-    /// All entries but `.` and `..`.
+    /// All entries but `.` and `..`, in order: what is looked up and put in order by their names is next to each other.
     ///
     /// On some file systems a file that is replaced while the folder is read is not seen at all. So the folder is read
     /// again if it changed meanwhile, and the names of all readings count: those that are gone are found out later.
@@ -179,9 +179,9 @@ impl Folder {
             }
             before = after;
             entries.append(&mut self.entries_up_to(usize::MAX)?);
-            entries.sort_by(|a, b| a.name.cmp(&b.name));
-            entries.dedup_by(|a, b| a.name == b.name);
         }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        entries.dedup_by(|a, b| a.name == b.name);
         Ok(entries)
     }
 
