@@ -76,6 +76,11 @@ impl Supervisor {
         };
         if !self.identities.is_own(notification.tid, fd.as_fd()) && !self.is_nobodys(fd.as_fd()) {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+            // git touches objects it has no need to write again, and does not mind when it cannot: nobody's attempt.
+            let is_touch = call == "utime" || call == "utimensat" || call == "utimes";
+            if is_touch && self.setting.objects.iter().any(|folder| path.starts_with(folder)) {
+                return Reply::Error(libc::EROFS);
+            }
             self.refuse(
                 "deny.metadata",
                 notification.tid,

@@ -63,6 +63,8 @@ pub struct Setting {
     pub recorder: Recorder,
     /// Roots below which the run may write.
     pub writable: Vec<PathBuf>,
+    /// Folders with the objects of the real repository, which can only be read.
+    pub objects: Vec<PathBuf>,
     /// Tells the task's repository from others.
     pub repositories: Arc<Repositories>,
     /// The run has mounts of its own.

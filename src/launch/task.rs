@@ -165,13 +165,10 @@ impl Task {
     /// Compares the repository with what it was. The agent cannot have changed it; others can, and theirs is left alone.
     fn compare(&self, settled: &Settled, ending: &mut Ending) {
         let compared = self.before.as_ref().map(|before| (before, before.again()));
-        let (before, after) = match compared {
-            Some((before, Ok(after))) => (before, after),
-            _ => {
-                let message = "the repository could not be compared with what it was".to_string();
-                ending.findings.push(Finding::new("repository.unknown", message, None));
-                return;
-            }
+        let Some((before, Ok(after))) = compared else {
+            let message = "the repository could not be compared with what it was".to_string();
+            ending.findings.push(Finding::new("repository.unknown", message, None));
+            return;
         };
         let record = self.workspace.record();
         let worktree = record.admin_dir.file_name().map(|name| Name::from(name.as_encoded_bytes()));

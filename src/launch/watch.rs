@@ -388,6 +388,7 @@ impl Running {
             context,
             recorder: self.recorder.clone(),
             writable: self.writable(),
+            objects: plan.checkout.iter().flat_map(|checkout| checkout.readable.clone()).collect(),
             repositories,
             has_view: self.started.has_view,
             verify: plan.verify_exec,
