@@ -30,7 +30,7 @@ fn scene(name: &str) -> Scratch {
 fn command(scratch: &Scratch) -> Command {
     let mut command = guard();
     command
-        .args(["run", "--quiet", "--policy"])
+        .args(["run", "--in-place", "--quiet", "--policy"])
         .arg(scratch.0.join("asking.toml"))
         .args(["--", "sh", "script.sh"])
         .env("HOME", &scratch.0)

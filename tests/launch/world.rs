@@ -278,7 +278,12 @@ impl World {
     /// The arguments of that.
     pub(crate) fn arguments(&self, options: &[&str], command: &[&str]) -> Vec<String> {
         let namespaces = if self.namespaces { "require" } else { "off" };
-        let own = ["run", "--namespaces", namespaces];
+        let mut own = vec!["run", "--namespaces", namespaces];
+        // These folders lie in guard's own repository, which no run of a test is about.
+        let in_repository = ["--name", "--base", "--here", "--keep", "--discard"];
+        if !options.iter().any(|option| in_repository.contains(option)) {
+            own.push("--in-place");
+        }
         own.iter().chain(options).chain(&["--"]).chain(command).map(|word| (*word).to_string()).collect()
     }
 
