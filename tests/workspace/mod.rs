@@ -3,7 +3,9 @@
 mod dangers;
 mod everyday;
 mod fingerprint;
+mod hostile;
 mod kinds;
+mod objects;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

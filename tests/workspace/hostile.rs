@@ -1,0 +1,327 @@
+//! What an agent can leave behind, and what becomes of it: nothing outside its branch, and nothing that runs.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use guard::workspace::{Disposal, Limits, ReceiveError, RefError, Workspace};
+
+use super::{Place, agent, commit, git, git_in};
+
+/// A program that leaves a mark when it is run, and where the mark is.
+fn trap(place: &Place) -> (PathBuf, PathBuf) {
+    let (program, mark) = (place.scratch.0.join("trap.sh"), place.scratch.0.join("MARK"));
+    std::fs::write(&program, format!("#!/bin/sh\necho ran >> '{}'\nexit 1\n", mark.display())).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    (program, mark)
+}
+
+fn fifo(path: &Path) {
+    nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+}
+
+fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, ReceiveError> {
+    workspace.receive(&Limits { time: Duration::from_secs(20), ..Limits::default() })
+}
+
+/// Everything in the real git folder is as it was, but for objects, which nobody refers to.
+fn nothing_but_objects_changed(place: &Place, before: &std::collections::BTreeMap<PathBuf, Vec<u8>>) {
+    let objects = place.repository.join(".git/objects");
+    let after = place.snapshot();
+    for (path, bytes) in before {
+        assert_eq!(after.get(path), Some(bytes), "{} changed", path.display());
+    }
+    for path in after.keys().filter(|path| !before.contains_key(*path)) {
+        assert!(path.starts_with(&objects), "{} is new", path.display());
+    }
+}
+
+#[test]
+fn refs_that_are_no_plain_files_are_not_followed() {
+    let place = Place::new();
+    place.git(&["branch", "secret"]);
+    type Spoil = (&'static str, fn(&Path), fn(&RefError) -> bool);
+    let spoils: &[Spoil] = &[
+        (
+            "symref",
+            |file| std::fs::write(file, "ref: refs/heads/secret\n").unwrap(),
+            |error| *error == RefError::Symbolic("refs/heads/secret".into()),
+        ),
+        ("link", |file| symlink("../secret", file).unwrap(), |error| *error == RefError::NotPlain("a link")),
+        ("pipe", fifo, |error| *error == RefError::NotPlain("no file")),
+        ("text", |file| std::fs::write(file, "HEAD\n").unwrap(), |error| *error == RefError::NotAnId),
+        ("short", |file| std::fs::write(file, "abc\n").unwrap(), |error| *error == RefError::NotAnId),
+        (
+            "large",
+            |file| std::fs::write(file, vec![b'a'; 1 << 20]).unwrap(),
+            |error| *error == RefError::NotAnId,
+        ),
+        ("gone", |_| {}, |error| *error == RefError::Missing),
+    ];
+    for (name, spoil, is_expected) in spoils {
+        let mut workspace = place.open(name);
+        commit(&workspace, "c.txt", "c", "work");
+        let before = place.snapshot();
+        let file = workspace.quarantine().join("refs/heads/task").join(name);
+        std::fs::remove_file(&file).unwrap();
+        spoil(&file);
+        match receive(&mut workspace) {
+            Err(ReceiveError::Ref { source, .. }) => assert!(is_expected(&source), "{name}: {source:?}"),
+            other => panic!("{name}: {other:?}"),
+        }
+        assert_eq!(place.snapshot(), before, "{name}");
+        let settled = workspace.settle(Disposal::Auto).unwrap();
+        assert!(
+            settled.kept && settled.unreceived && workspace.quarantine().exists(),
+            "{name}: the work stays"
+        );
+    }
+}
+
+#[test]
+fn folders_and_packed_refs_that_lead_elsewhere_are_not_followed() {
+    let place = Place::new();
+    let mut workspace = place.open("folder");
+    let folder = workspace.quarantine().join("refs/heads/task");
+    std::fs::remove_dir_all(&folder).unwrap();
+    symlink(place.repository.join(".git/refs/heads/task"), &folder).unwrap();
+    assert!(matches!(receive(&mut workspace), Err(ReceiveError::Ref { source: RefError::NotPlain(_), .. })));
+    for (name, make) in
+        [("plink", (|file: &Path| symlink("/etc/passwd", file).unwrap()) as fn(&Path)), ("ppipe", fifo)]
+    {
+        let mut workspace = place.open(name);
+        let packed = workspace.quarantine().join("packed-refs");
+        std::fs::remove_file(&packed).unwrap();
+        std::fs::remove_file(workspace.quarantine().join("refs/heads/task").join(name)).unwrap();
+        make(&packed);
+        assert!(matches!(
+            receive(&mut workspace),
+            Err(ReceiveError::Ref { source: RefError::NotPlain(_), .. })
+        ));
+    }
+    let mut workspace = place.open("table");
+    std::fs::create_dir(workspace.quarantine().join("reftable")).unwrap();
+    assert!(matches!(receive(&mut workspace), Err(ReceiveError::Ref { source: RefError::Reftable, .. })));
+}
+
+#[test]
+fn packed_refs_are_received_and_others_are_told() {
+    let place = Place::new();
+    place.git(&["branch", "kept"]);
+    place.git(&["branch", "doomed"]);
+    let mut workspace = place.open("packed");
+    let tip = commit(&workspace, "c.txt", "c", "work");
+    agent(&workspace, &["branch", "side"]);
+    agent(&workspace, &["branch", "--force", "kept", "HEAD"]);
+    agent(&workspace, &["branch", "-D", "doomed"]);
+    std::fs::write(workspace.worktree().join("a.txt"), "stashed").unwrap();
+    agent(&workspace, &["stash"]);
+    agent(&workspace, &["pack-refs", "--all"]);
+    let kept = place.git(&["rev-parse", "kept", "doomed"]);
+    let received = receive(&mut workspace).unwrap();
+    assert_eq!(received.new, tip);
+    let told: Vec<(&str, bool, bool)> =
+        received.other_refs.iter().map(|one| (one.name.as_str(), one.is_new, one.id.is_some())).collect();
+    assert_eq!(
+        told,
+        [
+            ("refs/heads/kept", false, true),
+            ("refs/heads/side", true, true),
+            ("refs/stash", true, true),
+            ("refs/heads/doomed", false, false)
+        ]
+    );
+    assert_eq!(place.git(&["rev-parse", "kept", "doomed"]), kept);
+    assert_eq!(place.git(&["branch", "--list", "side"]), "");
+    assert!(workspace.settle(Disposal::Auto).unwrap().unreceived, "the stash is nowhere else");
+}
+
+#[test]
+fn configuration_an_agent_wrote_runs_nothing() {
+    let place = Place::new();
+    let (program, mark) = trap(&place);
+    let trap = program.display().to_string();
+    let mut workspace = place.open("config");
+    let tip = commit(&workspace, "c.txt", "c", "work");
+    for key in [
+        "core.fsmonitor",
+        "core.hooksPath",
+        "core.sshCommand",
+        "core.alternateRefsCommand",
+        "core.pager",
+        "core.editor",
+        "diff.external",
+        "filter.evil.clean",
+        "filter.evil.smudge",
+        "filter.evil.process",
+        "uploadpack.packObjectsHook",
+        "gpg.program",
+        "credential.helper",
+        "merge.evil.driver",
+        "diff.evil.textconv",
+    ] {
+        agent(&workspace, &["config", key, &trap]);
+    }
+    std::fs::write(workspace.worktree().join(".gitattributes"), "* filter=evil diff=evil merge=evil\n")
+        .unwrap();
+    std::fs::write(workspace.worktree().join("a.txt"), "changed").unwrap();
+    // It is real: git in the agent's own repository does run it.
+    let _ = Command::new("git").args(["status"]).current_dir(workspace.worktree()).output().unwrap();
+    assert!(mark.exists(), "the trap works");
+    std::fs::remove_file(&mark).unwrap();
+
+    assert_eq!(receive(&mut workspace).unwrap().new, tip);
+    let settled = workspace.settle(Disposal::Keep).unwrap();
+    assert!(settled.uncommitted.len() == 2, "{settled:?}");
+    for args in [&["status"][..], &["diff"], &["log", "-p"], &["stash"], &["stash", "pop"], &["gc", "-q"]] {
+        git(workspace.worktree(), args);
+    }
+    place.git(&["merge", "--quiet", "task/config"]);
+    assert!(!mark.exists(), "{}", std::fs::read_to_string(&mark).unwrap_or_default());
+    workspace.settle(Disposal::Discard).unwrap();
+    assert!(!mark.exists());
+}
+
+#[test]
+fn whatever_lies_in_the_place_of_the_pointer_goes_away() {
+    let place = Place::new();
+    let (program, mark) = trap(&place);
+    type Spoil = (&'static str, fn(&Path, &Path));
+    let spoils: &[Spoil] = &[
+        ("folder", |file, program| {
+            git(file.parent().unwrap(), &["init", "--quiet", "."]);
+            git(file.parent().unwrap(), &["config", "core.fsmonitor", program.to_str().unwrap()]);
+        }),
+        ("other", |file, program| {
+            let other = file.parent().unwrap().join("other");
+            git(file.parent().unwrap().parent().unwrap(), &["init", "--quiet", other.to_str().unwrap()]);
+            git(&other, &["config", "core.fsmonitor", program.to_str().unwrap()]);
+            std::fs::write(file, format!("gitdir: {}\n", other.join(".git").display())).unwrap();
+        }),
+        ("link", |file, _| symlink("/etc/passwd", file).unwrap()),
+        ("loop", |file, _| symlink(".git", file).unwrap()),
+        ("pipe", |file, _| fifo(file)),
+        ("large", |file, _| std::fs::write(file, vec![b'x'; 1 << 20]).unwrap()),
+        ("gone", |_, _| {}),
+    ];
+    let passwords = std::fs::read("/etc/passwd").unwrap();
+    for (name, spoil) in spoils {
+        let mut workspace = place.open(&format!("pointer-{name}"));
+        let tip = commit(&workspace, "c.txt", "c", "work");
+        let file = workspace.worktree().join(".git");
+        std::fs::remove_file(&file).unwrap();
+        spoil(&file, &program);
+        assert_eq!(receive(&mut workspace).unwrap().new, tip);
+        let settled = workspace.settle(Disposal::Auto).unwrap();
+        assert_eq!(settled.moved.len(), usize::from(*name != "gone"), "{name}: {settled:?}");
+        assert_eq!(git(workspace.worktree(), &["rev-parse", "HEAD"]), tip, "{name}");
+        git(workspace.worktree(), &["status"]);
+        assert!(workspace.point_at_repository().unwrap().is_none(), "{name}: doing it again changes nothing");
+        assert!(!mark.exists(), "{name}");
+    }
+    assert_eq!(std::fs::read("/etc/passwd").unwrap(), passwords);
+}
+
+#[test]
+fn a_nested_repository_does_not_run_in_the_users_status() {
+    let place = Place::new();
+    let (program, mark) = trap(&place);
+    let mut workspace = place.open("nested");
+    let inner = workspace.worktree().join("deep/inner");
+    std::fs::create_dir_all(&inner).unwrap();
+    git(&inner, &["init", "--quiet", "."]);
+    git(&inner, &["commit", "--quiet", "--allow-empty", "-m", "inner"]);
+    agent(&workspace, &["add", "-A"]);
+    agent(&workspace, &["commit", "--quiet", "-m", "with a gitlink"]);
+    git(&inner, &["config", "core.fsmonitor", program.to_str().unwrap()]);
+    git_in(workspace.worktree(), &["status"]);
+    assert!(mark.exists(), "it is real: git of the outer repository runs it");
+    std::fs::remove_file(&mark).unwrap();
+
+    receive(&mut workspace).unwrap();
+    let settled = workspace.settle(Disposal::Auto).unwrap();
+    assert_eq!(settled.moved.len(), 1);
+    assert_eq!(settled.moved[0].0, inner.join(".git"));
+    assert!(settled.moved[0].1.join("config").exists(), "it is kept in the run's folder");
+    git(workspace.worktree(), &["status"]);
+    git(workspace.worktree(), &["diff"]);
+    assert!(!mark.exists());
+}
+
+#[test]
+fn history_from_before_the_run_cannot_be_changed() {
+    let place = Place::new();
+    std::fs::write(place.repository.join("b.txt"), "more\n").unwrap();
+    place.git(&["commit", "--quiet", "-am", "second"]);
+    let attacks: &[(&str, &[&[&str]])] = &[
+        ("amend", &[&["commit", "--quiet", "--allow-empty", "--amend", "-m", "forged"]]),
+        (
+            "drop",
+            &[&["reset", "--quiet", "--hard", "HEAD^"], &["commit", "--quiet", "--allow-empty", "-m", "x"]],
+        ),
+        ("back", &[&["reset", "--quiet", "--hard", "HEAD^"]]),
+        (
+            "orphan",
+            &[
+                &["update-ref", "-d", "HEAD"],
+                &["commit", "--quiet", "--allow-empty", "-m", "a new beginning"],
+            ],
+        ),
+        (
+            "graft",
+            &[&["replace", "--graft", "HEAD"], &["commit", "--quiet", "--allow-empty", "--amend", "-m", "x"]],
+        ),
+    ];
+    for (name, commands) in attacks {
+        let mut workspace = place.open(name);
+        for command in *commands {
+            agent(&workspace, command);
+        }
+        let before = place.snapshot();
+        let result = receive(&mut workspace);
+        assert!(matches!(result, Err(ReceiveError::NotDescending { .. })), "{name}: {result:?}");
+        nothing_but_objects_changed(&place, &before);
+    }
+    // The same after a first step was received.
+    let mut workspace = place.open("later");
+    commit(&workspace, "c.txt", "c", "work");
+    receive(&mut workspace).unwrap();
+    agent(&workspace, &["reset", "--quiet", "--hard", "HEAD~2"]);
+    commit(&workspace, "c.txt", "d", "work again");
+    let before = place.snapshot();
+    assert!(matches!(receive(&mut workspace), Err(ReceiveError::NotDescending { .. })));
+    nothing_but_objects_changed(&place, &before);
+    place.fsck();
+}
+
+#[test]
+fn others_work_is_not_overwritten() {
+    let place = Place::new();
+    let mut workspace = place.open("moved");
+    commit(&workspace, "c.txt", "c", "work");
+    place.git(&["commit", "--quiet", "--allow-empty", "-m", "the user's"]);
+    let users = place.git(&["rev-parse", "HEAD"]);
+    place.git(&["update-ref", "refs/heads/task/moved", &users]);
+    match receive(&mut workspace) {
+        Err(ReceiveError::Moved { found, .. }) => assert_eq!(found, users),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(place.git(&["rev-parse", "task/moved"]), users);
+    assert!(workspace.settle(Disposal::Auto).unwrap().kept);
+
+    let mut workspace = place.open("elsewhere");
+    commit(&workspace, "c.txt", "c", "work");
+    place.git(&["checkout", "--quiet", "--ignore-other-worktrees", "task/elsewhere"]);
+    match receive(&mut workspace) {
+        Err(error @ ReceiveError::CheckedOut { .. }) => assert!(error.is_retryable(), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    place.git(&["checkout", "--quiet", "main"]);
+    receive(&mut workspace).unwrap();
+
+    let mut workspace = place.open("deleted");
+    commit(&workspace, "c.txt", "c", "work");
+    place.git(&["update-ref", "-d", "refs/heads/task/deleted"]);
+    assert!(matches!(receive(&mut workspace), Err(ReceiveError::Moved { found, .. }) if found.is_empty()));
+}

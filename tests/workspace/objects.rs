@@ -1,0 +1,252 @@
+//! Hostile objects: what is no honest history is not received, and reading it costs nothing but time.
+
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use guard::workspace::{Disposal, Limits, ReceiveError, Workspace};
+
+use super::{Place, agent, commit, git};
+
+/// Writes an object as it is, whether git likes it or not.
+fn object(workspace: &Workspace, kind: &str, bytes: &[u8]) -> String {
+    let mut child = Command::new("git")
+        .args(["hash-object", "-t", kind, "-w", "--stdin", "--literally"])
+        .current_dir(workspace.worktree())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().trim_end().to_string()
+}
+
+fn hex(id: &str) -> Vec<u8> {
+    (0..id.len() / 2).map(|at| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap()).collect()
+}
+
+fn tree(workspace: &Workspace, entries: &[(&str, &str, &str)]) -> String {
+    let mut bytes = Vec::new();
+    for (mode, name, id) in entries {
+        bytes.extend_from_slice(format!("{mode} {name}\0").as_bytes());
+        bytes.extend(hex(id));
+    }
+    object(workspace, "tree", &bytes)
+}
+
+fn commit_of(workspace: &Workspace, tree: &str) -> String {
+    let parent = &workspace.record().base;
+    let text = format!(
+        "tree {tree}\nparent {parent}\nauthor A <a@b> 1700000000 +0000\ncommitter A <a@b> 1700000000 +0000\n\nx\n"
+    );
+    object(workspace, "commit", text.as_bytes())
+}
+
+fn set(workspace: &Workspace, id: &str) {
+    let file = workspace.quarantine().join("refs/heads").join(workspace.branch());
+    std::fs::write(file, format!("{id}\n")).unwrap();
+}
+
+fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, ReceiveError> {
+    workspace.receive(&Limits { time: Duration::from_secs(30), ..Limits::default() })
+}
+
+#[test]
+fn objects_that_are_no_honest_history_are_refused() {
+    let place = Place::new();
+    type Make = (&'static str, fn(&Workspace) -> String);
+    let makes: &[Make] = &[
+        ("a blob", |w| object(w, "blob", b"x")),
+        ("a tree", |w| tree(w, &[])),
+        ("a tag", |w| {
+            let text =
+                format!("object {}\ntype commit\ntag t\ntagger A <a@b> 1 +0000\n\nx\n", w.record().base);
+            object(w, "tag", text.as_bytes())
+        }),
+        ("nothing", |_| "0123456789012345678901234567890123456789".to_string()),
+        ("a missing tree", |w| commit_of(w, "0123456789012345678901234567890123456789")),
+        ("a missing blob", |w| {
+            let id = tree(w, &[("100644", "x", "0123456789012345678901234567890123456789")]);
+            commit_of(w, &id)
+        }),
+        ("a folder .git", |w| {
+            let blob = object(w, "blob", b"[core]\n\tfsmonitor = evil\n");
+            let inner = tree(w, &[("100644", "config", &blob)]);
+            let id = tree(w, &[("40000", ".git", &inner)]);
+            commit_of(w, &id)
+        }),
+        ("a folder .GIT", |w| {
+            let id = tree(w, &[("40000", ".GIT", &tree(w, &[]))]);
+            commit_of(w, &id)
+        }),
+        ("a folder ..", |w| {
+            let id = tree(w, &[("40000", "..", &tree(w, &[]))]);
+            commit_of(w, &id)
+        }),
+        ("a name with a slash", |w| {
+            let id = tree(w, &[("100644", "../x", &object(w, "blob", b"x"))]);
+            commit_of(w, &id)
+        }),
+        ("names twice", |w| {
+            let blob = object(w, "blob", b"x");
+            let id = tree(w, &[("100644", "x", &blob), ("120000", "x", &blob)]);
+            commit_of(w, &id)
+        }),
+        ("a .gitmodules that runs", |w| {
+            let text = b"[submodule \"x\"]\n\tpath = x\n\turl = -u./evil\n";
+            let id = tree(w, &[("100644", ".gitmodules", &object(w, "blob", text))]);
+            commit_of(w, &id)
+        }),
+        ("a .gitmodules that is a link", |w| {
+            let id = tree(w, &[("120000", ".gitmodules", &object(w, "blob", b"/etc/passwd"))]);
+            commit_of(w, &id)
+        }),
+        ("no author", |w| {
+            let text = format!("tree {}\nparent {}\n\nx\n", tree(w, &[]), w.record().base);
+            object(w, "commit", text.as_bytes())
+        }),
+    ];
+    for (number, (name, make)) in makes.iter().enumerate() {
+        let mut workspace = place.open(&format!("object{number}"));
+        let id = make(&workspace);
+        set(&workspace, &id);
+        let refs = place.git(&["for-each-ref"]);
+        match receive(&mut workspace) {
+            Err(
+                ReceiveError::NotACommit(_)
+                | ReceiveError::BadObjects(_)
+                | ReceiveError::Unreadable(_)
+                | ReceiveError::NotDescending { .. },
+            ) => {}
+            other => panic!("{name}: {other:?}"),
+        }
+        assert_eq!(place.git(&["for-each-ref"]), refs, "{name}");
+    }
+    place.fsck();
+}
+
+#[test]
+fn objects_of_other_repositories_do_not_come_along() {
+    let place = Place::new();
+    let private = place.scratch.0.join("private");
+    git(&place.scratch.0, &["init", "--quiet", "private"]);
+    std::fs::write(private.join("key"), "secret\n").unwrap();
+    git(&private, &["add", "-A"]);
+    git(&private, &["commit", "--quiet", "-m", "secret"]);
+    let secret = git(&private, &["rev-parse", "HEAD:key"]);
+    type Borrow = (&'static str, fn(&Path, &Path));
+    let borrows: &[Borrow] = &[
+        ("alternates", |objects, private| {
+            let file = objects.join("info/alternates");
+            let text = std::fs::read_to_string(&file).unwrap();
+            std::fs::write(file, format!("{text}{}\n", private.display())).unwrap();
+        }),
+        ("links", |objects, private| {
+            for entry in std::fs::read_dir(private).unwrap().flatten() {
+                let to = objects.join(entry.file_name());
+                if !to.exists() {
+                    symlink(entry.path(), to).unwrap();
+                }
+            }
+        }),
+    ];
+    for (name, borrow) in borrows {
+        let mut workspace = place.open(name);
+        borrow(&workspace.quarantine().join("objects"), &private.join(".git/objects"));
+        assert_eq!(agent(&workspace, &["cat-file", "blob", &secret]), "secret", "unjailed git reads it");
+        let tree = tree(&workspace, &[("100644", "key", &secret)]);
+        let tip = commit_of(&workspace, &tree);
+        set(&workspace, &tip);
+        let result = receive(&mut workspace);
+        assert!(
+            matches!(result, Err(ReceiveError::Unreadable(_) | ReceiveError::BadObjects(_))),
+            "{name}: {result:?}"
+        );
+        let asked = super::git_in(&place.repository, &["cat-file", "-e", &secret]);
+        assert!(!asked.status.success(), "{name}: the object has not come along");
+    }
+}
+
+#[test]
+fn objects_that_are_pipes_cost_only_time() {
+    let place = Place::new();
+    let mut workspace = place.open("pipe");
+    let tip = commit(&workspace, "c.txt", "c", "work");
+    let file = workspace.quarantine().join("objects").join(&tip[..2]).join(&tip[2..]);
+    std::fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let begun = Instant::now();
+    let error = workspace.receive(&Limits { time: Duration::from_secs(1), ..Limits::default() }).unwrap_err();
+    assert!(matches!(error, ReceiveError::TooSlow(_) | ReceiveError::Unreadable(_)), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert_eq!(place.git(&["rev-parse", "task/pipe"]), workspace.record().base);
+    place.fsck();
+    let left = std::fs::read_dir(place.repository.join(".git/objects")).unwrap().flatten();
+    let left: Vec<_> = left.filter(|entry| entry.file_name().to_string_lossy().starts_with("tmp_")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn more_than_the_limit_is_refused_and_can_be_tried_again() {
+    let place = Place::new();
+    let mut workspace = place.open("large");
+    let mut noise = vec![0u8; 3 << 20];
+    let mut state = 1u64;
+    for byte in &mut noise {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *byte = (state >> 33) as u8;
+    }
+    std::fs::write(workspace.worktree().join("noise"), &noise).unwrap();
+    agent(&workspace, &["add", "-A"]);
+    agent(&workspace, &["commit", "--quiet", "-m", "large"]);
+    let error = workspace.receive(&Limits { bytes: 1 << 20, ..Limits::default() }).unwrap_err();
+    assert!(matches!(error, ReceiveError::TooLarge { .. }) && error.is_retryable(), "{error}");
+    assert!(workspace.quarantine().exists());
+    let settled = workspace.settle(Disposal::Auto).unwrap();
+    assert!(settled.kept && settled.unreceived);
+    drop(workspace);
+    let mut again = Workspace::load(&place.request("large").run_folder).unwrap();
+    again.receive(&Limits::default()).unwrap();
+    again.settle(Disposal::Auto).unwrap();
+    assert_eq!(git(again.worktree(), &["status", "--porcelain"]), "");
+    place.fsck();
+}
+
+#[test]
+fn files_that_speed_git_up_are_not_believed() {
+    let place = Place::new();
+    let mut workspace = place.open("graph");
+    let tip = commit(&workspace, "c.txt", "c", "work");
+    agent(&workspace, &["commit-graph", "write", "--reachable"]);
+    agent(&workspace, &["repack", "-q", "-a", "-d", "-l"]);
+    agent(&workspace, &["multi-pack-index", "write"]);
+    for file in ["objects/info/commit-graph", "objects/pack/multi-pack-index"] {
+        let file = workspace.quarantine().join(file);
+        let mut bytes = std::fs::read(&file).unwrap();
+        let length = bytes.len();
+        bytes[length / 3..].fill(0xa5);
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, bytes).unwrap();
+    }
+    assert_eq!(receive(&mut workspace).unwrap().new, tip);
+    place.fsck();
+}
+
+#[test]
+fn damaged_objects_are_told_and_the_rest_stays() {
+    let place = Place::new();
+    let mut workspace = place.open("damaged");
+    commit(&workspace, "c.txt", "some text that is long enough to be damaged", "work");
+    let blob = agent(&workspace, &["rev-parse", "HEAD:c.txt"]);
+    let file = workspace.quarantine().join("objects").join(&blob[..2]).join(&blob[2..]);
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, b"not an object").unwrap();
+    let error = receive(&mut workspace).unwrap_err();
+    assert!(matches!(error, ReceiveError::Unreadable(_)), "{error}");
+    assert_eq!(place.git(&["rev-parse", "task/damaged"]), workspace.record().base);
+    place.fsck();
+}
