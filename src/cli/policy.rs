@@ -99,6 +99,8 @@ fn show(
     let sandbox = &policy.sandbox;
     writeln!(out, "sandbox: namespaces {}, verify_exec {}", sandbox.namespaces.name(), sandbox.verify_exec)?;
     writeln!(out, "imported into the home: {}", listed(&policy.home.import))?;
+    let worktree = &policy.worktree;
+    writeln!(out, "worktree: copies {}, links {}", listed(&worktree.copy), listed(&worktree.link_readonly))?;
     let toolchains = &policy.toolchains;
     writeln!(out, "toolchains: {}, caches {}", listed(&toolchains.detect), toolchains.caches.name())?;
     let limits: Vec<String> =
@@ -134,7 +136,7 @@ fn policy_json(policy: &Policy) -> Value {
         "default_action": policy.default_action.action, "git_default_action": policy.git_default_action.action,
         "git_other_action": policy.git_other_action.action,
         "filesystem": policy.filesystem, "network": policy.network, "environment": policy.environment,
-        "limits": limits, "sandbox": policy.sandbox, "home": policy.home, "toolchains": policy.toolchains, "git": policy.git, "rules": rules,
+        "limits": limits, "sandbox": policy.sandbox, "home": policy.home, "toolchains": policy.toolchains, "worktree": policy.worktree, "git": policy.git, "rules": rules,
     })
 }
 

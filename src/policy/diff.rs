@@ -2,6 +2,14 @@
 
 use super::model::{PathAccess, Policy, Rule};
 
+fn identity(policy: &Policy) -> String {
+    policy.git.identity.as_ref().map_or("the user".to_string(), |(name, mail)| format!("{name} <{mail}>"))
+}
+
+fn root(policy: &Policy) -> String {
+    policy.worktree.root.clone().unwrap_or_else(|| "../.worktrees".to_string())
+}
+
 /// Lines of difference from `a` to `b`: `-` only in a, `+` only in b, `~` in both and changed. Empty when they agree.
 pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     let mut lines = Vec::new();
@@ -23,6 +31,10 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     );
     changed("git.branch_prefix", a.git.branch_prefix.clone(), b.git.branch_prefix.clone());
     changed("git.sign", a.git.sign.to_string(), b.git.sign.to_string());
+    changed("git.hooks", a.git.hooks.to_string(), b.git.hooks.to_string());
+    changed("git.receive_mib", a.git.receive_mib.to_string(), b.git.receive_mib.to_string());
+    changed("git.identity", identity(a), identity(b));
+    changed("worktree.root", root(a), root(b));
     changed("sandbox.namespaces", a.sandbox.namespaces.name().into(), b.sandbox.namespaces.name().into());
     changed("sandbox.verify_exec", a.sandbox.verify_exec.to_string(), b.sandbox.verify_exec.to_string());
     changed("toolchains.caches", a.toolchains.caches.name().into(), b.toolchains.caches.name().into());
@@ -43,6 +55,8 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
         ("environment.pass", &a.environment.pass, &b.environment.pass),
         ("environment.redact", &a.environment.redact, &b.environment.redact),
         ("git.trailers", &a.git.trailers, &b.git.trailers),
+        ("worktree.copy", &a.worktree.copy, &b.worktree.copy),
+        ("worktree.link_readonly", &a.worktree.link_readonly, &b.worktree.link_readonly),
     ];
     for (what, left, right) in lists {
         lines

@@ -67,6 +67,7 @@ pub(super) static POLICY: &[Field] = &[
     field("sandbox", Kind::Table(SANDBOX), "How the sandbox is built."),
     field("home", Kind::Table(HOME), "The run's own, private home."),
     field("toolchains", Kind::Table(TOOLCHAINS), "Compilers and package caches of the user's home."),
+    field("worktree", Kind::Table(WORKTREE), "The working tree of a task."),
     field("git", Kind::Table(GIT), "git in the task's repository."),
     field(
         "command",
@@ -157,6 +158,25 @@ pub(super) static TOOLCHAINS: &[Field] = &[
     OVERRIDE_SECTION,
 ];
 
+pub(super) static WORKTREE: &[Field] = &[
+    field(
+        "root",
+        Kind::Text,
+        "The folder for the worktrees of tasks: absolute, or from the repository's folder. `../.worktrees` unless given.",
+    ),
+    field(
+        "copy",
+        Kind::List,
+        "Untracked files and folders of the user's worktree that a task gets a copy of: `.env.test`, `node_modules`.",
+    ),
+    field(
+        "link_readonly",
+        Kind::List,
+        "Untracked files and folders of the user's worktree that a task can read, through a link.",
+    ),
+    OVERRIDE_SECTION,
+];
+
 pub(super) static GIT: &[Field] = &[
     field(
         "default_action",
@@ -171,6 +191,13 @@ pub(super) static GIT: &[Field] = &[
     field("branch_prefix", Kind::Text, "What the branches of tasks begin with."),
     field("trailers", Kind::List, "Trailers added to the agent's commits."),
     field("sign", Kind::Flag, "Whether the agent's commits are signed."),
+    field("identity", Kind::Text, "Who the agent's commits are by, `Name <mail>`; the user unless given."),
+    field("hooks", Kind::Flag, "Whether the user's hooks run for the agent's commits. `true` unless given."),
+    field(
+        "receive_mib",
+        Kind::Number(1, 1_048_576),
+        "The most that is received from a run, in MiB of packed objects. 512 unless given.",
+    ),
     OVERRIDE_SECTION,
 ];
 

@@ -26,6 +26,7 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
             sandbox: std::default::Default::default(),
             home: std::default::Default::default(),
             toolchains: std::default::Default::default(),
+            worktree: std::default::Default::default(),
             git: std::default::Default::default(),
             remarks: Vec::new(),
         },

@@ -23,7 +23,7 @@ pub use diff::{described, diff, execute};
 pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
     Action, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home, Limits,
-    Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains,
+    Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains, Worktree,
 };
 pub use pattern::{PathPattern, Pattern};
 pub use schema::schema;

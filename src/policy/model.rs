@@ -73,6 +73,8 @@ pub struct Policy {
     pub home: Home,
     /// What of the user's home programs are built with.
     pub toolchains: Toolchains,
+    /// The task's working tree.
+    pub worktree: Worktree,
     /// git.
     pub git: Git,
     /// Warnings and notes from loading: nothing that keeps it from being used.
@@ -346,6 +348,17 @@ impl Caches {
     }
 }
 
+/// The working tree of a task.
+#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+pub struct Worktree {
+    /// The folder for worktrees.
+    pub root: Option<String>,
+    /// Untracked paths a task gets a copy of.
+    pub copy: Vec<String>,
+    /// Untracked paths a task can read through a link.
+    pub link_readonly: Vec<String>,
+}
+
 /// git in the task's repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Git {
@@ -355,11 +368,24 @@ pub struct Git {
     pub trailers: Vec<String>,
     /// Whether commits are signed.
     pub sign: bool,
+    /// Who commits: (name, mail); the user unless given.
+    pub identity: Option<(String, String)>,
+    /// Whether the user's hooks run.
+    pub hooks: bool,
+    /// The most that is received from a run, in MiB.
+    pub receive_mib: i64,
 }
 
 impl std::default::Default for Git {
     fn default() -> Self {
-        Self { branch_prefix: "task/".to_string(), trailers: Vec::new(), sign: false }
+        Self {
+            branch_prefix: "task/".to_string(),
+            trailers: Vec::new(),
+            sign: false,
+            identity: None,
+            hooks: true,
+            receive_mib: 512,
+        }
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) struct File {
     pub(super) sandbox: Section,
     pub(super) home: Section,
     pub(super) toolchains: Section,
+    pub(super) worktree: Section,
     pub(super) git: Section,
     pub(super) rules: Vec<FileRule>,
     /// A rule had an error in what it matches or says: examples cannot be judged.
@@ -154,6 +155,7 @@ impl Reader<'_> {
         file.sandbox = self.section(table, "sandbox", fields::SANDBOX);
         file.home = self.section(table, "home", fields::HOME);
         file.toolchains = self.section(table, "toolchains", fields::TOOLCHAINS);
+        file.worktree = self.section(table, "worktree", fields::WORKTREE);
         file.git = self.section(table, "git", fields::GIT);
         let Some(rules) = find(table, "command") else { return };
         let DeValue::Array(list) = rules.get_ref() else {
@@ -277,6 +279,9 @@ impl Reader<'_> {
             }
             ("home", "import") if !is_file_of_the_home(text) => {
                 "a file of the home begins with `~/`, and is named in full: no `..`, no `*`"
+            }
+            ("worktree", _) if !is_inside_the_worktree(text) => {
+                "such a path is inside the worktree: relative, without `..`, and no part of `.git`"
             }
             ("git", "trailers") if text.contains('\n') || !text.contains(": ") => {
                 "a trailer is `Name: value` on one line"
@@ -593,6 +598,11 @@ fn find<'t, 'i>(table: &'t Table<'i>, key: &str) -> Option<&'t Spanned<DeValue<'
 }
 
 /// `~/` and the names of folders and a file. A pattern would copy what nobody has looked at.
+fn is_inside_the_worktree(text: &str) -> bool {
+    let plain = |part: &str| !matches!(part, "" | "." | ".." | ".git");
+    text.trim_end_matches('/').split('/').all(plain)
+}
+
 fn is_file_of_the_home(text: &str) -> bool {
     let is_name = |part: &str| !matches!(part, "" | "." | "..");
     let fits = |byte: u8| !byte.is_ascii_control() && !b"*?[]{}".contains(&byte);

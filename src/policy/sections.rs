@@ -21,6 +21,7 @@ impl Merger {
         self.sandbox(&file.sandbox);
         self.home(&file.home);
         self.toolchains(&file.toolchains);
+        self.worktree(&file.worktree);
         self.git(&file.git);
     }
 
@@ -110,9 +111,24 @@ impl Merger {
         self.policy.toolchains = toolchains;
     }
 
+    fn worktree(&mut self, section: &Section) {
+        let mut worktree = std::mem::take(&mut self.policy.worktree);
+        self.grants(section, "copy", &mut worktree.copy);
+        self.grants(section, "link_readonly", &mut worktree.link_readonly);
+        // Where a worktree lies grants nothing.
+        for (_, text) in &section.texts {
+            worktree.root = Some(text.value.clone());
+        }
+        self.policy.worktree = worktree;
+    }
+
     fn git(&mut self, section: &Section) {
-        for (_, text) in section.texts.iter().filter(|(key, _)| *key == "branch_prefix") {
-            self.branch_prefix(section, text);
+        for (key, text) in &section.texts {
+            if *key == "branch_prefix" {
+                self.branch_prefix(section, text);
+            } else {
+                self.identity(section, text);
+            }
         }
         for (key, text) in section.texts.iter().filter(|(key, _)| *key == "other_action") {
             let Some(said) = Action::named(&text.value) else { continue };
@@ -129,10 +145,36 @@ impl Merger {
             git.trailers = trailers;
         }
         for (key, flag) in &section.flags {
-            self.only_tighter(section, key, flag, git.sign, flag.value);
-            git.sign = flag.value;
+            let current = if *key == "sign" { &mut git.sign } else { &mut git.hooks };
+            let before = std::mem::replace(current, flag.value);
+            self.only_tighter(section, key, flag, before, flag.value);
+        }
+        for (key, number) in &section.numbers {
+            self.only_tighter(section, key, number, Reverse(git.receive_mib), Reverse(number.value));
+            git.receive_mib = number.value;
         }
         self.policy.git = git;
+    }
+
+    fn identity(&mut self, section: &Section, text: &At<String>) {
+        let parts = text.value.strip_suffix('>').and_then(|rest| rest.split_once(" <"));
+        let is_plain = |part: &str| !part.trim().is_empty() && !part.contains(['<', '>', '\n', '\0']);
+        let Some((name, mail)) = parts.filter(|(name, mail)| is_plain(name) && is_plain(mail)) else {
+            let message = "an identity is `Name <mail>`".to_string();
+            self.problem(
+                Severity::Error,
+                text.span.clone(),
+                message,
+                "such as `Agent <agent@example.org>`",
+                None,
+            );
+            return;
+        };
+        let identity = Some((name.to_string(), mail.to_string()));
+        if self.level > 0 && self.policy.git.identity.is_some() && self.policy.git.identity != identity {
+            self.loosened(text.span.clone(), "`identity`", section.overrides);
+        }
+        self.policy.git.identity = identity;
     }
 
     fn branch_prefix(&mut self, section: &Section, text: &At<String>) {

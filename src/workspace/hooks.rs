@@ -20,11 +20,12 @@ const MOST_BYTES: u64 = 64 << 20;
 pub(super) fn bring(
     repository: &Repository,
     settings: &Settings,
+    skip: bool,
     trailers: &[String],
     to: &Path,
 ) -> io::Result<PathBuf> {
     fs::DirBuilder::new().mode(0o755).recursive(true).create(to)?;
-    let from = folder(repository, settings);
+    let from = folder(repository, settings).filter(|_| !skip);
     let place = match &from {
         // husky's `_` calls the scripts beside it.
         Some(from) if from.file_name() == Some("_".as_ref()) => {

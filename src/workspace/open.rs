@@ -11,6 +11,7 @@ use super::record::{Lock, Record, State};
 use super::repository::{Head, Repository};
 use super::settings::Settings;
 use super::{WorkspaceError, at, hooks, name, pointer, untracked};
+use crate::policy::Policy;
 
 /// What a workspace is to be.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +42,25 @@ pub struct Request {
     pub trailers: Vec<String>,
     /// Whether commits are signed.
     pub sign: bool,
+    /// Leave the user's hooks out.
+    pub skip_hooks: bool,
+}
+
+impl Request {
+    /// What a policy says of it; the run, its folder and the fallback are the caller's to fill in.
+    pub fn new(policy: &Policy) -> Self {
+        Self {
+            prefix: policy.git.branch_prefix.clone(),
+            root: policy.worktree.root.as_ref().map(PathBuf::from),
+            copy: policy.worktree.copy.clone(),
+            link_readonly: policy.worktree.link_readonly.clone(),
+            identity: policy.git.identity.clone(),
+            trailers: policy.git.trailers.clone(),
+            sign: policy.git.sign,
+            skip_hooks: !policy.git.hooks,
+            ..Self::default()
+        }
+    }
 }
 
 /// A worktree, its branch and its quarantine, held by this process.
@@ -93,8 +113,8 @@ impl Workspace {
         self.uncommitted = changes.is_some_and(super::git::Running::says_anything);
         self.record.excludes = quarantine::users_file(&settings, "core.excludesfile", "ignore");
         let hooks = self.run_folder.join("hooks");
-        let hooks =
-            at("copy the hooks to", &hooks, hooks::bring(repository, &settings, &request.trailers, &hooks))?;
+        let brought = hooks::bring(repository, &settings, request.skip_hooks, &request.trailers, &hooks);
+        let hooks = at("copy the hooks to", &hooks, brought)?;
         let identity = request.identity.as_ref().map(|(name, email)| (name.as_str(), email.as_str()));
         let parts = Parts {
             repository,

@@ -30,6 +30,14 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// What a policy says.
+    pub fn new(policy: &crate::policy::Policy) -> Self {
+        let mib = u64::try_from(policy.git.receive_mib).unwrap_or(1);
+        Self { bytes: mib.saturating_mul(1 << 20), ..Self::default() }
+    }
+}
+
 /// A commit of the agent's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
