@@ -54,6 +54,95 @@ pub(crate) enum Command {
     /// List runs, and delete old ones
     #[command(after_help = RUNS_EXAMPLES, args_conflicts_with_subcommands = true)]
     Runs(Runs),
+    /// The branches and worktrees that runs left: list, look, merge, receive, clean
+    #[command(subcommand, after_help = WORKTREE_EXAMPLES)]
+    Worktree(Worktree),
+}
+
+const WORKTREE_EXAMPLES: &str = "\
+Examples:
+  guard worktree list
+  cd \"$(guard worktree path task/add-a-toggle)\"
+  guard worktree diff 0197f0a0 --stat
+  guard worktree merge-preview task/add-a-toggle
+  guard worktree clean 0197f0a0            # worktree and branch go; what was in them stays under refs/guard/
+
+RUN is a run's id, a unique beginning or end of one, or the branch.
+Exit codes: 0 done, 1 conflicts, or nothing could be received or removed, 2 bad usage.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Worktree {
+    /// List the worktrees of runs and how they stand
+    #[command(
+        after_help = "Examples:\n  guard worktree list\n  guard worktree list --all --json | jq '.[].branch'"
+    )]
+    List {
+        /// Those that have been removed as well
+        #[arg(long)]
+        all: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print where a run's worktree is
+    #[command(after_help = "Example:\n  cd \"$(guard worktree path task/add-a-toggle)\"")]
+    Path {
+        /// The run or its branch
+        run: String,
+    },
+    /// Show what a run committed
+    #[command(
+        after_help = "Examples:\n  guard worktree diff 0197f0a0\n  guard worktree diff task/add-a-toggle --stat"
+    )]
+    Diff {
+        /// The run or its branch
+        run: String,
+        /// Only the files and how much changed in them
+        #[arg(long)]
+        stat: bool,
+    },
+    /// Say what merging a run's branch would do, without doing it
+    #[command(
+        after_help = "Examples:\n  guard worktree merge-preview task/add-a-toggle\n  guard worktree merge-preview 0197f0a0 --into release --json\n\nExit codes: 0 it merges, 1 there are conflicts, 2 bad usage."
+    )]
+    MergePreview {
+        /// The run or its branch
+        run: String,
+        /// The branch to merge into [default: what is checked out in the main worktree]
+        #[arg(long, value_name = "BRANCH")]
+        into: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove worktrees and branches; commits and uncommitted work stay under refs/guard/
+    #[command(
+        after_help = "Examples:\n  guard worktree clean                     # those with nothing new, and what was interrupted\n  guard worktree clean task/add-a-toggle\n  guard worktree clean --all"
+    )]
+    Clean {
+        /// Runs or their branches [default: those with nothing new]
+        runs: Vec<String>,
+        /// All that are not in use
+        #[arg(long, conflicts_with = "runs")]
+        all: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Receive a run's commits again, where that failed or was interrupted
+    #[command(
+        after_help = "Examples:\n  guard worktree receive 0197f0a0\n  guard worktree receive 0197f0a0 --max-mib 2048 --json"
+    )]
+    Receive {
+        /// The run or its branch
+        run: String,
+        /// Receive up to so many MiB of packed objects
+        #[arg(long, value_name = "N")]
+        max_mib: Option<u64>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 const RUN_EXAMPLES: &str = "\

@@ -13,6 +13,12 @@
 //! | any other | – | `guard run`: the command's own code, or 128 and the number of the signal that ended it |
 //! | 141 | the reader of standard output went away | the same |
 //!
+//! | code | `guard worktree …` |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | `merge-preview`: conflicts; `receive`: refused; `clean`: something could not be removed |
+//! | 2 | bad usage, no such run |
+//!
 //! | code | `guard log`, `replay`, `runs` | `guard verify` |
 //! |---|---|---|
 //! | 0 | done | the transcript is intact and its run finished |

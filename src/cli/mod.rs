@@ -15,6 +15,7 @@ mod runs;
 mod screen;
 mod task;
 mod verify;
+mod worktree;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -52,6 +53,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         args::Command::Replay(replay) => replay::run(&replay, &mut out),
         args::Command::Verify(verify) => verify::run(&verify, &mut out),
         args::Command::Runs(runs) => runs::run(&runs, &mut out),
+        args::Command::Worktree(worktree) => worktree::run(&worktree, &mut out),
     };
     // What was written before a failure is not lost.
     let flushed = out.flush().map_err(Failure::from);

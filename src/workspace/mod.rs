@@ -28,6 +28,7 @@ mod push;
 mod quarantine;
 mod receive;
 mod record;
+mod recover;
 mod refs;
 mod repository;
 mod settings;

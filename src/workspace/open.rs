@@ -183,7 +183,12 @@ impl Workspace {
         Record::read(run_folder)?;
         let lock = Lock::take(run_folder)?;
         let record = Record::read(run_folder)?;
-        Ok(Self { run_folder: run_folder.to_path_buf(), record, uncommitted: false, _lock: lock })
+        let workspace =
+            Self { run_folder: run_folder.to_path_buf(), record, uncommitted: false, _lock: lock };
+        if !matches!(workspace.record.state, State::Kept | State::Removed) {
+            workspace.remove_stale_locks();
+        }
+        Ok(workspace)
     }
 
     /// Everything that is known of it.

@@ -168,6 +168,9 @@ impl Workspace {
             state => return Err(ReceiveError::NotOpen(state.name())),
         }
         let git = self.quarantine();
+        if git.symlink_metadata().is_err() {
+            return Err(ReceiveError::NotOpen("received already, and its quarantine gone"));
+        }
         let failed = |source| ReceiveError::Ref { branch: self.branch().to_string(), source };
         let format = &self.record.object_format;
         let new = refs::read(&git, &self.record.branch, format).map_err(failed)?;

@@ -115,7 +115,13 @@ impl Workspace {
 
     /// Removes the quarantine and what was made around it; the record and foreign things stay.
     fn drop_quarantine(&self) -> Result<(), WorkspaceError> {
-        for name in ["git", "sender", "hooks", "gitfile", "refs-before", "work-index"] {
+        // Out of its place at once: half a quarantine would look like a spoiled one.
+        let (git, leaving) = (self.quarantine(), self.run_folder.join("leaving"));
+        at("remove", &leaving, pointer::remove_tree(&leaving))?;
+        if git.symlink_metadata().is_ok() {
+            at("move", &git, fs::rename(&git, &leaving))?;
+        }
+        for name in ["leaving", "sender", "hooks", "gitfile", "refs-before", "work-index"] {
             let path = self.run_folder.join(name);
             at("remove", &path, pointer::remove_tree(&path))?;
         }
@@ -167,8 +173,9 @@ impl Workspace {
         Ok(())
     }
 
-    /// Paths of work that is not committed, with the index refreshed on the way.
-    fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
+    /// Paths of work that is not committed, at most a hundred; the index is refreshed on the way. For a worktree that has
+    /// been given back.
+    pub fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
         let output = self
             .worktree_git("status", false)?
             .env("GIT_OPTIONAL_LOCKS", "1")

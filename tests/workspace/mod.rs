@@ -3,7 +3,10 @@
 mod dangers;
 mod everyday;
 mod fingerprint;
+mod commands;
+mod hooks;
 mod hostile;
+mod interrupted;
 mod kinds;
 mod objects;
 

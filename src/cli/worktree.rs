@@ -1,0 +1,317 @@
+//! `guard worktree`: what runs left in the repository, and what becomes of it.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::args::Worktree;
+use super::exit::Exit;
+use super::log::{printable, store};
+use super::policy::print_json;
+use super::{Failure, note};
+use crate::workspace::{
+    self, Disposal, Entry, Limits, OtherRef, ReceiveError, Received, Settled, State, Workspace,
+    WorkspaceError,
+};
+
+pub(super) fn run(args: &Worktree, out: &mut dyn Write) -> Result<Exit, Failure> {
+    match args {
+        Worktree::List { all, json } => list(*all, *json, out),
+        Worktree::Path { run } => {
+            let (_, record) = find(run)?;
+            out.write_all(record.worktree.as_os_str().as_bytes())?;
+            writeln!(out)?;
+            Ok(Exit::Success)
+        }
+        Worktree::Diff { run, stat } => diff(run, *stat, out),
+        Worktree::MergePreview { run, into, json } => preview(run, into.as_deref(), *json, out),
+        Worktree::Clean { runs, all, json } => clean(runs, *all, *json, out),
+        Worktree::Receive { run, max_mib, json } => receive(run, *max_mib, *json, out),
+    }
+}
+
+impl From<WorkspaceError> for Failure {
+    fn from(error: WorkspaceError) -> Self {
+        let hint = error.hint().unwrap_or("`guard worktree list` shows how it stands").to_string();
+        Self::usage(error.to_string(), hint)
+    }
+}
+
+fn entries() -> Result<Vec<Entry>, Failure> {
+    Ok(workspace::list(store()?.folder())?)
+}
+
+/// The workspace somebody means: by its run, a unique beginning or end of its id, or its branch.
+fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
+    let known: Vec<(PathBuf, workspace::Record)> =
+        entries()?.into_iter().filter_map(|entry| Some((entry.run_folder, entry.record.ok()?))).collect();
+    let branch = |record: &workspace::Record| record.branch.trim_start_matches("refs/heads/").to_string();
+    let tests: [&dyn Fn(&workspace::Record) -> bool; 3] = [
+        &|record| record.run_id == name,
+        &|record| branch(record) == name && record.state != State::Removed,
+        &|record| !name.is_empty() && (record.run_id.starts_with(name) || record.run_id.ends_with(name)),
+    ];
+    for test in tests {
+        let mut matching = known.iter().filter(|(_, record)| test(record));
+        match (matching.next(), matching.next()) {
+            (None, _) => {}
+            (Some(one), None) => return Ok(one.clone()),
+            (Some(_), Some(_)) => {
+                return Err(Failure::usage(format!("{name:?} could be several runs"), "give more of the id"));
+            }
+        }
+    }
+    Err(Failure::usage(
+        format!("no run with a worktree is called {name:?}"),
+        "`guard worktree list --all` lists them",
+    ))
+}
+
+fn short(id: &str) -> &str {
+    id.get(..10).unwrap_or(id)
+}
+
+fn entry_json(entry: &Entry) -> Value {
+    match &entry.record {
+        Err(error) => {
+            json!({ "run_folder": entry.run_folder.to_string_lossy(), "problem": error.to_string() })
+        }
+        Ok(record) => json!({
+            "run_id": record.run_id, "state": record.state.name(), "in_use": entry.is_busy,
+            "branch": record.branch.trim_start_matches("refs/heads/"), "base": record.base, "tip": record.tip,
+            "worktree": record.worktree.to_string_lossy(), "repository": record.common_dir.to_string_lossy(),
+            "here": record.here,
+        }),
+    }
+}
+
+fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let is_shown = |entry: &Entry| {
+        all || !entry.record.as_ref().is_ok_and(|record| record.state == State::Removed && !entry.is_busy)
+    };
+    let entries: Vec<Entry> = entries()?.into_iter().filter(is_shown).collect();
+    if json {
+        print_json(&entries.iter().map(entry_json).collect(), out)?;
+        return Ok(Exit::Success);
+    }
+    if entries.is_empty() {
+        writeln!(out, "no worktrees of runs")?;
+        return Ok(Exit::Success);
+    }
+    writeln!(out, "{:<36}  {:<10}  {:<10}  {:<28}  WORKTREE", "RUN", "STATE", "TIP", "BRANCH")?;
+    for entry in &entries {
+        match &entry.record {
+            Err(error) => note(&format!("guard: note: {error}")),
+            Ok(record) => {
+                let state = if entry.is_busy { "in use" } else { record.state.name() };
+                let tip = if record.tip == record.base { "-" } else { short(&record.tip) };
+                writeln!(
+                    out,
+                    "{:<36}  {state:<10}  {tip:<10}  {:<28}  {}",
+                    printable(&record.run_id),
+                    printable(record.branch.trim_start_matches("refs/heads/")),
+                    printable(&record.worktree.to_string_lossy()),
+                )?;
+            }
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let (folder, record) = find(run)?;
+    let text = workspace::diff(&folder, stat)?;
+    if super::stdout_colour() || std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+        // Files of an agent's can hold anything, and a terminal obeys.
+        for line in String::from_utf8_lossy(&text).lines() {
+            writeln!(out, "{}", printable(line))?;
+        }
+    } else {
+        out.write_all(&text)?;
+    }
+    if record.state == State::Kept
+        && let Ok(workspace) = Workspace::load(&folder)
+    {
+        let paths = workspace.uncommitted()?;
+        if !paths.is_empty() {
+            note(&format!("guard: note: not committed, and not shown: {}", listed(&paths)));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn listed(paths: &[PathBuf]) -> String {
+    let shown: Vec<String> =
+        paths.iter().take(10).map(|path| printable(&path.to_string_lossy()).into_owned()).collect();
+    let more = if paths.len() > 10 { format!(" and {} more", paths.len() - 10) } else { String::new() };
+    format!("{}{more}", shown.join(", "))
+}
+
+fn preview(run: &str, into: Option<&str>, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let (folder, record) = find(run)?;
+    let preview = workspace::preview(&folder, into)?;
+    let names = |paths: &[PathBuf]| -> Vec<String> {
+        paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+    };
+    if json {
+        let value = json!({
+            "branch": record.branch.trim_start_matches("refs/heads/"), "into": preview.into, "ahead": preview.ahead,
+            "behind": preview.behind, "files": names(&preview.files), "conflicts": names(&preview.conflicts),
+        });
+        print_json(&value, out)?;
+    } else {
+        let branch = record.branch.trim_start_matches("refs/heads/");
+        let (files, into) = (preview.files.len(), printable(&preview.into).into_owned());
+        writeln!(
+            out,
+            "{branch} into {into}: {} commits, {files} files; {into} has {} commits of its own",
+            preview.ahead, preview.behind
+        )?;
+        for path in &preview.conflicts {
+            writeln!(out, "conflict: {}", printable(&path.to_string_lossy()))?;
+        }
+        if preview.conflicts.is_empty() {
+            writeln!(out, "merges without conflicts: git merge {branch}")?;
+        }
+    }
+    Ok(if preview.conflicts.is_empty() { Exit::Success } else { Exit::Problem })
+}
+
+fn settled_json(run: &str, settled: &Settled) -> Value {
+    let texts = |paths: &[PathBuf]| -> Vec<String> {
+        paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+    };
+    json!({
+        "run_id": run, "kept": settled.kept, "has_commits": settled.has_commits, "unreceived": settled.unreceived,
+        "uncommitted": texts(&settled.uncommitted), "saved": settled.saved,
+        "moved": settled.moved.iter().map(|(from, to)| json!({ "from": from.to_string_lossy(), "to": to.to_string_lossy() })).collect::<Vec<_>>(),
+    })
+}
+
+fn clean(runs: &[String], all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    // Named ones go; without names only those that have nothing new, or were interrupted.
+    let (folders, disposal): (Vec<PathBuf>, Disposal) = if runs.is_empty() {
+        let open = entries()?.into_iter().filter(|entry| {
+            !entry.is_busy && entry.record.as_ref().is_ok_and(|record| record.state != State::Removed)
+        });
+        (open.map(|entry| entry.run_folder).collect(), if all { Disposal::Discard } else { Disposal::Auto })
+    } else {
+        let found = runs.iter().map(|run| find(run).map(|(folder, _)| folder));
+        (found.collect::<Result<_, _>>()?, Disposal::Discard)
+    };
+    let mut results = Vec::new();
+    let mut failed = false;
+    for folder in folders {
+        match clean_one(&folder, disposal) {
+            Ok((run, settled)) => {
+                if !json {
+                    say(&run, &settled, out)?;
+                }
+                results.push(settled_json(&run, &settled));
+            }
+            Err(error) => {
+                failed = true;
+                note(&format!("guard: {}: {error}", folder.display()));
+                if let Some(hint) = error.hint() {
+                    note(&format!("  hint: {hint}"));
+                }
+            }
+        }
+    }
+    if json {
+        print_json(&Value::Array(results), out)?;
+    }
+    Ok(if failed { Exit::Problem } else { Exit::Success })
+}
+
+fn clean_one(folder: &Path, disposal: Disposal) -> Result<(String, Settled), WorkspaceError> {
+    let mut workspace = Workspace::load(folder)?;
+    let settled = workspace.settle(disposal)?;
+    Ok((workspace.record().run_id.clone(), settled))
+}
+
+fn say(run: &str, settled: &Settled, out: &mut dyn Write) -> Result<(), Failure> {
+    writeln!(out, "{run}: {}", if settled.kept { "kept" } else { "removed" })?;
+    for name in &settled.saved {
+        writeln!(out, "  what was in it is under {name}")?;
+    }
+    if settled.unreceived {
+        writeln!(out, "  its quarantine has commits that were not received, and stays")?;
+    }
+    for (from, to) in &settled.moved {
+        writeln!(
+            out,
+            "  moved {} to {}",
+            printable(&from.to_string_lossy()),
+            printable(&to.to_string_lossy())
+        )?;
+    }
+    Ok(())
+}
+
+fn receive(run: &str, max_mib: Option<u64>, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let (folder, _) = find(run)?;
+    let mut workspace = Workspace::load(&folder)?;
+    let mut limits = Limits::default();
+    if let Some(mib) = max_mib {
+        limits.bytes = mib.saturating_mul(1 << 20);
+    }
+    match workspace.receive(&limits) {
+        Ok(received) => {
+            workspace.settle(Disposal::Keep)?;
+            if json {
+                print_json(&received_json(&received), out)?;
+            } else {
+                write_received(workspace.branch(), &received, out)?;
+            }
+            Ok(Exit::Success)
+        }
+        Err(error) if json => {
+            print_json(&json!({ "error": error.to_string(), "retryable": error.is_retryable() }), out)?;
+            Ok(Exit::Problem)
+        }
+        Err(error) => {
+            note(&format!("guard: {error}"));
+            note(&format!("  hint: {}", next_step(&error)));
+            Ok(Exit::Problem)
+        }
+    }
+}
+
+fn next_step(error: &ReceiveError) -> &'static str {
+    match error {
+        ReceiveError::TooLarge { .. } => "give a larger --max-mib if that is meant",
+        ReceiveError::CheckedOut { .. } => "switch that worktree to another branch, and try again",
+        ReceiveError::Moved { .. } => {
+            "put the branch back (git update-ref), or fetch the commits from the quarantine yourself"
+        }
+        _ => "the quarantine is kept; nothing was changed in the repository",
+    }
+}
+
+fn received_json(received: &Received) -> Value {
+    let other = |one: &OtherRef| json!({ "name": one.name, "id": one.id, "new": one.is_new });
+    json!({
+        "old": received.old, "new": received.new,
+        "commits": received.commits.iter().map(|commit| json!({ "id": commit.id, "author": commit.author, "subject": commit.subject })).collect::<Vec<_>>(),
+        "other_refs": received.other_refs.iter().map(other).collect::<Vec<_>>(),
+    })
+}
+
+fn write_received(branch: &str, received: &Received, out: &mut dyn Write) -> Result<(), Failure> {
+    writeln!(out, "{branch}: {} commits received", received.commits.len())?;
+    for commit in &received.commits {
+        writeln!(out, "  {} {}", short(&commit.id), printable(&commit.subject))?;
+    }
+    for one in &received.other_refs {
+        let what = match (&one.id, one.is_new) {
+            (Some(_), true) => "made",
+            (Some(_), false) => "moved",
+            (None, _) => "deleted or spoiled",
+        };
+        writeln!(out, "  not received: {} was {what} in the quarantine", printable(&one.name))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! Killed at any moment: what was begun can be finished or undone, by another process, with nothing lost.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use guard::workspace::{Disposal, Limits, Record, Repository, Request, State, Workspace, list};
+
+use super::{Place, commit, git, git_in};
+
+const FOLDER: &str = "GUARD_TEST_KILLED";
+
+fn request(base: &Path, name: &str) -> Request {
+    Request {
+        run_id: format!("run-{name}"),
+        run_folder: base.join("state/runs").join(name),
+        name: Some(name.to_string()),
+        prefix: "task/".to_string(),
+        fallback_root: base.join("state/worktrees"),
+        ..Request::default()
+    }
+}
+
+/// Not a test: what the test below kills. Opens, commits, receives and discards workspaces until it dies.
+#[test]
+fn the_one_that_is_killed() {
+    let Some(base) = std::env::var_os(FOLDER).map(std::path::PathBuf::from) else { return };
+    for round in 0.. {
+        let repository = Repository::find(&base.join("project")).unwrap().unwrap();
+        let mut workspace = Workspace::open(&repository, &request(&base, &format!("round{round}"))).unwrap();
+        workspace.point_at_quarantine().unwrap();
+        commit(&workspace, "c.txt", &format!("{round}"), "work");
+        std::fs::write(workspace.worktree().join("d.txt"), "loose").unwrap();
+        workspace.receive(&Limits::default()).unwrap();
+        let disposal = if round % 2 == 0 { Disposal::Discard } else { Disposal::Keep };
+        workspace.settle(disposal).unwrap();
+    }
+}
+
+#[test]
+fn whenever_it_is_killed_it_can_be_finished_or_undone() {
+    let mut seen = std::collections::BTreeSet::new();
+    // Alone, and together with every git it has started.
+    for (number, with_children) in [(0, false), (1, true), (2, true), (3, true), (4, false), (5, true)] {
+        let place = Place::new();
+        let main = place.git(&["rev-parse", "main"]);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "workspace::interrupted::the_one_that_is_killed", "--nocapture"])
+            .env(FOLDER, &place.scratch.0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(120 + 37 * number));
+        if with_children {
+            let group = nix::unistd::Pid::from_raw(-(child.id() as i32));
+            nix::sys::signal::kill(group, nix::sys::signal::Signal::SIGKILL).unwrap();
+        } else {
+            child.kill().unwrap();
+        }
+        child.wait().unwrap();
+        // A git that lives on ends by itself.
+        std::thread::sleep(Duration::from_millis(300));
+
+        let runs = place.scratch.0.join("state/runs");
+        let entries = list(&runs).unwrap();
+        for entry in &entries {
+            let record = entry.record.as_ref().unwrap();
+            seen.insert(record.state.name());
+            assert!(!entry.is_busy);
+            let begun = Instant::now();
+            let mut workspace = Workspace::load(&entry.run_folder).unwrap();
+            let is_over = matches!(record.state, State::Opening | State::Removing | State::Removed);
+            if !is_over && workspace.quarantine().exists() {
+                workspace.receive(&Limits::default()).unwrap();
+            }
+            workspace.settle(Disposal::Discard).unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            let record = Record::read(&entry.run_folder).unwrap();
+            assert_eq!(record.state, State::Removed);
+            if record.tip != record.base {
+                let kept = place.git(&["rev-parse", &format!("refs/guard/{}/tip", record.run_id)]);
+                assert_eq!(kept, record.tip, "what was committed can be had back");
+            }
+            assert!(!record.worktree.exists());
+        }
+        assert_eq!(place.git(&["rev-parse", "main"]), main);
+        assert_eq!(place.git(&["branch", "--list", "task/*"]), "");
+        assert_eq!(place.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
+        let locks: Vec<_> =
+            place.snapshot().into_keys().filter(|path| path.extension() == Some("lock".as_ref())).collect();
+        assert!(locks.is_empty(), "{locks:?}");
+        place.fsck();
+    }
+    println!("killed in: {seen:?}");
+}
+
+#[test]
+fn a_workspace_belongs_to_one_process_at_a_time() {
+    let place = Place::new();
+    let workspace = place.open("held");
+    let folder = place.request("held").run_folder;
+    assert!(matches!(Workspace::load(&folder), Err(guard::workspace::WorkspaceError::Busy(_))));
+    assert!(list(folder.parent().unwrap()).unwrap()[0].is_busy);
+    drop(workspace);
+    Workspace::load(&folder).unwrap();
+}
+
+#[test]
+fn a_receive_that_was_cut_after_its_last_step_is_one() {
+    let place = Place::new();
+    let mut workspace = place.open("cut");
+    let tip = commit(&workspace, "c.txt", "c", "work");
+    let folder = place.request("cut").run_folder;
+    let before = std::fs::read(folder.join("workspace.json")).unwrap();
+    workspace.receive(&Limits::default()).unwrap();
+    drop(workspace);
+    // The record of a guard that died between the branch and the record.
+    std::fs::write(folder.join("workspace.json"), before).unwrap();
+    let mut again = Workspace::load(&folder).unwrap();
+    assert_eq!(again.receive(&Limits::default()).unwrap().new, tip);
+    again.settle(Disposal::Auto).unwrap();
+    assert_eq!(git(again.worktree(), &["status", "--porcelain"]), "");
+}
+
+#[test]
+fn a_failed_open_leaves_nothing() {
+    let place = Place::new();
+    // A filter that fails keeps git from writing the files.
+    std::fs::write(place.repository.join(".gitattributes"), "*.txt filter=broken\n").unwrap();
+    place.git(&["add", "-A"]);
+    place.git(&["commit", "--quiet", "-m", "attributes"]);
+    place.git(&["config", "filter.broken.smudge", "false"]);
+    place.git(&["config", "filter.broken.required", "true"]);
+    let refs = place.git(&["for-each-ref"]);
+    let error = Workspace::open(&place.find(), &place.request("broken")).unwrap_err();
+    assert!(error.to_string().contains("worktree"), "{error}");
+    assert_eq!(place.git(&["for-each-ref"]), refs);
+    assert_eq!(place.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
+    assert!(!place.scratch.0.join(".worktrees/project-broken").exists());
+    assert_eq!(Record::read(&place.request("broken").run_folder).unwrap().state, State::Removed);
+}
+
+#[test]
+fn a_locked_index_is_told_and_nothing_is_lost() {
+    let place = Place::new();
+    let mut workspace = place.open("locked");
+    commit(&workspace, "c.txt", "c", "work");
+    let lock = place.repository.join(".git/worktrees/project-locked/index.lock");
+    std::fs::write(&lock, "").unwrap();
+    workspace.receive(&Limits::default()).unwrap();
+    let error = workspace.settle(Disposal::Auto).unwrap_err();
+    assert!(error.to_string().contains("locked") && error.hint().is_some(), "{error}");
+    std::fs::remove_file(&lock).unwrap();
+    assert!(workspace.settle(Disposal::Auto).unwrap().kept);
+    assert!(git_in(workspace.worktree(), &["status", "--porcelain"]).stdout.is_empty());
+}
