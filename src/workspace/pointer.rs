@@ -22,6 +22,7 @@ pub(super) fn content(target: &Path) -> Vec<u8> {
 pub(super) fn point(worktree: &Path, target: &Path, run_folder: &Path) -> io::Result<Option<PathBuf>> {
     let file = worktree.join(".git");
     let wanted = content(target);
+    open_folder(worktree)?;
     if holds(&file, &wanted) {
         return Ok(None);
     }
@@ -32,9 +33,9 @@ pub(super) fn point(worktree: &Path, target: &Path, run_folder: &Path) -> io::Re
         Ok(_) if is_known(&file, run_folder) => None,
         Ok(_) => Some(take_away(&file, run_folder)?),
     };
-    // Beside the worktree's own files for a moment: a rename is the only way to change it at once.
-    let new = worktree.join(format!(".git.guard-{}", std::process::id()));
-    let _ = fs::remove_file(&new);
+    // Beside the worktree's own files for a moment: a rename is the only way to change it at once. Nobody can have put
+    // something there: nobody knows the name.
+    let new = worktree.join(format!(".git.guard-{}", uuid::Uuid::now_v7()));
     let mut made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
     made.write_all(&wanted)?;
     fs::rename(&new, &file)?;
@@ -65,6 +66,8 @@ pub(super) fn read_small(file: &Path, most: usize) -> io::Result<Vec<u8>> {
 
 /// Moves a foreign thing into the run's folder, under a name of its own.
 pub(super) fn take_away(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> {
+    // To be moved it must let its owner in.
+    open_folder(thing)?;
     let folder = run_folder.join(FOREIGN);
     fs::DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
     let name = thing.file_name().unwrap_or(OsStr::new("thing")).to_string_lossy().into_owned();
@@ -132,12 +135,31 @@ pub(super) fn remove_tree(tree: &Path) -> io::Result<()> {
     }
 }
 
-fn open_up(folder: &Path) -> io::Result<()> {
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+/// Lets its owner into a folder that an agent has closed.
+fn open_folder(folder: &Path) -> io::Result<()> {
+    let data = folder.symlink_metadata();
+    match data {
+        Ok(data) if data.is_dir() && data.permissions().mode() & 0o700 != 0o700 => {
+            let mode = data.permissions().mode() & 0o7777 | 0o700;
+            fs::set_permissions(folder, fs::Permissions::from_mode(mode))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The same for everything in it.
+pub(super) fn open_up(folder: &Path) -> io::Result<()> {
+    open_folder(folder)?;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        if entry.file_type()?.is_dir() {
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
             open_up(&entry.path())?;
+        } else if kind.is_file() {
+            let mode = entry.metadata()?.permissions().mode() & 0o7777;
+            if mode & 0o400 == 0 {
+                fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode | 0o400))?;
+            }
         }
     }
     Ok(())

@@ -76,9 +76,13 @@ impl Workspace {
 
     fn receiver(&self, limits: &Limits) -> Result<Running, ReceiveError> {
         let record = &self.record;
-        let mut write: Vec<&Path> = vec![&record.common_dir];
-        write.extend(record.objects.first().map(PathBuf::as_path));
-        let read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
+        // Where objects and refs are; not the configuration or the hooks beside them.
+        let mut write: Vec<PathBuf> =
+            ["refs", "logs", "reftable", "worktrees"].map(|name| record.common_dir.join(name)).to_vec();
+        write.extend(record.objects.first().cloned());
+        let write: Vec<&Path> = write.iter().map(PathBuf::as_path).collect();
+        let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
+        read.push(&record.common_dir);
         let bounds =
             Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 8 << 30, file: libc::RLIM_INFINITY };
         let jail = Jail::new(program()?, &read, &write, false, bounds).map_err(WorkspaceError::from)?;

@@ -5,10 +5,12 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::git::{Git, GitError, Trust, program};
+use super::git::{Answer, Git, GitError, Trust, program};
 use super::jail::{Bounds, Jail};
 use super::open::Workspace;
 use super::record::State;
@@ -43,6 +45,8 @@ pub struct Settled {
     pub moved: Vec<(PathBuf, PathBuf)>,
 }
 
+/// How long a look at a worktree may take before something in it is suspected of holding it up.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Paths of work that are told one by one.
 const MOST_PATHS: usize = 100;
 
@@ -70,7 +74,8 @@ impl Workspace {
             self.bring_index_up()?;
             self.move_nested_repositories(&mut settled)?;
             self.take_back()?;
-            settled.uncommitted = self.uncommitted()?;
+            settled.uncommitted = self.look_for_work()?;
+            self.install_index()?;
         }
         settled.has_commits = self.record.tip != self.record.base;
         settled.unreceived = self.has_unreceived();
@@ -121,7 +126,7 @@ impl Workspace {
         if git.symlink_metadata().is_ok() {
             at("move", &git, fs::rename(&git, &leaving))?;
         }
-        for name in ["leaving", "sender", "hooks", "gitfile", "refs-before", "work-index"] {
+        for name in ["leaving", "sender", "hooks", "gitfile", "refs-before", "scratch"] {
             let path = self.run_folder.join(name);
             at("remove", &path, pointer::remove_tree(&path))?;
         }
@@ -135,7 +140,10 @@ impl Workspace {
             "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
             _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
         };
-        let mut write: Vec<&Path> = vec![&record.admin_dir, &self.run_folder];
+        // Not the real git folder: guard itself puts there what git has made.
+        let scratch = self.scratch();
+        at("make", &scratch, fs::create_dir_all(&scratch))?;
+        let mut write: Vec<&Path> = vec![&scratch];
         write.extend(record.objects.first().filter(|_| writes_objects).map(PathBuf::as_path));
         let mut read: Vec<&Path> = vec![&record.worktree, &record.common_dir, &record.excludes];
         read.extend(record.objects.iter().map(PathBuf::as_path));
@@ -144,6 +152,7 @@ impl Workspace {
         let mut git = Git::new(Trust::Neutral, verb)?
             .dir(&record.admin_dir)
             .worktree(&record.worktree)
+            .env("GIT_INDEX_FILE", self.index())
             .env("GIT_ATTR_SOURCE", empty_tree)
             .env("GIT_NO_REPLACE_OBJECTS", "1")
             .env("GIT_AUTHOR_NAME", "guard")
@@ -157,38 +166,99 @@ impl Workspace {
         Ok(git)
     }
 
-    /// The worktree's index, which the agent never saw, gets the entries of the branch's tip. The files are not touched,
-    /// and those that did not change keep what the index knows of them.
+    /// Where git may write while it looks at the worktree.
+    fn scratch(&self) -> PathBuf {
+        self.run_folder.join("scratch")
+    }
+
+    /// A copy of the worktree's index.
+    fn index(&self) -> PathBuf {
+        self.scratch().join("index")
+    }
+
+    /// A copy of the worktree's index, which the agent never saw, gets the entries of the branch's tip. The files are not
+    /// touched, and those that did not change keep what the index knows of them.
     fn bring_index_up(&self) -> Result<(), WorkspaceError> {
+        self.copy_index()?;
         if self.record.tip != self.record.base {
-            let lock = self.record.admin_dir.join("index.lock");
-            if lock.symlink_metadata().is_ok() {
-                return Err(WorkspaceError::refused(
-                    format!("the index of {} is locked ({})", self.record.worktree.display(), lock.display()),
-                    "another git works there; try `guard worktree receive` when it has ended",
-                ));
-            }
             self.worktree_git("read-tree", false)?.args(["--reset", &self.record.tip]).run()?;
         }
         Ok(())
     }
 
-    /// Paths of work that is not committed, at most a hundred; the index is refreshed on the way. For a worktree that has
-    /// been given back.
+    fn copy_index(&self) -> Result<(), WorkspaceError> {
+        let (from, to) = (self.record.admin_dir.join("index"), self.index());
+        at("make", &self.scratch(), fs::create_dir_all(self.scratch()))?;
+        at("copy", &from, fs::copy(&from, &to)).map(drop)
+    }
+
+    /// Puts the copy in the place of the real one, as git does it: by way of its lock.
+    fn install_index(&self) -> Result<(), WorkspaceError> {
+        if self.record.tip == self.record.base {
+            return Ok(());
+        }
+        let (index, lock) = (self.record.admin_dir.join("index"), self.record.admin_dir.join("index.lock"));
+        let write = || -> io::Result<()> {
+            let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&lock)?;
+            let copied = io::copy(&mut fs::File::open(self.index())?, &mut file);
+            copied.and_then(|_| fs::rename(&lock, &index)).inspect_err(|_| drop(fs::remove_file(&lock)))
+        };
+        match write() {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(WorkspaceError::refused(
+                format!("the index of {} is locked ({})", self.record.worktree.display(), lock.display()),
+                "another git works there; try `guard worktree receive` when it has ended",
+            )),
+            written => at("write", &index, written),
+        }
+    }
+
+    /// Paths of work that is not committed, at most a hundred. For a worktree that has been given back.
     pub fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
-        let output = self
-            .worktree_git("status", false)?
-            .env("GIT_OPTIONAL_LOCKS", "1")
-            .args([
-                "--porcelain",
-                "-z",
-                "--untracked-files=normal",
-                "--ignore-submodules=all",
-                "--no-renames",
-            ])
-            .run()?;
+        self.copy_index()?;
+        self.look_for_work()
+    }
+
+    fn look_for_work(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
+        let answer = self.patiently(|| {
+            let git = self.worktree_git("status", false)?.env("GIT_OPTIONAL_LOCKS", "1");
+            let untracked = "--untracked-files=normal";
+            Ok(git.args(["--porcelain", "-z", untracked, "--ignore-submodules=all", "--no-renames"]))
+        })?;
+        // A look that failed must not pass for one that found nothing: nothing is removed.
+        if !answer.status.success() {
+            let (verb, code) = ("status".to_string(), answer.code());
+            return Err(GitError::Failed { verb, code, message: answer.message }.into());
+        }
         let path = |line: &[u8]| line.get(3..).map(|path| PathBuf::from(OsStr::from_bytes(path)));
-        Ok(output.split(|byte| *byte == 0).filter_map(path).take(MOST_PATHS).collect())
+        Ok(answer.output.split(|byte| *byte == 0).filter_map(path).take(MOST_PATHS).collect())
+    }
+
+    /// Runs a call that reads lists of ignored files: a pipe in the place of one would make it, and every git of the
+    /// user's, wait for ever.
+    fn patiently(&self, call: impl Fn() -> Result<Git, WorkspaceError>) -> Result<Answer, WorkspaceError> {
+        match call()?.limit(PATIENCE).answer() {
+            Err(GitError::TimedOut { .. }) => {}
+            answered => return Ok(answered?),
+        }
+        let moved = self.move_pipes(&self.record.worktree);
+        at("look for pipes in", &self.record.worktree, moved)?;
+        Ok(call()?.answer()?)
+    }
+
+    fn move_pipes(&self, folder: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(folder)?.flatten() {
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                // A folder that cannot be read holds nothing git could read either.
+                let _ = self.move_pipes(&entry.path());
+            } else if !kind.is_file()
+                && !kind.is_symlink()
+                && entry.file_name().as_bytes().starts_with(b".git")
+            {
+                pointer::take_away(&entry.path(), &self.run_folder)?;
+            }
+        }
+        Ok(())
     }
 
     /// Paths the index knows as submodules.
@@ -209,6 +279,7 @@ impl Workspace {
     /// The `.git` files of submodules that are there before an agent runs.
     pub(super) fn submodule_pointers(&self) -> Result<Vec<(String, String)>, WorkspaceError> {
         let mut found = Vec::new();
+        self.copy_index()?;
         for path in self.submodules(None)? {
             let file = self.record.worktree.join(&path).join(".git");
             if let Ok(text) = pointer::read_small(&file, 8192) {
@@ -256,7 +327,9 @@ impl Workspace {
         let ignored = if input.is_empty() {
             Vec::new()
         } else {
-            self.worktree_git("check-ignore", false)?.args(["--stdin", "-z"]).input(input).answer()?.output
+            let call =
+                || Ok(self.worktree_git("check-ignore", false)?.args(["--stdin", "-z"]).input(input.clone()));
+            self.patiently(call)?.output
         };
         let ignored: Vec<&[u8]> = ignored.split(|byte| *byte == 0).collect();
         let is_ignored = |path: &Path| ignored.contains(&path.as_os_str().as_bytes());
@@ -269,14 +342,20 @@ impl Workspace {
 
     /// A commit of everything that is not ignored, made beside the index, under a ref of guard's own.
     fn save_work(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
-        let index = self.run_folder.join("work-index");
-        let from = self.record.admin_dir.join("index");
-        at("copy", &from, fs::copy(&from, &index))?;
+        let index = self.scratch().join("work-index");
+        at("copy", &index, fs::copy(self.index(), &index))?;
         let on_it = |verb: &str| -> Result<Git, WorkspaceError> {
             Ok(self.worktree_git(verb, true)?.env("GIT_INDEX_FILE", &index))
         };
-        // What cannot be read cannot be kept; everything else is.
-        let added = on_it("add")?.args(["--all", "--ignore-errors", "--", "."]).answer()?;
+        let add = || -> Result<_, WorkspaceError> {
+            Ok(on_it("add")?.args(["--all", "--ignore-errors", "--", "."]).answer()?)
+        };
+        let mut added = add()?;
+        if !added.message.is_empty() {
+            // Files and folders that were closed to their owner too.
+            at("open", &self.record.worktree, pointer::open_up(&self.record.worktree))?;
+            added = add()?;
+        }
         if !added.status.success() && added.code() != 1 {
             let (verb, code) = ("add".to_string(), added.code());
             return Err(GitError::Failed { verb, code, message: added.message }.into());

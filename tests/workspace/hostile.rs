@@ -250,6 +250,36 @@ fn a_nested_repository_does_not_run_in_the_users_status() {
 }
 
 #[test]
+fn pipes_and_closed_doors_keep_nobody_out() {
+    let place = Place::new();
+    let mut workspace = place.open("doors");
+    let at = workspace.worktree().to_path_buf();
+    let mode = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    std::fs::create_dir(at.join("closed")).unwrap();
+    std::fs::write(at.join("closed/work"), "work").unwrap();
+    std::fs::write(at.join("unreadable"), "work").unwrap();
+    std::fs::remove_file(at.join("a.txt")).unwrap();
+    fifo(&at.join("a.txt"));
+    std::fs::create_dir(at.join("deep")).unwrap();
+    fifo(&at.join("deep/.gitignore"));
+    std::fs::remove_file(at.join(".git")).unwrap();
+    std::fs::create_dir(at.join(".git")).unwrap();
+    mode(&at.join(".git"), 0);
+    mode(&at.join("closed"), 0);
+    mode(&at.join("unreadable"), 0);
+    mode(&at, 0o500);
+    receive(&mut workspace).unwrap();
+    let settled = workspace.settle(Disposal::Discard).unwrap();
+    assert!(!settled.kept && !at.exists(), "{settled:?}");
+    for file in ["closed/work", "unreadable"] {
+        assert_eq!(place.git(&["show", &format!("refs/guard/run-doors/work:{file}")]), "work");
+    }
+    place.fsck();
+}
+
+#[test]
 fn history_from_before_the_run_cannot_be_changed() {
     let place = Place::new();
     std::fs::write(place.repository.join("b.txt"), "more\n").unwrap();

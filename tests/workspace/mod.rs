@@ -126,6 +126,32 @@ impl Place {
     }
 }
 
+/// All of it again as somebody who is not root, when root runs the tests.
+#[test]
+fn as_an_ordinary_user() {
+    const AGAIN: &str = "GUARD_TEST_ORDINARY";
+    if !nix::unistd::geteuid().is_root() || std::env::var_os(AGAIN).is_some() {
+        return;
+    }
+    let user = 64_018;
+    let scratch = Scratch::new("ordinary");
+    std::os::unix::fs::chown(&scratch.0, Some(user), Some(user)).unwrap();
+    let program = scratch.0.join("tests");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = Command::new("setpriv")
+        .args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"])
+        .arg(&program)
+        // Those start other built programs, which may lie where only their owner can go.
+        .args(["workspace::", "--skip", "commands", "--skip", "killed"])
+        .env(AGAIN, "1")
+        .env("HOME", "/nonexistent")
+        .env("TMPDIR", &scratch.0)
+        .current_dir(&scratch.0)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
 /// What an agent does in its worktree.
 pub(crate) fn commit(workspace: &Workspace, file: &str, text: &str, message: &str) -> String {
     std::fs::write(workspace.worktree().join(file), text).unwrap();
