@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::args;
 use super::exit::Exit;
-use super::task::{self, Opened};
+use super::task::{Asked, Opened};
 use super::{Failure, note};
 use crate::launch::{
     self, EarlyToolchains, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
@@ -33,15 +33,25 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     let wanted = &request.policy.toolchains;
     request.toolchains = toolchains.and_then(|early| early.take(&wanted.detect, wanted.caches));
     let run_id = run_id();
+    let asked = Asked {
+        arguments,
+        policy: &request.policy,
+        folder: &request.folder,
+        run_id: &run_id,
+        runs: &request.runs,
+    };
     if arguments.dry_run {
+        if let Some((checkout, folder)) = asked.planned()? {
+            request.folder = folder;
+            request.checkout = Some(checkout);
+        }
         return match launch::plan(&request, run_id) {
             Ok(plan) => show_plan(&plan, form, out),
             Err(error) => refused(&request, &error, form, out),
         };
     }
     let streams = streams(form)?;
-    let Opened { task, folder } =
-        task::open(arguments, &request.policy, &request.folder, &run_id, &request.runs)?;
+    let Opened { task, folder } = asked.open()?;
     request.folder = folder;
     request.checkout = task.as_ref().map(Task::checkout);
     let plan = match launch::plan(&request, run_id) {
@@ -198,6 +208,11 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
     writeln!(out, "command      {}", words.join(" "))?;
     writeln!(out, "program      {}", plan.program.display())?;
     writeln!(out, "folder       {}", plan.folder.display())?;
+    if let Some(checkout) = &plan.checkout {
+        let base = checkout.base.get(..12).unwrap_or(&checkout.base);
+        writeln!(out, "worktree     {}", checkout.worktree.display())?;
+        writeln!(out, "branch       {} from {base}", checkout.branch)?;
+    }
     writeln!(out, "policy       {}", plan.policy)?;
     writeln!(out, "namespaces   {}", plan.namespaces.name())?;
     writeln!(out, "verify exec  {}", if plan.verify_exec { "yes" } else { "no" })?;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::args;
 use super::{Failure, note};
-use crate::launch::{Task, is_shared_place, may_be_in_repository};
+use crate::launch::{Checkout, Task, is_shared_place, may_be_in_repository};
 use crate::policy::Policy;
-use crate::workspace::{Disposal, Limits, Repository, Request, WorkspaceError};
+use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
 
 /// What a run works on: a worktree of its own in a repository, or the folder itself.
 pub(super) struct Opened {
@@ -15,77 +15,117 @@ pub(super) struct Opened {
     pub(super) folder: PathBuf,
 }
 
-/// Makes the worktree of a run, if its folder lies in a repository.
-pub(super) fn open(
-    arguments: &args::Run,
-    policy: &Policy,
-    folder: &Path,
-    run_id: &str,
-    runs: &Path,
-) -> Result<Opened, Failure> {
-    let in_place = Opened { task: None, folder: folder.to_path_buf() };
-    if arguments.in_place || !may_be_in_repository(folder) {
-        return if is_asked_for(arguments) { Err(no_repository(folder)) } else { Ok(in_place) };
-    }
-    let Some(repository) = Repository::find(folder).map_err(|error| failure(&error))? else {
-        return if is_asked_for(arguments) { Err(no_repository(folder)) } else { Ok(in_place) };
-    };
-    if let Some(top) =
-        repository.toplevel.as_ref().filter(|top| is_shared_place(super::run::home().as_deref(), top))
-    {
-        note(&format!(
-            "guard: {} is a repository, but far more than one project: working in the folder itself",
-            top.display()
-        ));
-        return Ok(in_place);
-    }
-    let disposal = match (arguments.keep, arguments.discard) {
-        (true, _) => Disposal::Keep,
-        (_, true) => Disposal::Discard,
-        _ => Disposal::Auto,
-    };
-    let request = Request {
-        run_id: run_id.to_string(),
-        run_folder: runs.join(run_id),
-        name: arguments.name.clone(),
-        base: arguments.base.clone(),
-        here: arguments.here,
-        prefix: policy.git.branch_prefix.clone(),
-        fallback_root: runs.with_file_name("worktrees"),
-        trailers: policy.git.trailers.clone(),
-        sign: policy.git.sign,
-        ..Request::default()
-    };
-    let task =
-        Task::open(&repository, &request, disposal, Limits::default()).map_err(|error| failure(&error))?;
-    if task.leaves_changes_behind() {
-        note(
-            "guard: your uncommitted changes are not in the task's worktree; commit them first if it needs them",
-        );
-    }
-    let worktree = task.checkout().worktree;
-    let below = repository.toplevel.as_ref().and_then(|top| folder.strip_prefix(top).ok());
-    let same = below.map(|below| worktree.join(below)).filter(|same| same.is_dir());
-    if same.is_none() && below.is_some_and(|below| below.components().next().is_some()) {
-        note("guard: the folder is not part of the commit the task begins at; working in the top folder");
-    }
-    Ok(Opened { folder: same.unwrap_or(worktree), task: Some(task) })
+/// Where a run is asked for.
+pub(super) struct Asked<'a> {
+    pub(super) arguments: &'a args::Run,
+    pub(super) policy: &'a Policy,
+    pub(super) folder: &'a Path,
+    pub(super) run_id: &'a str,
+    pub(super) runs: &'a Path,
 }
 
-/// Options that only mean something in a repository.
-fn is_asked_for(arguments: &args::Run) -> bool {
-    arguments.name.is_some()
-        || arguments.base.is_some()
-        || arguments.here
-        || arguments.keep
-        || arguments.discard
-}
+impl Asked<'_> {
+    /// Makes the worktree of the run, if its folder lies in a repository.
+    pub(super) fn open(&self) -> Result<Opened, Failure> {
+        let Some(repository) = self.repository()? else {
+            return Ok(Opened { task: None, folder: self.folder.to_path_buf() });
+        };
+        let disposal = match (self.arguments.keep, self.arguments.discard) {
+            (true, _) => Disposal::Keep,
+            (_, true) => Disposal::Discard,
+            _ => Disposal::Auto,
+        };
+        let limits = Limits::new(self.policy);
+        let task =
+            Task::open(&repository, &self.request(), disposal, limits).map_err(|error| failure(&error))?;
+        if task.leaves_changes_behind() {
+            note(
+                "guard: your uncommitted changes are not in the task's worktree; commit them first if it needs them",
+            );
+        }
+        let worktree = task.checkout().worktree;
+        let same = self.same_folder(&repository, &worktree);
+        if !same.is_dir() {
+            note("guard: the folder is not part of the commit the task begins at; working in the top folder");
+        }
+        let folder = if same.is_dir() { same } else { worktree };
+        Ok(Opened { folder, task: Some(task) })
+    }
 
-fn no_repository(folder: &Path) -> Failure {
-    Failure::usage(
-        format!("{} lies in no git repository", folder.display()),
-        "leave --name, --base, --here, --keep and --discard out, or go into a repository",
-    )
+    /// What that would be, to be shown. Nothing is made.
+    pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, Failure> {
+        let Some(repository) = self.repository()? else { return Ok(None) };
+        let request = self.request();
+        let planned = Workspace::planned(&repository, &request).map_err(|error| failure(&error))?;
+        let (branch, base, worktree) = planned;
+        let folder = self.same_folder(&repository, &worktree);
+        let checkout = Checkout {
+            branch: branch.strip_prefix("refs/heads/").unwrap_or(&branch).to_string(),
+            base,
+            worktree,
+            git_folder: request.run_folder.join("git"),
+            pointer: request.run_folder.join("gitfile"),
+            readable: vec![repository.common_dir.join("objects")],
+            hooks: request.run_folder.join("hooks"),
+        };
+        Ok(Some((checkout, folder)))
+    }
+
+    /// The repository, where a worktree of it is to be made.
+    fn repository(&self) -> Result<Option<Repository>, Failure> {
+        let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
+            None
+        } else {
+            Repository::find(self.folder).map_err(|error| failure(&error))?
+        };
+        let Some(repository) = found else {
+            return if self.is_about_a_repository() { Err(self.no_repository()) } else { Ok(None) };
+        };
+        let home = super::run::home();
+        if let Some(top) = repository.toplevel.as_ref().filter(|top| is_shared_place(home.as_deref(), top)) {
+            note(&format!(
+                "guard: {} is a repository, but far more than one project: working in the folder itself",
+                top.display()
+            ));
+            return Ok(None);
+        }
+        Ok(Some(repository))
+    }
+
+    fn request(&self) -> Request {
+        Request {
+            run_id: self.run_id.to_string(),
+            run_folder: self.runs.join(self.run_id),
+            name: self.arguments.name.clone(),
+            base: self.arguments.base.clone(),
+            here: self.arguments.here,
+            fallback_root: self.runs.with_file_name("worktrees"),
+            ..Request::new(self.policy)
+        }
+    }
+
+    /// The folder of the worktree that is the one the run was asked for in.
+    fn same_folder(&self, repository: &Repository, worktree: &Path) -> PathBuf {
+        let real = std::fs::canonicalize(self.folder).unwrap_or_else(|_| self.folder.to_path_buf());
+        let below = repository.toplevel.as_ref().and_then(|top| real.strip_prefix(top).ok());
+        match below {
+            Some(below) if below.components().next().is_some() => worktree.join(below),
+            _ => worktree.to_path_buf(),
+        }
+    }
+
+    /// Options that only mean something in a repository.
+    fn is_about_a_repository(&self) -> bool {
+        let args::Run { name, base, here, keep, discard, .. } = self.arguments;
+        name.is_some() || base.is_some() || *here || *keep || *discard
+    }
+
+    fn no_repository(&self) -> Failure {
+        Failure::usage(
+            format!("{} lies in no git repository", self.folder.display()),
+            "leave --name, --base, --here, --keep and --discard out, or go into a repository",
+        )
+    }
 }
 
 fn failure(error: &WorkspaceError) -> Failure {

@@ -305,6 +305,10 @@ fn short(run_id: &str) -> &str {
 
 fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchError> {
     let bad = |problem: String| LaunchError::Folder { folder: request.folder.clone(), problem };
+    if request.checkout.as_ref().is_some_and(|checkout| !checkout.worktree.exists()) {
+        // Only to be shown: it would be made before the run.
+        return Ok(request.folder.clone());
+    }
     let folder = std::fs::canonicalize(&request.folder).map_err(|error| bad(error.to_string()))?;
     std::fs::read_dir(&folder).map_err(|error| bad(error.to_string()))?;
     if folder == Path::new("/") || request.home.as_deref().is_some_and(|home| is_same(home, &folder)) {
@@ -404,7 +408,8 @@ fn policy_grants(
     }
     // What the run makes itself does not exist yet; anything else that is not there is left out, and said so.
     grants.retain(|grant| {
-        let own = grant.path.starts_with(places.home) || grant.path.starts_with(places.tmp);
+        let is_planned = request.checkout.is_some() && grant.path.starts_with(places.worktree);
+        let own = is_planned || grant.path.starts_with(places.home) || grant.path.starts_with(places.tmp);
         let there = own || grant.path.exists();
         if !there {
             notes.push(format!("{} is granted but does not exist", grant.path.display()));

@@ -124,17 +124,11 @@ impl Merger {
 
     fn git(&mut self, section: &Section) {
         for (key, text) in &section.texts {
-            if *key == "branch_prefix" {
-                self.branch_prefix(section, text);
-            } else {
-                self.identity(section, text);
+            match *key {
+                "branch_prefix" => self.branch_prefix(section, text),
+                "identity" => self.identity(section, text),
+                _ => self.other_action(section, key, text),
             }
-        }
-        for (key, text) in section.texts.iter().filter(|(key, _)| *key == "other_action") {
-            let Some(said) = Action::named(&text.value) else { continue };
-            self.only_tighter(section, key, text, self.policy.git_other_action.action, said);
-            let place = Place { source: self.level, span: text.span.clone() };
-            self.policy.git_other_action = Default { action: said, place: Some(place) };
         }
         let mut git = std::mem::take(&mut self.policy.git);
         for (_, list) in &section.lists {
@@ -154,6 +148,13 @@ impl Merger {
             git.receive_mib = number.value;
         }
         self.policy.git = git;
+    }
+
+    fn other_action(&mut self, section: &Section, key: &str, text: &At<String>) {
+        let Some(said) = Action::named(&text.value) else { return };
+        self.only_tighter(section, key, text, self.policy.git_other_action.action, said);
+        let place = Place { source: self.level, span: text.span.clone() };
+        self.policy.git_other_action = Default { action: said, place: Some(place) };
     }
 
     fn identity(&mut self, section: &Section, text: &At<String>) {

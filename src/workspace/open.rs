@@ -1,6 +1,6 @@
 //! Making a workspace: worktree, branch, quarantine. What fails on the way is undone.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -177,6 +177,25 @@ impl Workspace {
         Ok(())
     }
 
+    /// What [`Self::open`] would make: the branch, the commit it begins at, and the worktree. Nothing is made.
+    pub fn planned(
+        repository: &Repository,
+        request: &Request,
+    ) -> Result<(String, String, PathBuf), WorkspaceError> {
+        if request.here {
+            let here = Wanted::here(repository, request)?;
+            return Ok((here.branch, here.base, here.worktree));
+        }
+        let base = base(repository, request)?;
+        let (branch, folder) = names(repository, request)?;
+        let place = repository.place();
+        let usual = || {
+            place.parent().map_or_else(|| request.fallback_root.clone(), |parent| parent.join(".worktrees"))
+        };
+        let root = request.root.as_ref().map_or_else(usual, |root| place.join(root));
+        Ok((branch, base, root.join(folder)))
+    }
+
     /// The workspace of a run's folder, to be finished or removed by another process than the one that made it.
     pub fn load(run_folder: &Path) -> Result<Self, WorkspaceError> {
         // First the record: a folder without one gets no lock file either.
@@ -274,17 +293,8 @@ impl Wanted {
             return Self::here(repository, request);
         }
         let base = base(repository, request)?;
-        let asked = request.name.as_deref().unwrap_or(&request.run_id);
-        let slug = name::slug(asked).ok_or_else(|| {
-            WorkspaceError::refused(
-                format!("{asked:?} has no letters a branch could be named after"),
-                "give another --name",
-            )
-        })?;
-        let branch = format!("refs/heads/{}{slug}", request.prefix);
-        let folder = [repository.name().as_slice(), b"-", slug.as_bytes()].concat();
-        let root = root(repository, request)?;
-        let worktree = root.join(std::ffi::OsString::from_vec(folder));
+        let (branch, folder) = names(repository, request)?;
+        let worktree = root(repository, request)?.join(folder);
         if worktree.symlink_metadata().is_ok() {
             return Err(WorkspaceError::refused(
                 format!("{} is there already", worktree.display()),
@@ -362,6 +372,20 @@ impl Wanted {
             submodules: Vec::new(),
         }
     }
+}
+
+/// The branch and the worktree's folder, named after the task.
+fn names(repository: &Repository, request: &Request) -> Result<(String, OsString), WorkspaceError> {
+    let asked = request.name.as_deref().unwrap_or(&request.run_id);
+    let slug = name::slug(asked).ok_or_else(|| {
+        WorkspaceError::refused(
+            format!("{asked:?} has no letters a branch could be named after"),
+            "give another --name",
+        )
+    })?;
+    let branch = format!("refs/heads/{}{slug}", request.prefix);
+    let folder = [repository.name().as_slice(), b"-", slug.as_bytes()].concat();
+    Ok((branch, OsString::from_vec(folder)))
 }
 
 fn base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {

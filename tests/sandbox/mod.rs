@@ -228,7 +228,16 @@ impl Place {
     pub(crate) fn guard(&self, configuration: Configuration, options: &[&str]) -> Command {
         let mut command = self.command(tools().join("guard"));
         command
-            .args(["run", "--in-place", "--quiet", "--timeout", "60", "--namespaces", configuration.choice(), "--dir"])
+            .args([
+                "run",
+                "--in-place",
+                "--quiet",
+                "--timeout",
+                "60",
+                "--namespaces",
+                configuration.choice(),
+                "--dir",
+            ])
             .arg(&self.work)
             .arg("--read")
             .arg(&self.outside)

@@ -1,9 +1,9 @@
 //! Real git, real files: what a run gets, what it can give back, and what it cannot.
 
+mod commands;
 mod dangers;
 mod everyday;
 mod fingerprint;
-mod commands;
 mod hooks;
 mod hostile;
 mod interrupted;
