@@ -21,6 +21,7 @@ mod git;
 mod hooks;
 mod inspect;
 mod jail;
+mod lfs;
 mod name;
 mod open;
 mod pointer;

@@ -78,7 +78,7 @@ impl Workspace {
         let record = &self.record;
         // Where objects and refs are; not the configuration or the hooks beside them.
         let mut write: Vec<PathBuf> =
-            ["refs", "logs", "reftable", "worktrees"].map(|name| record.common_dir.join(name)).to_vec();
+            ["refs", "logs", "reftable"].map(|name| record.common_dir.join(name)).to_vec();
         write.extend(record.objects.first().cloned());
         let write: Vec<&Path> = write.iter().map(PathBuf::as_path).collect();
         let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();

@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::WorkspaceError;
 use super::git::{Git, GitError, Trust};
 use super::open::Workspace;
 use super::push::Report;
 use super::record::State;
 use super::refs::{self, RefError};
+use super::{WorkspaceError, lfs};
 
 /// How much is received.
 #[derive(Debug, Clone, Copy)]
@@ -187,6 +187,12 @@ impl Workspace {
         self.is_only_here()?;
         self.set_state(State::Receiving)?;
         self.transfer(&old, &new, limits)?;
+        // Before the record says so: what is interrupted here is done again.
+        super::at(
+            "receive large objects to",
+            &self.record.common_dir,
+            lfs::receive(&git, &self.record.common_dir, limits.bytes),
+        )?;
         self.record.tip.clone_from(&new);
         self.set_state(State::Received)?;
         received.commits = self.commits(&old, &new)?;

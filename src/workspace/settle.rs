@@ -14,7 +14,7 @@ use super::git::{Answer, Git, GitError, Trust, program};
 use super::jail::{Bounds, Jail};
 use super::open::Workspace;
 use super::record::State;
-use super::{WorkspaceError, at, name, pointer, refs, untracked};
+use super::{WorkspaceError, at, lfs, name, pointer, refs, untracked};
 
 /// What becomes of the worktree and its branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +37,7 @@ pub struct Settled {
     pub has_commits: bool,
     /// Paths with work that is not committed, and not ignored; at most a hundred.
     pub uncommitted: Vec<PathBuf>,
-    /// There are commits in the quarantine that were not received; it is kept.
+    /// There is something in the quarantine that is nowhere else (commits, other refs, a stash); it is kept.
     pub unreceived: bool,
     /// Refs that keep what was removed.
     pub saved: Vec<String>,
@@ -115,7 +115,9 @@ impl Workspace {
         let (branch, format) = (&self.record.branch, &self.record.object_format);
         let same = refs::read(&git, branch, format).is_ok_and(|tip| tip == self.record.tip);
         let others = refs::changed(&git, &self.refs_before(), branch, format);
-        !same || !others.is_ok_and(|others| others.iter().all(|one| one.now.is_none()))
+        lfs::has_more(&git, &self.record.common_dir)
+            || !same
+            || !others.is_ok_and(|others| others.iter().all(|one| one.now.is_none()))
     }
 
     /// Removes the quarantine and what was made around it; the record and foreign things stay.

@@ -250,3 +250,25 @@ fn damaged_objects_are_told_and_the_rest_stays() {
     assert_eq!(place.git(&["rev-parse", "task/damaged"]), workspace.record().base);
     place.fsck();
 }
+
+#[test]
+fn large_objects_come_along_when_they_are_what_they_say() {
+    let place = Place::new();
+    let mut workspace = place.open("lfs");
+    commit(&workspace, "c.txt", "c", "work");
+    let store = workspace.quarantine().join("lfs/objects");
+    let digest = <sha2::Sha256 as sha2::Digest>::digest(b"large\n");
+    let honest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let forged = "ab".repeat(32);
+    for name in [&honest, &forged] {
+        let folder = store.join(&name[..2]).join(&name[2..4]);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(name), "large\n").unwrap();
+    }
+    symlink("/etc", store.join("ff")).unwrap();
+    receive(&mut workspace).unwrap();
+    let real = place.repository.join(".git/lfs/objects");
+    assert!(real.join(&honest[..2]).join(&honest[2..4]).join(&honest).is_file());
+    assert!(!real.join("ab").exists() || std::fs::read_dir(real.join("ab/ab")).unwrap().count() == 0);
+    assert!(workspace.settle(Disposal::Auto).unwrap().unreceived, "what was not taken stays");
+}
