@@ -7,9 +7,10 @@ use std::os::fd::OwnedFd;
 use super::Failure;
 use super::exit::Exit;
 use crate::launch::demo::Scene;
-use crate::launch::{self, Options, RunRequest, Streams};
+use crate::launch::{self, Options, RunRequest, Streams, Task};
 use crate::policy::{Folders, Namespaces};
 use crate::transcript::{Line, OUTPUT, Observer, state_folder};
+use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
 
 /// The hidden command under which this program is the scripted agent.
 pub(super) const AGENT: &str = "demo-agent";
@@ -26,19 +27,29 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
         out,
         "guard demo: a scripted agent in a scratch repository, under the policy `strict`. No key, no network."
     )?;
-    writeln!(out, "  |  what the agent says and sees        +  allowed        x  refused, and by what\n")?;
+    writeln!(
+        out,
+        "  |  what the agent says and sees   +  allowed   x  refused, and by what   <  taken into the repository\n"
+    )?;
     out.flush()?;
-    let request = request(&scene, namespaces)?;
-    let plan = launch::plan(&request, uuid::Uuid::now_v7().to_string())
+    let mut request = request(&scene, namespaces)?;
+    let run_id = uuid::Uuid::now_v7().to_string();
+    let task = task(&scene, &request, &run_id)?;
+    let checkout = task.checkout();
+    request.folder.clone_from(&checkout.worktree);
+    request.checkout = Some(checkout);
+    let plan = launch::plan(&request, run_id)
         .map_err(|error| Failure::usage(error.to_string(), "`guard doctor` shows what this machine gives"))?;
+    let run_folder = plan.run_folder.clone();
     let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
     let streams = Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None };
-    let finished = launch::run(plan, request.policy, streams, Some(observer()), None).map_err(|failure| {
-        Failure::usage(
-            failure.to_string(),
-            "`guard doctor` shows what this machine gives, and how to get what is missing",
-        )
-    })?;
+    let finished =
+        launch::run(plan, request.policy, streams, Some(observer()), Some(task)).map_err(|failure| {
+            Failure::usage(
+                failure.to_string(),
+                "`guard doctor` shows what this machine gives, and how to get what is missing",
+            )
+        })?;
     let result = finished.result;
     writeln!(out, "\nlooked at from outside:")?;
     let mut all = result.success;
@@ -46,11 +57,15 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
         all &= finding.holds;
         writeln!(out, "  {}  {}", if finding.holds { "yes" } else { "NO " }, finding.what)?;
     }
+    // The scratch repository goes, and the worktree with it: its record says so.
+    let _ = Workspace::load(&run_folder).and_then(|mut workspace| workspace.settle(Disposal::Discard));
     let changed: Vec<&str> = result.files_changed.iter().map(|change| change.path.as_str()).collect();
     writeln!(
         out,
-        "\nresult: exit code {}, changed {}, {} refusals.",
+        "\nresult: exit code {}, {} commit on {}, changed {}, {} refusals.",
         result.exit_code.unwrap_or(-1),
+        result.commits.len(),
+        result.worktree.as_ref().map(|worktree| worktree.branch.as_str()).unwrap_or_default(),
         changed.join(", "),
         result.denials.len()
     )?;
@@ -77,7 +92,7 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
     })?;
     Ok(RunRequest {
         command,
-        folder: scene.folder(),
+        folder: scene.project(),
         policy,
         environment: std::env::vars_os().collect(),
         home: super::run::home(),
@@ -89,6 +104,24 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
         toolchains: None,
         checkout: None,
     })
+}
+
+/// The worktree the agent works in.
+fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<Task, Failure> {
+    let failed = |error: WorkspaceError| {
+        Failure::usage(format!("the demo's worktree cannot be made: {error}"), "git 2.38 or newer is needed")
+    };
+    let repository = Repository::find(&scene.project())
+        .map_err(failed)?
+        .ok_or_else(|| Failure::usage("the demo's scratch repository is none", "git must be installed"))?;
+    let wanted = Request {
+        run_id: run_id.to_string(),
+        run_folder: request.runs.join(run_id),
+        name: Some("demo".to_string()),
+        fallback_root: request.runs.with_file_name("worktrees"),
+        ..Request::new(&request.policy)
+    };
+    Task::open(&repository, &wanted, Disposal::Keep, Limits::new(&request.policy)).map_err(failed)
 }
 
 /// Shows events as they happen, in words that do not depend on the machine.
@@ -111,6 +144,7 @@ fn observer() -> Observer {
             "deny.exec" | "deny.shim" => {
                 writeln!(out, "  x  {} (rule {})", part_of(line.message), text("rule"))
             }
+            "git.received" => writeln!(out, "  <  received: {}", line.message),
             kind if kind.starts_with("deny.") => {
                 writeln!(out, "  x  {} (rule {})", without_port(text("what")), text("rule"))
             }

@@ -11,6 +11,7 @@ use super::log::{printable, store};
 use super::policy::print_json;
 use super::{Failure, note};
 use crate::transcript::{Run, RunState, Store};
+use crate::workspace::{Record, State};
 
 /// The age from which `prune` deletes when nothing else is said.
 const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -131,7 +132,7 @@ fn prune(
     // The list is the newest first; unfinished runs are not counted among those to keep.
     let finished = runs.iter().filter(|run| run.state == RunState::Finished);
     let (mut count, mut freed) = (0, 0);
-    for run in finished.skip(keep).filter(old) {
+    for run in finished.skip(keep).filter(old).filter(|run| !holds_work(run)) {
         let bytes = folder_size(&run.folder);
         if !dry_run && let Err(error) = store.delete(run) {
             note(&format!("guard: note: {} was not deleted: {error}", run.id));
@@ -152,6 +153,15 @@ fn prune(
     let verb = if dry_run { "would be freed" } else { "freed" };
     writeln!(out, "{count} of {} runs, {} {verb}{unfinished}", runs.len(), size(freed))?;
     Ok(())
+}
+
+/// Whether a run's worktree is still there, or commits of it are nowhere else: its record is needed to find them.
+fn holds_work(run: &Run) -> bool {
+    if !Record::exists(&run.folder) {
+        return false;
+    }
+    let is_open = |record: Record| record.state != State::Removed && record.worktree.exists();
+    run.folder.join("git").exists() || Record::read(&run.folder).map_or(true, is_open)
 }
 
 /// What a folder holds; what cannot be read counts nothing.

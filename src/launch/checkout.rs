@@ -42,9 +42,11 @@ impl Checkout {
         grants
     }
 
-    /// The pointer and the place it takes.
-    pub(super) fn mounted_pointer(&self) -> (PathBuf, PathBuf) {
-        (self.pointer.clone(), self.worktree.join(".git"))
+    /// Files that are mounted, read-only, over others: the pointer over the worktree's `.git`, and the git folder's
+    /// configuration over itself, so that the user's hooks cannot be switched off.
+    pub(super) fn mounted_files(&self) -> [(PathBuf, PathBuf); 2] {
+        let config = self.git_folder.join("config");
+        [(self.pointer.clone(), self.worktree.join(".git")), (config.clone(), config)]
     }
 }
 

@@ -660,7 +660,7 @@ fn view(
     // What lies in a writable tree comes with it.
     let roots = writable.clone();
     visible.retain(|path| git.inside.contains(path) || !roots.iter().any(|root| path.starts_with(root)));
-    let pointers = request.checkout.iter().map(Checkout::mounted_pointer).collect();
+    let pointers = request.checkout.iter().flat_map(Checkout::mounted_files).collect();
     View { writable, visible, hidden, private, layers, pointers, user: None }
 }
 

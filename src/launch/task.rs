@@ -93,7 +93,9 @@ impl Task {
                     "branch": self.workspace.branch(), "old": received.old, "new": received.new,
                     "commits": received.commits.len(),
                 });
-                let message = format!("{} commits on {}", received.commits.len(), self.workspace.branch());
+                let count = received.commits.len();
+                let plural = if count == 1 { "" } else { "s" };
+                let message = format!("{count} commit{plural} on {}", self.workspace.branch());
                 recorder.record("git.received", &message, &data);
             }
             Err(error) => {

@@ -27,7 +27,7 @@ fn recording() -> String {
 /// in another order than they spoke.
 fn in_parts(text: &str) -> [Vec<&str>; 3] {
     let starts = |line: &&str, with: &[&str]| with.iter().any(|start| line.starts_with(start));
-    let (agent, told) = (["  |  "].as_slice(), ["  +  ", "  x  "].as_slice());
+    let (agent, told) = (["  |  "].as_slice(), ["  +  ", "  x  ", "  <  "].as_slice());
     [
         text.lines().filter(|line| starts(line, agent)).collect(),
         text.lines().filter(|line| starts(line, told)).collect(),

@@ -4,7 +4,7 @@
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -73,7 +73,15 @@ fn work(out: &mut dyn Write) -> std::io::Result<()> {
     let text = std::fs::read_to_string("add.sh")?.replace("$1 - $2", "$1 + $2");
     std::fs::write("add.sh", text)?;
     command(out, &["sh", "test.sh"])?;
-    command(out, &["git", "status", "--short"])
+    command(out, &["git", "status", "--short"])?;
+    command(out, &["git", "commit", "-q", "-a", "-m", "add, do not subtract"])?;
+    command(out, &["git", "log", "--format=%s", "main..HEAD"])
+}
+
+/// Where the worktree's `.git` leads.
+fn own_git_folder() -> std::io::Result<PathBuf> {
+    let text = std::fs::read_to_string(".git")?;
+    Ok(PathBuf::from(text.trim_start_matches("gitdir: ").trim_end()))
 }
 
 fn leave(root: &Path, port: &str, supervisor: &str, out: &mut dyn Write) -> std::io::Result<()> {
@@ -93,6 +101,10 @@ fn leave(root: &Path, port: &str, supervisor: &str, out: &mut dyn Write) -> std:
     }
     attempt(out, "read the user's key", std::fs::read(root.join("key.txt")))?;
     attempt(out, "move branch main by hand", std::fs::write(root.join("project/.git/refs/heads/main"), "0"))?;
+    match std::fs::write(own_git_folder()?.join("refs/heads/main"), "0") {
+        Ok(()) => say(out, "- move branch main in my own git folder: done, and nobody will ever see it")?,
+        other => attempt(out, "move branch main in my own git folder", other)?,
+    }
     let hook = root.join("project/.git/hooks/post-checkout");
     attempt(out, "plant a git hook", std::fs::write(hook, "#!/bin/sh\n"))?;
     let port: u16 = port.parse().unwrap_or(1);
