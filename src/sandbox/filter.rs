@@ -126,7 +126,15 @@ pub fn compile(entries: &[Entry], shared: bool) -> Result<Vec<sock_filter>, Sand
 
 /// What becomes of each call of a list, and of those the supervisor is asked about.
 pub fn treatments(entries: &[Entry], shared: bool) -> Result<BTreeMap<u32, Treatment>, SandboxError> {
-    let mut calls = notified(shared);
+    treatments_of(entries, shared, notified(shared))
+}
+
+/// What a list adds to what is known of calls already.
+fn treatments_of(
+    entries: &[Entry],
+    shared: bool,
+    mut calls: BTreeMap<u32, Treatment>,
+) -> Result<BTreeMap<u32, Treatment>, SandboxError> {
     for entry in entries {
         match entry.only.as_deref() {
             None => {}
@@ -203,40 +211,32 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// Calls that a helper which only reads and computes has no use for: sockets, new processes and threads.
-const SOCKETS_AND_PROCESSES: &[&str] = &[
-    "socket",
-    "socketpair",
-    "connect",
-    "bind",
-    "listen",
-    "sendto",
-    "sendmsg",
-    "sendmmsg",
-    "clone",
-    "clone3",
-    "fork",
-    "vfork",
-];
+/// Calls that a helper which only reads and computes has no use for.
+const SOCKETS: &[&str] =
+    &["socket", "socketpair", "connect", "bind", "listen", "sendto", "sendmsg", "sendmmsg"];
+const PROCESSES: &[&str] = &["clone", "clone3", "fork", "vfork"];
 
-/// The program for a helper without a supervisor: whatever the list refuses in some case it refuses in every case.
-/// `alone` when it may not start processes or threads, nor change the metadata of files, either.
+/// The program for a helper without a supervisor, which has no sockets. `alone` when it may not start processes or threads,
+/// nor change the metadata of files, either: then what the list refuses in some case is refused in every case.
 pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
-    let entries = read(LIST)?;
-    // These are refused for some arguments only, and no C library starts a program without them.
+    // Refused for some arguments only, and no C library starts a program without them.
     let needed = ["prctl", "ioctl", "prlimit64", "openat", "open", "openat2", "creat", "personality"];
-    let processes = ["clone", "clone3", "fork", "vfork"];
-    let listed = entries.iter().flat_map(|entry| entry.calls.iter().map(String::as_str));
-    // Who may write files must also be able to finish them.
-    let metadata = METADATA.iter().copied().filter(|_| alone);
-    let all = listed.chain(metadata).chain(SOCKETS_AND_PROCESSES.iter().copied());
-    let mut calls: BTreeMap<u32, Treatment> = BTreeMap::new();
-    for name in all.filter(|name| !needed.contains(name) && (alone || !processes.contains(name))) {
-        let Some(number) = number_of(name) else { continue };
-        let errno = if name == "clone3" { libc::ENOSYS } else { libc::EPERM };
-        calls
-            .entry(number)
-            .or_insert(Treatment { checks: Vec::new(), otherwise: Otherwise::Errno(errno as u32) });
+    let mut calls = treatments_of(&read(LIST)?, false, BTreeMap::new())?;
+    let refused = Otherwise::Errno(libc::EPERM as u32);
+    if alone {
+        let needed: Vec<u32> = needed.iter().filter_map(|name| number_of(name)).collect();
+        for (_, treatment) in calls.iter_mut().filter(|(number, _)| !needed.contains(number)) {
+            if treatment.otherwise == Otherwise::Allow {
+                treatment.otherwise = refused;
+            }
+        }
+    }
+    let metadata = METADATA.iter().chain(PROCESSES).filter(|_| alone);
+    for number in SOCKETS.iter().chain(metadata).filter_map(|name| number_of(name)) {
+        let treatment = calls.entry(number).or_default();
+        if treatment.otherwise == Otherwise::Allow {
+            treatment.otherwise = refused;
+        }
     }
     program(&calls)
 }

@@ -168,9 +168,10 @@ impl Workspace {
         Ok(git)
     }
 
-    /// Where git may write while it looks at the worktree.
+    /// Where git may write while it looks at the worktree. A folder for each process of guard: one that was killed may
+    /// have left a lock there, or a git that still writes.
     fn scratch(&self) -> PathBuf {
-        self.run_folder.join("scratch")
+        self.run_folder.join("scratch").join(std::process::id().to_string())
     }
 
     /// A copy of the worktree's index.
@@ -190,6 +191,7 @@ impl Workspace {
 
     fn copy_index(&self) -> Result<(), WorkspaceError> {
         let (from, to) = (self.record.admin_dir.join("index"), self.index());
+        at("clear", &self.scratch(), pointer::remove_tree(&self.scratch()))?;
         at("make", &self.scratch(), fs::create_dir_all(self.scratch()))?;
         at("copy", &from, fs::copy(&from, &to)).map(drop)
     }
