@@ -149,6 +149,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   guard run -- cargo test
   guard run --policy strict -- gemini -p 'add a dark mode toggle'
+  guard run --name dark-mode -- gemini -p 'add a dark mode toggle'   # in a repository: branch task/dark-mode
   guard run --json --timeout 60 -- ./agent.sh | jq .denials
   guard run --dry-run -- npm test                     # every path, variable and limit; nothing runs
 
@@ -173,8 +174,11 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["name", "base"])]
     pub(crate) here: bool,
     /// In a repository: work in the folder itself, whose repository can only be read; no worktree, no branch, no commits
-    #[arg(long, conflicts_with_all = ["name", "base", "here", "keep", "discard"])]
+    #[arg(long, conflicts_with_all = ["name", "base", "here", "auto", "keep", "discard"])]
     pub(crate) in_place: bool,
+    /// Remove worktree and branch when there is nothing new in them, and keep them otherwise (the default)
+    #[arg(long, conflicts_with_all = ["keep", "discard"])]
+    pub(crate) auto: bool,
     /// Keep worktree and branch, also when there is nothing new in them
     #[arg(long, conflicts_with = "discard")]
     pub(crate) keep: bool,

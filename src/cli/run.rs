@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::args;
 use super::exit::Exit;
-use super::task::{Asked, Opened};
+use super::task::{Asked, Opened, Problem};
 use super::{Failure, note};
 use crate::launch::{
     self, EarlyToolchains, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
@@ -41,9 +41,13 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         runs: &request.runs,
     };
     if arguments.dry_run {
-        if let Some((checkout, folder)) = asked.planned()? {
-            request.folder = folder;
-            request.checkout = Some(checkout);
+        match asked.planned() {
+            Ok(Some((checkout, folder))) => {
+                request.folder = folder;
+                request.checkout = Some(checkout);
+            }
+            Ok(None) => {}
+            Err(problem) => return no_worktree(&request, &problem, form, out),
         }
         return match launch::plan(&request, run_id) {
             Ok(plan) => show_plan(&plan, form, out),
@@ -51,7 +55,10 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         };
     }
     let streams = streams(form)?;
-    let Opened { task, folder } = asked.open()?;
+    let Opened { task, folder } = match asked.open() {
+        Ok(opened) => opened,
+        Err(problem) => return no_worktree(&request, &problem, form, out),
+    };
     request.folder = folder;
     request.checkout = task.as_ref().map(Task::checkout);
     let plan = match launch::plan(&request, run_id) {
@@ -297,6 +304,24 @@ fn refused(
     };
     print_failure(&result, hint, form, out)?;
     Ok(exit)
+}
+
+/// A worktree that cannot be made: there is no run, and nothing of it is left.
+fn no_worktree(
+    request: &RunRequest,
+    problem: &Problem,
+    form: Form,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let tool = request.command.first().map(Path::new).and_then(Path::file_name);
+    let result = RunResult {
+        tool: tool.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        policy: request.policy.name.clone(),
+        duration: duration(Duration::ZERO),
+        ..failure_result("invalid_input", &problem.message)
+    };
+    print_failure(&result, &problem.hint, form, out)?;
+    Ok(Exit::OwnFailure)
 }
 
 fn failed(

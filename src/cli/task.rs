@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::args;
-use super::{Failure, note};
+use super::note;
 use crate::launch::{Checkout, Task, is_shared_place, may_be_in_repository};
 use crate::policy::Policy;
 use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
@@ -26,7 +26,7 @@ pub(super) struct Asked<'a> {
 
 impl Asked<'_> {
     /// Makes the worktree of the run, if its folder lies in a repository.
-    pub(super) fn open(&self) -> Result<Opened, Failure> {
+    pub(super) fn open(&self) -> Result<Opened, Problem> {
         let Some(repository) = self.repository()? else {
             return Ok(Opened { task: None, folder: self.folder.to_path_buf() });
         };
@@ -36,8 +36,7 @@ impl Asked<'_> {
             _ => Disposal::Auto,
         };
         let limits = Limits::new(self.policy);
-        let task =
-            Task::open(&repository, &self.request(), disposal, limits).map_err(|error| failure(&error))?;
+        let task = Task::open(&repository, &self.request(), disposal, limits)?;
         if task.leaves_changes_behind() {
             note(
                 "guard: your uncommitted changes are not in the task's worktree; commit them first if it needs them",
@@ -53,10 +52,10 @@ impl Asked<'_> {
     }
 
     /// What that would be, to be shown. Nothing is made.
-    pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, Failure> {
+    pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, Problem> {
         let Some(repository) = self.repository()? else { return Ok(None) };
         let request = self.request();
-        let planned = Workspace::planned(&repository, &request).map_err(|error| failure(&error))?;
+        let planned = Workspace::planned(&repository, &request)?;
         let (branch, base, worktree) = planned;
         let folder = self.same_folder(&repository, &worktree);
         let checkout = Checkout {
@@ -72,11 +71,11 @@ impl Asked<'_> {
     }
 
     /// The repository, where a worktree of it is to be made.
-    fn repository(&self) -> Result<Option<Repository>, Failure> {
+    fn repository(&self) -> Result<Option<Repository>, Problem> {
         let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
             None
         } else {
-            Repository::find(self.folder).map_err(|error| failure(&error))?
+            Repository::find(self.folder)?
         };
         let Some(repository) = found else {
             return if self.is_about_a_repository() { Err(self.no_repository()) } else { Ok(None) };
@@ -116,20 +115,28 @@ impl Asked<'_> {
 
     /// Options that only mean something in a repository.
     fn is_about_a_repository(&self) -> bool {
-        let args::Run { name, base, here, keep, discard, .. } = self.arguments;
-        name.is_some() || base.is_some() || *here || *keep || *discard
+        let args::Run { name, base, here, auto, keep, discard, .. } = self.arguments;
+        name.is_some() || base.is_some() || *here || *auto || *keep || *discard
     }
 
-    fn no_repository(&self) -> Failure {
-        Failure::usage(
-            format!("{} lies in no git repository", self.folder.display()),
-            "leave --name, --base, --here, --keep and --discard out, or go into a repository",
-        )
+    fn no_repository(&self) -> Problem {
+        Problem {
+            message: format!("{} lies in no git repository", self.folder.display()),
+            hint: "leave --name, --base, --here, --auto, --keep and --discard out, or go into a repository"
+                .to_string(),
+        }
     }
 }
 
-fn failure(error: &WorkspaceError) -> Failure {
-    let hint =
-        error.hint().unwrap_or("`--in-place` works in the folder itself, with its repository read-only");
-    Failure::usage(error.to_string(), hint)
+/// Why a run gets no worktree, and what to do.
+pub(super) struct Problem {
+    pub(super) message: String,
+    pub(super) hint: String,
+}
+
+impl From<WorkspaceError> for Problem {
+    fn from(error: WorkspaceError) -> Self {
+        let usual = "`--in-place` works in the folder itself, with its repository read-only";
+        Self { message: error.to_string(), hint: error.hint().unwrap_or(usual).to_string() }
+    }
 }

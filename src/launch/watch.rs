@@ -147,6 +147,8 @@ fn attach(
             "program": plan.program.to_string_lossy(),
             "namespaces": started.has_view,
             "tmp": plan.tmp.to_string_lossy(),
+            "branch": plan.checkout.as_ref().map(|checkout| &checkout.branch),
+            "base": plan.checkout.as_ref().map(|checkout| &checkout.base),
         }),
     );
     for note in plan.notes.iter().chain(&started.notes) {

@@ -2,4 +2,5 @@ mod check;
 mod demo;
 mod log;
 mod policy_commands;
+mod repository;
 mod run;
