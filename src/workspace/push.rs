@@ -30,7 +30,15 @@ impl Workspace {
         new: &str,
         limits: &Limits,
     ) -> Result<Report, ReceiveError> {
+        only_plain_files(&self.quarantine().join("objects")).map_err(ReceiveError::Unreadable)?;
+        let folder = self.run_folder.join("sender");
+        super::at("make", &folder, make_sender(&folder, &self.sent_objects(), self))?;
+        let looking = self.look(new, limits)?;
         let mut receiver = self.receiver(limits)?;
+        if let Err(error) = self.is_on_base(new, looking, limits) {
+            receiver.end();
+            return Err(error);
+        }
         let Some(mut pipe) = receiver.child.stdin.take() else {
             return Err(ReceiveError::Unreadable("no pipe".to_string()));
         };
@@ -108,20 +116,61 @@ impl Workspace {
         Ok(receiver.start(true)?)
     }
 
-    /// The sending git, in a jail, with a git folder that guard has made a moment ago.
-    fn sender(&self, new: &str, to: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
-        let folder = self.run_folder.join("sender");
+    /// Begins to look whether there is a way from the base to a commit. The receiving git would find out too, but only
+    /// when it has taken the objects, and nothing of what is refused may stay.
+    fn look(&self, new: &str, limits: &Limits) -> Result<Running, ReceiveError> {
+        let base = format!("^{}", self.record.base);
+        let way =
+            self.reader("rev-list", limits)?.args(["--ancestry-path", "--max-count=1", new, &base, "--"]);
+        Ok(way.start(false)?)
+    }
+
+    /// The answer to that.
+    fn is_on_base(&self, new: &str, looking: Running, limits: &Limits) -> Result<(), ReceiveError> {
+        let answer = looking.finish()?;
+        let is_there = answer.status.success() && answer.output.trim_ascii_end() == new.as_bytes();
+        if is_there || new == self.record.base {
+            return Ok(());
+        }
+        let kind = self.reader("cat-file", limits)?.args(["-t", new]).answer()?;
+        if !kind.status.success() {
+            return Err(ReceiveError::Unreadable(kind.message));
+        }
+        if kind.output.trim_ascii_end() != b"commit" {
+            return Err(ReceiveError::NotACommit(new.to_string()));
+        }
+        if !answer.status.success() {
+            return Err(ReceiveError::Unreadable(answer.message));
+        }
+        Err(self.not_descending(new))
+    }
+
+    /// The object folders that are sent from: the agent's first.
+    fn sent_objects(&self) -> Vec<PathBuf> {
         let mut objects = vec![self.quarantine().join("objects")];
         objects.extend(self.record.objects.iter().cloned());
-        let made = make_sender(&folder, &objects, self);
-        super::at("make", &folder, made)?;
+        objects
+    }
+
+    /// The sending git.
+    fn sender(&self, new: &str, to: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
+        let wanted = format!("{new}\n^{}\n^{}\n", self.record.base, self.record.tip);
+        let sender = self
+            .reader("pack-objects", limits)?
+            .args(["--revs", "--thin", "--stdout", "--delta-base-offset", "--quiet", "--threads=1"])
+            .input(wanted.into_bytes());
+        Ok(sender.start_into(to)?)
+    }
+
+    /// A git that reads what the agent wrote, in a jail, with a git folder that guard has made a moment ago.
+    fn reader(&self, verb: &str, limits: &Limits) -> Result<Git, ReceiveError> {
+        let folder = self.run_folder.join("sender");
+        let objects = self.sent_objects();
         let mut read: Vec<&Path> = objects.iter().map(PathBuf::as_path).collect();
         read.push(&folder);
         let bounds = Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 4 << 30, file: 1 << 20 };
         let jail = Jail::new(program()?, &read, &[], true, bounds).map_err(WorkspaceError::from)?;
-        let wanted = format!("{new}\n^{}\n^{}\n", self.record.base, self.record.tip);
-        let sender = Git::new(Trust::Neutral, "pack-objects")?
-            .args(["--revs", "--thin", "--stdout", "--delta-base-offset", "--quiet", "--threads=1"])
+        Ok(Git::new(Trust::Neutral, verb)?
             .dir(&folder)
             .within(&folder)
             .env("GIT_NO_REPLACE_OBJECTS", "1")
@@ -131,11 +180,32 @@ impl Workspace {
             .config("pack.useBitmaps", "false")
             .config("pack.readReverseIndex", "false")
             .config("core.bigFileThreshold", "64m")
-            .input(wanted.into_bytes())
             .limit(limits.time)
-            .jailed(jail);
-        Ok(sender.start_into(to)?)
+            .jailed(jail))
     }
+}
+
+/// Objects are files. A git that opens a pipe waits for ever, and one that follows a link reads something else; whole
+/// trees are looked at, because a list of alternates can lead deeper into them.
+fn only_plain_files(objects: &Path) -> Result<(), String> {
+    let unreadable = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
+    let data = objects.symlink_metadata().map_err(|error| unreadable(objects, &error))?;
+    if !data.is_dir() {
+        return Err(format!("{} is no folder", objects.display()));
+    }
+    let mut folders = vec![objects.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(|error| unreadable(&folder, &error))? {
+            let entry = entry.map_err(|error| unreadable(&folder, &error))?;
+            let kind = entry.file_type().map_err(|error| unreadable(&folder, &error))?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if !kind.is_file() {
+                return Err(format!("{} is not a plain file", entry.path().display()));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn make_sender(folder: &Path, objects: &[PathBuf], workspace: &Workspace) -> io::Result<()> {

@@ -241,7 +241,7 @@ impl Workspace {
         }
     }
 
-    fn not_descending(&self, new: &str) -> ReceiveError {
+    pub(super) fn not_descending(&self, new: &str) -> ReceiveError {
         ReceiveError::NotDescending { new: new.to_string(), base: self.record.base.clone() }
     }
 
