@@ -4,4 +4,4 @@ mod faults;
 mod installation;
 mod killed;
 mod toolchain;
-mod world;
+pub(crate) mod world;

@@ -1,5 +1,6 @@
 //! Real git, real files: what a run gets, what it can give back, and what it cannot.
 
+mod attempts;
 mod commands;
 mod dangers;
 mod everyday;

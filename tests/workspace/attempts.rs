@@ -1,0 +1,520 @@
+//! An agent that makes three commits on its branch and tries to change everything else: nothing else changes.
+//!
+//! `fixtures/attempts/live.sh` is tried while the agent runs; after every single attempt the user's files are compared,
+//! byte for byte, from outside. What `left.sh` has is left behind, each in a run of its own, for guard to receive and for
+//! the user's own git to find. Every attempt is also made without guard, where it must change something.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::launch::world::{Ran, World, collect, in_every_world_at_once, program};
+
+/// Longer takes no list of attempts, on a busy machine with a slow build.
+const PATIENCE: Duration = Duration::from_secs(110);
+/// The folder in the worktree in which agent and watcher take turns.
+const TURNS: &str = ".turns";
+
+/// One thing to try.
+#[derive(Debug, Clone)]
+struct Attempt {
+    name: String,
+    script: String,
+    /// Lines `#! KEY: VALUE`.
+    notes: BTreeMap<String, String>,
+}
+
+/// A list of attempts, and what is run before each.
+struct List {
+    prelude: String,
+    attempts: Vec<Attempt>,
+}
+
+impl List {
+    fn read(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/attempts").join(name);
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut list = Self { prelude: String::new(), attempts: Vec::new() };
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix("#: ") {
+                let name = name.to_string();
+                assert!(list.attempts.iter().all(|other| other.name != name), "{name} is there twice");
+                list.attempts.push(Attempt { name, script: String::new(), notes: BTreeMap::new() });
+            } else if let Some(attempt) = list.attempts.last_mut() {
+                match line.strip_prefix("#! ").and_then(|note| note.split_once(": ")) {
+                    Some((key, value)) => drop(attempt.notes.insert(key.to_string(), value.to_string())),
+                    None => attempt.script += &format!("{line}\n"),
+                }
+            } else {
+                list.prelude += &format!("{line}\n");
+            }
+        }
+        // For whoever looks into one: GUARD_ATTEMPTS=WORDS.
+        if let Some(words) = std::env::var("GUARD_ATTEMPTS").ok().filter(|words| !words.is_empty()) {
+            list.attempts.retain(|attempt| attempt.name.contains(&words));
+        }
+        list
+    }
+}
+
+/// Everything below some folders: kind, mode, owner and content.
+type Snapshot = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
+
+fn snapshot(folders: &[PathBuf]) -> Snapshot {
+    fn walk(path: &Path, found: &mut Snapshot) {
+        let Ok(data) = path.symlink_metadata() else { return };
+        let content = if data.is_dir() {
+            for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+                walk(&entry.path(), found);
+            }
+            Vec::new()
+        } else if data.is_symlink() {
+            std::fs::read_link(path).unwrap().as_os_str().as_bytes().to_vec()
+        } else if data.is_file() {
+            std::fs::read(path).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
+        found.insert(path.to_path_buf(), (data.mode(), data.uid(), data.gid(), content));
+    }
+    let mut found = Snapshot::new();
+    for folder in folders {
+        walk(folder, &mut found);
+    }
+    found
+}
+
+/// Paths that are not the same in both, with what became of them.
+fn differences(before: &Snapshot, after: &Snapshot) -> Vec<(PathBuf, &'static str)> {
+    let mut found = Vec::new();
+    for (path, was) in before {
+        match after.get(path) {
+            None => found.push((path.clone(), "gone")),
+            Some(is) if is.0 != was.0 => found.push((path.clone(), "of another kind or mode")),
+            Some(is) if is != was => found.push((path.clone(), "changed")),
+            Some(_) => {}
+        }
+    }
+    found.extend(after.keys().filter(|path| !before.contains_key(*path)).map(|path| (path.clone(), "new")));
+    found
+}
+
+/// A user's repository with something in every place, beside it another worktree, a remote and a home.
+struct Scene<'a> {
+    world: &'a World,
+    root: PathBuf,
+}
+
+const SETUP: &str = r#"
+mkdir home tools canary
+export HOME=$PWD/home
+git config --global user.name User
+git config --global user.email user@example.org
+git init -q --bare -b main remote.git
+cd repository
+say() { echo "$1" > "$1"; git add "$1"; git commit -qm "$1"; }
+git tag -a v1 -m v1
+git branch feature
+say second
+git remote add origin "$OLDPWD/remote.git"
+git push -q origin main main:gone
+git fetch -q
+say third
+git push -q origin main
+git reset -q --hard HEAD^
+git checkout -q feature
+say on-feature
+git checkout -q main
+git tag light
+git notes add -m words HEAD
+echo more >> tracked
+git stash push -q
+git pack-refs --all
+git branch loose
+git update-ref refs/heads/main HEAD^
+git update-ref refs/heads/main HEAD@{1}
+git config alias.st status
+printf '#!/bin/sh\nexit 0\n' > .git/hooks/pre-commit
+chmod +x .git/hooks/pre-commit
+mkdir -p .git/info
+echo '*.bin -diff' > .git/info/attributes
+git rev-parse HEAD | git pack-objects --revs -q .git/objects/pack/pack
+echo unreachable | git hash-object -w --stdin
+echo untracked > untracked
+cd ../project
+echo changed > tracked
+"#;
+
+impl<'a> Scene<'a> {
+    fn new(world: &'a World) -> Self {
+        let root = world.folder.parent().unwrap().to_path_buf();
+        world.outside(SETUP);
+        let probe = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/probes/attempts.py");
+        std::fs::copy(probe, root.join("tools/attempts.py")).unwrap();
+        Self { world, root }
+    }
+
+    fn tree(&self, name: &str) -> PathBuf {
+        self.root.join(".worktrees").join(format!("repository-{name}"))
+    }
+
+    /// What is the user's.
+    fn user(&self) -> Snapshot {
+        snapshot(&["repository", "project", "home", "remote.git", "canary"].map(|name| self.root.join(name)))
+    }
+
+    fn git(&self, folder: &Path, words: &[&str]) -> String {
+        let mut command = self.command("git");
+        let output = command.args(words).current_dir(folder).output().unwrap();
+        assert!(output.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim_end().to_string()
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.root.join("repository")
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = self.world.command(program);
+        command
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("HOME", self.root.join("home"))
+            .current_dir(self.repository());
+        command
+    }
+
+    /// The agent's orders.
+    fn plan(&self, name: &str, list: &List, attempts: &[Attempt], turns: bool, bare: bool) -> PathBuf {
+        let path = |name: &str| self.root.join(name).to_str().unwrap().to_string();
+        let attempts: Vec<Value> = attempts
+            .iter()
+            .map(|attempt| json!({ "name": attempt.name, "script": attempt.script }))
+            .collect();
+        let mut plan = json!({
+            "variables": {
+                "ROOT": path(""), "REPO": path("repository"), "REAL": path("repository/.git"),
+                "OTHER": path("project"), "REMOTE": path("remote.git"), "USERHOME": path("home"),
+                "CANARY": path("canary"), "BRANCH": format!("refs/heads/task/{name}"),
+                "BASE": self.git(&self.repository(), &["rev-parse", "main"]),
+                "OLD": self.git(&self.repository(), &["rev-parse", "main^"]),
+            },
+            "prelude": list.prelude,
+            "attempts": attempts,
+        });
+        if turns {
+            plan["turns"] = json!(TURNS);
+        }
+        if bare {
+            plan["places"] = json!([path("repository"), path("project"), path("home"), path("remote.git")]);
+        }
+        let file = self.root.join(format!("tools/{name}.json"));
+        std::fs::write(&file, plan.to_string()).unwrap();
+        file
+    }
+
+    /// The agent in the sandbox.
+    fn guarded(&self, name: &str, plan: &Path) -> Child {
+        let namespaces = if self.world.namespaces { "require" } else { "off" };
+        let mut command = self.command(program());
+        command.args(["run", "--json", "--quiet", "--policy", "strict", "--namespaces", namespaces]);
+        command.args(["--name", name, "--read"]).arg(self.root.join("tools"));
+        command.args(["--", "python3"]).arg(self.root.join("tools/attempts.py")).arg(plan);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// The agent without one, in a worktree as guard would have made it.
+    fn bare(&self, name: &str, plan: &Path) -> Child {
+        let tree = self.tree(name);
+        let branch = format!("task/{name}");
+        self.git(&self.repository(), &["worktree", "add", "-q", "-b", &branch, tree.to_str().unwrap()]);
+        let mut command = self.command("python3");
+        command.arg(self.root.join("tools/attempts.py")).arg(plan).current_dir(tree);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Lets the agent work, and compares the user's files after every attempt with what they were before all of them.
+    fn watch(
+        &self,
+        name: &str,
+        mut child: Child,
+        count: usize,
+        mut judge: impl FnMut(&Value, &Snapshot, &Snapshot),
+    ) -> Ran {
+        let turns = self.tree(name).join(TURNS);
+        let started = Instant::now();
+        let mut before = Snapshot::new();
+        for number in 0..=count {
+            let done = turns.join(format!("{number}.done"));
+            while !done.exists() {
+                let ended = child.try_wait().unwrap().is_some();
+                if ended || started.elapsed() > PATIENCE {
+                    let _ = child.kill();
+                    let ran = collect(child, b"", started);
+                    panic!(
+                        "{}: {name}: the agent came to {number} of {count}: {} {}",
+                        self.world.name(),
+                        String::from_utf8_lossy(&ran.output),
+                        ran.error
+                    );
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let report: Value = serde_json::from_slice(&std::fs::read(&done).unwrap()).unwrap();
+            let now = self.user();
+            if number == 0 {
+                before = now;
+            } else {
+                assert!(came_to_its_end(&report), "{}: {report}", self.world.name());
+                judge(&report, &before, &now);
+            }
+            std::fs::write(turns.join(format!("{number}.go")), "").unwrap();
+        }
+        collect(child, b"", started)
+    }
+}
+
+/// An attempt that was not made to its end proves nothing.
+fn came_to_its_end(report: &Value) -> bool {
+    report["said"].as_str().is_some_and(|said| said.trim_end().ends_with("(came to its end)"))
+}
+
+/// What a run may leave in the repository: its branch, and its own folder.
+fn is_own(path: &Path, git: &Path, name: &str) -> bool {
+    let Ok(inside) = path.strip_prefix(git) else { return false };
+    let branch = ["refs/heads/task/", "logs/refs/heads/task/"].map(|folder| Path::new(folder).join(name));
+    branch.iter().any(|own| own == inside)
+        || inside.starts_with(Path::new("worktrees").join(format!("repository-{name}")))
+}
+
+#[test]
+fn nothing_of_the_users_changes_while_an_agent_tries() {
+    let list = List::read("live.sh");
+    assert!(list.attempts.len() >= 60 || std::env::var_os("GUARD_ATTEMPTS").is_some());
+    in_every_world_at_once(|world| {
+        let scene = Scene::new(world);
+        let before = scene.user();
+        let plan = scene.plan("live", &list, &list.attempts, true, false);
+        let mut failures = Vec::new();
+        let mut last: Option<Snapshot> = None;
+        let ran =
+            scene.watch("live", scene.guarded("live", &plan), list.attempts.len(), |report, first, now| {
+                // Also the run's own branch and folder: the agent has only its quarantine.
+                let found = differences(last.as_ref().unwrap_or(first), now);
+                if !found.is_empty() {
+                    failures.push(format!("{report}: {found:?}"));
+                    last = Some(now.clone());
+                }
+            });
+        assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
+        let result = &ran.result;
+        let problem = || format!("{}: {result:#}\n{}", world.name(), ran.error);
+        assert_eq!((&result["success"], ran.code), (&json!(true), 0), "{}", problem());
+        let subjects: Vec<&str> =
+            result["commits"].as_array().unwrap().iter().filter_map(|one| one["subject"].as_str()).collect();
+        assert_eq!(subjects, ["honest 1", "honest 2", "honest 3"], "{}", problem());
+        assert_eq!(result["findings"], json!([]), "{}", problem());
+        assert!(!result["denials"].as_array().unwrap().is_empty(), "{}", problem());
+        only_these_arrived(&scene, "live", &before, 3);
+    });
+}
+
+/// The user's files are as they were, but for the branch, its own folder and the objects of its commits.
+fn only_these_arrived(scene: &Scene<'_>, name: &str, before: &Snapshot, commits: usize) {
+    let repository = scene.repository();
+    let git = repository.join(".git");
+    let branch = format!("refs/heads/task/{name}");
+    let range = format!("main..{branch}");
+    assert_eq!(scene.git(&repository, &["rev-list", "--count", &range]), commits.to_string());
+    let objects = scene.git(&repository, &["rev-list", "--objects", "--no-object-names", &range]);
+    let mut allowed: Vec<PathBuf> =
+        objects.lines().map(|id| git.join("objects").join(&id[..2]).join(&id[2..])).collect();
+    allowed.extend(objects.lines().map(|id| git.join("objects").join(&id[..2])));
+    for folder in ["worktrees", "refs/heads/task", "logs/refs/heads/task"] {
+        allowed.push(git.join(folder));
+    }
+    let found = differences(before, &scene.user());
+    let foreign: Vec<_> = found
+        .into_iter()
+        .filter(|(path, what)| !is_own(path, &git, name) && !(allowed.contains(path) && *what == "new"))
+        .collect();
+    assert!(foreign.is_empty(), "{}: {name}: {foreign:?}", scene.world.name());
+}
+
+#[test]
+fn without_guard_every_attempt_changes_something() {
+    let list = List::read("live.sh");
+    in_every_world_at_once(|world| {
+        // Namespaces are guard's.
+        if world.namespaces {
+            return;
+        }
+        let scene = Scene::new(world);
+        let plan = scene.plan("live", &list, &list.attempts, true, true);
+        let git = scene.repository().join(".git");
+        let attempts: BTreeMap<&str, &Attempt> =
+            list.attempts.iter().map(|attempt| (attempt.name.as_str(), attempt)).collect();
+        let mut failures = Vec::new();
+        scene.watch("live", scene.bare("live", &plan), list.attempts.len(), |report, first, now| {
+            let found = differences(first, now);
+            // Objects that nothing leads to, or only the own branch, change nothing.
+            let is_object = |path: &Path| {
+                let inside = path.strip_prefix(git.join("objects")).ok();
+                inside
+                    .and_then(|inside| inside.to_str())
+                    .is_some_and(|id| id.as_bytes().get(2) == Some(&b'/'))
+            };
+            let mut foreign = found.iter().filter(|(path, what)| {
+                let counts = attempts[report["name"].as_str().unwrap()].notes.contains_key("objects");
+                !is_own(path, &git, "live")
+                    && (*what != "new" || counts || !(is_object(path) || path.is_dir()))
+            });
+            if foreign.next().is_none() {
+                failures.push(format!("{report}: {found:?}"));
+            }
+        });
+        assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
+    });
+}
+
+/// What the user does after a run, in the worktree and with the branch. Says how `git status` ended.
+fn look_around(scene: &Scene<'_>, name: &str) -> i32 {
+    let script = r#"
+        cd "$1" && timeout 10 git status > /dev/null; status=$?
+        for words in 'diff' 'diff HEAD~1' 'log -p -2' 'submodule status' 'stash list'; do timeout 10 git $words; done
+        cd "$2/repository"
+        for words in "status" "log -p $3 -2" "diff main...$3"; do timeout 10 git $words; done
+        git merge-base --is-ancestor "$3" main && exit $status
+        rm -rf "$2/tmp/clone" && timeout 10 git clone -q . "$2/tmp/clone" && cd "$2/tmp/clone" \
+            && timeout 10 git merge --no-commit --no-ff "origin/$3"
+        exit $status"#;
+    let mut command = scene.command("bash");
+    command.args(["-c", script, "-"]).arg(scene.tree(name)).arg(&scene.root).arg(format!("task/{name}"));
+    let output = command.output().unwrap();
+    output.status.code().unwrap_or(-1)
+}
+
+/// Whether a planted program has run outside; it is forgotten then.
+fn canary(scene: &Scene<'_>) -> bool {
+    std::fs::remove_file(scene.root.join("canary/ran")).is_ok()
+}
+
+#[test]
+fn what_is_left_behind_changes_nothing() {
+    let list = List::read("left.sh");
+    in_every_world_at_once(|world| {
+        let scene = Scene::new(world);
+        let mut failures = Vec::new();
+        for (number, attempt) in list.attempts.iter().enumerate() {
+            // Receiving is outside the sandbox: both persons, both ways, but not all four.
+            let turn = (number % 2 == 0) ^ world.namespaces ^ (world.person.name == "root");
+            if !turn && !attempt.notes.contains_key("worlds") {
+                continue;
+            }
+            let name = format!("left-{number}");
+            let found = leave(&scene, &name, &list, attempt);
+            failures.extend(found.into_iter().map(|found| format!("{}: {found}", attempt.name)));
+        }
+        assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
+    });
+}
+
+/// One run that leaves something behind; what is wrong afterwards.
+fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<String> {
+    let before = scene.user();
+    let plan = scene.plan(name, list, std::slice::from_ref(attempt), false, false);
+    let ran = collect(scene.guarded(name, &plan), b"", Instant::now());
+    let (result, repository) = (&ran.result, scene.repository());
+    let mut wrong = Vec::new();
+    let ends = attempt.notes.get("ends").map_or("received 3", String::as_str);
+    let branch = format!("refs/heads/task/{name}");
+    let mut allowed = Vec::new();
+    let reported = ran.printed();
+    if !serde_json::from_str(reported.trim()).is_ok_and(|report| came_to_its_end(&report)) {
+        wrong.push("the attempt was not made".to_string());
+    }
+    if canary(scene) {
+        wrong.push("guard ran what was planted".to_string());
+    }
+    if let Some(words) = ends.strip_prefix("refused ") {
+        let error = result["error"].as_str().unwrap_or_default();
+        if ran.kind() != "receive_refused" || !error.contains(words) || result["commits"] != json!([]) {
+            wrong.push(format!("not refused for {words:?}"));
+        }
+        let run = result["run_id"].as_str().unwrap_or_default();
+        let kept = scene.world.runs().join(run).join("git");
+        if kept.symlink_metadata().is_err() || result["worktree"]["unreceived"] != json!(true) {
+            wrong.push("the quarantine was not kept".to_string());
+        }
+        if scene.git(&repository, &["rev-parse", &branch]) != scene.git(&repository, &["rev-parse", "main"]) {
+            wrong.push("the branch was moved".to_string());
+        }
+    } else {
+        let count = ends.strip_prefix("received ").and_then(|count| count.parse::<usize>().ok()).unwrap();
+        let commits = result["commits"].as_array().map_or(0, Vec::len);
+        let range = format!("main..{branch}");
+        let real = scene.git(&repository, &["rev-list", "--count", &range]);
+        if result["success"] != json!(true) || commits != count || real != count.to_string() {
+            wrong.push(format!("{commits} and {real} commits instead of {count}"));
+        }
+        let objects = scene.git(&repository, &["rev-list", "--objects", "--no-object-names", &range]);
+        let folder = repository.join(".git/objects");
+        allowed.extend(objects.lines().map(|id| folder.join(&id[..2]).join(&id[2..])));
+        allowed.extend(objects.lines().map(|id| folder.join(&id[..2])));
+    }
+    let git = repository.join(".git");
+    for folder in ["worktrees", "refs/heads/task", "logs/refs/heads/task"] {
+        allowed.push(git.join(folder));
+    }
+    let mut found = differences(&before, &scene.user());
+    found.retain(|(path, what)| !is_own(path, &git, name) && !(allowed.contains(path) && *what == "new"));
+    if !found.is_empty() {
+        wrong.push(format!("changed: {found:?}"));
+    }
+    let status = look_around(scene, name);
+    if status != 0 {
+        wrong.push(format!("git status in the worktree ends with {status}"));
+    }
+    if canary(scene) {
+        wrong.push("the user's git ran what was planted".to_string());
+    }
+    if !wrong.is_empty() {
+        wrong.push(format!("{result}\n{}", ran.error));
+    }
+    wrong
+}
+
+#[test]
+fn without_guard_what_is_left_behind_matters() {
+    let list = List::read("left.sh");
+    in_every_world_at_once(|world| {
+        if world.namespaces {
+            return;
+        }
+        let scene = Scene::new(world);
+        let plan = scene.plan("left", &list, &list.attempts, true, true);
+        let attempts: BTreeMap<&str, &Attempt> =
+            list.attempts.iter().map(|attempt| (attempt.name.as_str(), attempt)).collect();
+        let mut failures = Vec::new();
+        scene.watch("left", scene.bare("left", &plan), list.attempts.len(), |report, first, now| {
+            let expected = attempts[report["name"].as_str().unwrap()].notes.get("canary").map(String::as_str);
+            let found = differences(first, now);
+            let is_real = match expected {
+                Some("git") => {
+                    look_around(&scene, "left");
+                    canary(&scene)
+                }
+                Some(_) => true,
+                None => !found.is_empty(),
+            };
+            if !is_real {
+                failures.push(format!("{report}: {found:?}"));
+            }
+        });
+        assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
+    });
+}
