@@ -87,6 +87,10 @@ impl Workspace {
         // Where objects and refs are; not the configuration or the hooks beside them.
         let mut write: Vec<PathBuf> =
             ["refs", "logs", "reftable"].map(|name| record.common_dir.join(name)).to_vec();
+        if record.ref_format == "reftable" {
+            // The table of the worktree that has the branch checked out is written along with the repository's.
+            write.push(record.admin_dir.join("reftable"));
+        }
         write.extend(record.objects.first().cloned());
         let write: Vec<&Path> = write.iter().map(PathBuf::as_path).collect();
         let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
