@@ -297,6 +297,15 @@ impl Analyzer<'_> {
         });
     }
 
+    /// Text that git gives to a shell with `"$@"` behind it, for the words it adds (`GIT_EDITOR='echo message >'`).
+    pub(crate) fn shell_text_of_git(&mut self, text: &[u8], start: &Start) {
+        let (depth, limit) = (self.depth, self.context.limits.depth);
+        let is_whole = |text: &[u8]| shell::parse(text, depth, limit).is_ok();
+        let completed = [text, b" \"$@\""].concat();
+        let text = if !is_whole(text) && is_whole(&completed) { &completed } else { text };
+        self.shell_text(text, start);
+    }
+
     /// Text of a language that only resembles ours: judged as far as it can be read.
     pub(crate) fn shell_text_if_readable(&mut self, text: &[u8], start: &Start) {
         if shell::parse(text, self.depth, self.context.limits.depth).is_ok() {

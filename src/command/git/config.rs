@@ -158,6 +158,8 @@ impl Settings {
                 self.effects.add(Effects::GIT_FOREIGN_CONFIG);
             }
             b"GIT_EXEC_PATH" => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
+            // As `git submodule` sets it for what it starts: fewer protocols.
+            b"GIT_PROTOCOL_FROM_USER" if value.known() == Some(b"0") => {}
             b"GIT_ALLOW_PROTOCOL" | b"GIT_PROTOCOL_FROM_USER" => self.effects.add(Effects::GIT_REMOTE),
             _ if names_program(name) => self.programs.push(value.clone()),
             _ if value.prefix().starts_with(b"/")

@@ -294,7 +294,7 @@ impl Git<'_, '_> {
                 // The variables that name the program are not passed on to be read again.
                 let mut inside = inside.clone();
                 inside.env = config::without_programs(&inside.env);
-                self.analyzer.shell_text(text, &inside);
+                self.analyzer.shell_text_of_git(text, &inside);
             }
             None => {
                 if let Some(intent) = self.analyzer.intents.get_mut(index) {

@@ -29,7 +29,7 @@ pub(super) fn is_known(verb: &[u8]) -> bool {
 }
 
 /// Verbs whose first operand may name a subcommand.
-const WITH_SUBCOMMANDS: [&str; 17] = [
+const WITH_SUBCOMMANDS: [&str; 18] = [
     "bisect",
     "bundle",
     "commit-graph",
@@ -45,6 +45,7 @@ const WITH_SUBCOMMANDS: [&str; 17] = [
     "sparse-checkout",
     "stash",
     "submodule",
+    "submodule--helper",
     "worktree",
     "credential",
 ];
@@ -165,10 +166,11 @@ fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
         | "get-tar-commit-id" | "stripspace" | "column" | "patch-id" | "fmt-merge-msg" | "show-index"
         | "fast-export" | "archive" | "interpret-trailers" | "format-patch" | "show-ref" | "bugreport"
         | "diagnose" | "notes" | "remote" | "worktree" | "submodule" | "reflog" | "bundle" | "mailinfo"
-        | "mailsplit" | "merge-file" | "unpack-file" | "sh-i18n" | "sh-setup" | "refs"
-        | "sparse-checkout" => READS,
+        | "mailsplit" | "merge-file" | "unpack-file" | "sh-i18n" | "sh-i18n--envsubst" | "sh-setup"
+        | "refs" | "sparse-checkout" => READS,
         "fsck" | "fsck-objects" if parsed.has("lost-found") => READS.with(OBJECTS),
         "fsck" | "fsck-objects" => READS,
+        "index-pack" if parsed.has_any(&["verify", "verify-stat", "verify-stat-only"]) => READS,
         "hash-object" if parsed.has("w") => OBJECTS,
         "hash-object" => READS,
         "merge-tree" => READS.with(OBJECTS),
@@ -275,9 +277,11 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
         ("stash", b"drop" | b"clear" | b"store") => STASH,
         ("stash", b"create") => OBJECTS,
         ("stash", _) => STASH.with(WORKTREE).with(INDEX),
-        ("submodule", b"status" | b"summary") => READS,
-        ("submodule", b"foreach") => RUNS,
-        ("submodule", _) => REPOSITORY.with(REMOTE).with(CONFIG).with(WORKTREE),
+        ("submodule" | "submodule--helper", b"status" | b"summary") => READS,
+        ("submodule" | "submodule--helper", b"foreach") => RUNS,
+        ("submodule" | "submodule--helper", _) => REPOSITORY.with(REMOTE).with(CONFIG).with(WORKTREE),
+        // What `git fsck` and `git verify-pack` start to look at their files.
+        ("commit-graph" | "multi-pack-index", b"verify") => READS,
         ("worktree", b"list") => READS,
         ("worktree", b"add") => REPOSITORY.with(REFS).with(SWITCHES),
         ("worktree", _) => REPOSITORY,
@@ -403,7 +407,7 @@ fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning
     match (verb, meaning.subcommand.as_deref()) {
         // The rest of the words is the command, as it stands.
         ("bisect", Some(b"run")) => meaning.programs.push(quoted(own)),
-        ("submodule", Some(b"foreach")) => {
+        ("submodule" | "submodule--helper", Some(b"foreach")) => {
             let skip = own.iter().take_while(|arg| arg.prefix().starts_with(b"-")).count();
             match &own[skip..] {
                 // One word is text for a shell; several are a command.
