@@ -105,7 +105,7 @@ impl Workspace {
         let changes = self.look_for_changes(repository)?;
         let refs = std::thread::spawn(move || refs.succeed());
         if !self.record.here {
-            self.add_worktree(repository, request)?;
+            self.add_worktree(repository)?;
         }
         self.record.write(&self.run_folder)?;
         let settings = Settings::understand(&settings.succeed()?);
@@ -151,18 +151,18 @@ impl Workspace {
         Ok(Some(call.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start(false)?))
     }
 
-    fn add_worktree(&mut self, repository: &Repository, request: &Request) -> Result<(), WorkspaceError> {
+    fn add_worktree(&mut self, repository: &Repository) -> Result<(), WorkspaceError> {
+        self.add_branch(repository)?;
+        let reason = self.mark();
         let record = &mut self.record;
         let branch = record.branch.strip_prefix("refs/heads/").unwrap_or(&record.branch);
         repository
             .git("worktree")?
-            .args(["add", "--quiet", "--no-track", "--lock", "--reason"])
-            .arg(format!("guard run {}", request.run_id))
-            .arg("-b")
-            .arg(branch)
+            .args(["add", "--quiet", "--lock", "--reason"])
+            .arg(reason)
             .arg("--")
             .arg(&record.worktree)
-            .arg(&record.base)
+            .arg(branch)
             .run()?;
         // Nobody but git has written here yet.
         let file = record.worktree.join(".git");
@@ -194,6 +194,27 @@ impl Workspace {
         };
         let root = request.root.as_ref().map_or_else(usual, |root| place.join(root));
         Ok((branch, base, root.join(folder)))
+    }
+
+    /// Makes the branch, which no other run can have made meanwhile: whoever has it has the name. Its reflog says whose it
+    /// is, so that undoing takes back nobody else's.
+    fn add_branch(&self, repository: &Repository) -> Result<(), WorkspaceError> {
+        let Record { branch, base, .. } = &self.record;
+        let command = format!("create {branch} {base}\n");
+        let made = repository
+            .git("update-ref")?
+            .args(["--create-reflog", "-m", &self.mark(), "--stdin"])
+            .input(command.into_bytes())
+            .run();
+        match made {
+            Err(_) if repository.commit(branch)?.is_some() => Err(there_already(branch)),
+            made => Ok(made.map(drop)?),
+        }
+    }
+
+    /// What guard writes at things of this run in the repository.
+    pub(super) fn mark(&self) -> String {
+        format!("guard run {}", self.record.run_id)
     }
 
     /// The workspace of a run's folder, to be finished or removed by another process than the one that made it.
@@ -302,10 +323,7 @@ impl Wanted {
             ));
         }
         if repository.commit(&branch)?.is_some() {
-            return Err(WorkspaceError::refused(
-                format!("the branch {} is there already", &branch["refs/heads/".len()..]),
-                "give another --name, or work in its worktree with --here",
-            ));
+            return Err(there_already(&branch));
         }
         Ok(Self { branch, base, worktree, admin_dir: PathBuf::new(), here: false })
     }
@@ -386,6 +404,13 @@ fn names(repository: &Repository, request: &Request) -> Result<(String, OsString
     let branch = format!("refs/heads/{}{slug}", request.prefix);
     let folder = [repository.name().as_slice(), b"-", slug.as_bytes()].concat();
     Ok((branch, OsString::from_vec(folder)))
+}
+
+fn there_already(branch: &str) -> WorkspaceError {
+    WorkspaceError::refused(
+        format!("the branch {} is there already", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
+        "give another --name, or work in its worktree with --here",
+    )
 }
 
 fn base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {

@@ -403,8 +403,11 @@ impl Workspace {
 
     fn remove_worktree(&self) -> Result<(), WorkspaceError> {
         let record = &self.record;
-        at("remove", &record.worktree, pointer::remove_tree(&record.worktree))?;
         let admin_dir = self.find_admin_dir();
+        // A folder that this run did not come to make is somebody else's, whatever its name.
+        if admin_dir.is_some() || record.state != State::Opening {
+            at("remove", &record.worktree, pointer::remove_tree(&record.worktree))?;
+        }
         if let Some(admin_dir) = admin_dir {
             at("remove", &admin_dir, pointer::remove_tree(&admin_dir))?;
         }
@@ -428,9 +431,15 @@ impl Workspace {
             return Some(self.record.admin_dir.clone());
         }
         let wanted = self.record.worktree.join(".git");
+        // Another run, or the user, may have had a worktree at the same place: the lock says whose it is.
+        let is_own = |folder: &Path| {
+            let text = fs::read(folder.join("locked")).unwrap_or_default();
+            self.record.state != State::Opening || text.trim_ascii_end() == self.mark().as_bytes()
+        };
         let leads_here = |folder: &PathBuf| {
             let text = fs::read(folder.join("gitdir")).unwrap_or_default();
             text.strip_suffix(b"\n").is_some_and(|text| text == wanted.as_os_str().as_bytes())
+                && is_own(folder)
         };
         fs::read_dir(worktrees).ok()?.flatten().map(|entry| entry.path()).find(leads_here)
     }
@@ -444,11 +453,20 @@ impl Workspace {
         at("remove", &locked, pointer::remove_tree(&locked))
     }
 
-    /// Takes back what an `open` that did not end has made.
+    /// Whether this run made the branch, as its reflog says.
+    fn made_branch(&self) -> bool {
+        let call =
+            self.real_git("reflog").map(|git| git.args(["show", "--format=%gs", &self.record.branch, "--"]));
+        let said = call.and_then(Git::run).unwrap_or_default();
+        said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next() == Some(self.mark().as_bytes())
+    }
+
+    /// Takes back what an `open` that did not end has made, and nothing else.
     pub(super) fn undo(&mut self) -> Result<(), WorkspaceError> {
         if !self.record.here {
             self.remove_worktree()?;
-            if let Some(tip) = self.real_tip()?.filter(|tip| *tip == self.record.base) {
+            let tip = self.real_tip()?.filter(|tip| *tip == self.record.base);
+            if let Some(tip) = tip.filter(|_| self.made_branch()) {
                 let command = format!("delete {} {tip}\n", self.record.branch);
                 self.real_git("update-ref")?.arg("--stdin").input(command.into_bytes()).run()?;
             }
