@@ -3,6 +3,7 @@
 mod attempts;
 mod commands;
 mod dangers;
+mod differential;
 mod everyday;
 mod fingerprint;
 mod hooks;
@@ -10,6 +11,8 @@ mod hostile;
 mod interrupted;
 mod kinds;
 mod objects;
+mod shim_load;
+mod user_hooks;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

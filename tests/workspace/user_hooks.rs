@@ -1,0 +1,371 @@
+//! The user's hooks inside a run: they run, they can refuse, nobody inside changes them or gets out through them.
+//!
+//! And what a repository asks of other programs: filters (git-lfs) and signatures (gpg).
+
+use std::path::PathBuf;
+
+use crate::launch::world::{Ran, World, in_every_world, in_two_worlds};
+
+fn root(world: &World) -> PathBuf {
+    world.temporary().parent().unwrap().to_path_buf()
+}
+
+/// A repository `hooked`, and what a shell makes of it.
+fn repository(world: &World, script: &str) {
+    world.outside(&format!(
+        "rm -rf hooked .worktrees && git init -q -b main hooked && cd hooked && git config user.name U && git config user.email u@u \
+         && mkdir sub && echo a > a && echo s > sub/s && git add . && git commit -qm first\n{script}"
+    ));
+}
+
+/// A hook of the repository's own.
+fn hook(name: &str, text: &str) -> String {
+    format!("cat > .git/hooks/{name} <<'HOOK'\n#!/bin/sh\n{text}\nHOOK\nchmod +x .git/hooks/{name}\n")
+}
+
+/// Runs a script in the repository's task `name` and gives what it wrote, as one text.
+fn run(world: &World, name: &str, options: &[&str], script: &str) -> (Ran, String) {
+    let policy: &[&str] = if options.contains(&"--policy") { &[] } else { &["--policy", "strict"] };
+    let options = [&["-q", "--keep", "--name", name], policy, options].concat();
+    let mut command = world.guard(&options, &["bash", "-c", script]);
+    let tools = root(world).join("tools");
+    let path = world.outside("printf %s \"$PATH\"");
+    command.env("PATH", format!("{}:{path}", tools.display())).current_dir(root(world).join("hooked"));
+    let ran = world.finish(command, b"");
+    let said = format!("{}{}", String::from_utf8_lossy(&ran.output), ran.error);
+    (ran, said)
+}
+
+#[test]
+fn they_run_where_the_agent_runs_and_can_refuse() {
+    in_every_world(|world| {
+        let texts = [
+            (
+                "pre-commit",
+                "echo pre-commit in $(pwd) on $(git branch --show-current)\n\
+                 [ \"$(git rev-parse --absolute-git-dir)\" = \"$GIT_DIR\" ] || echo another repository: $GIT_DIR\n\
+                 case $GIT_INDEX_FILE in \"$GIT_DIR\"/*|.git/*) ;; *) echo another index: $GIT_INDEX_FILE ;; esac\n\
+                 git diff --cached --name-only\n\
+                 [ ! -f style ] || { sed -i 's/ugly/pretty/' style && git add style; }\n\
+                 ! git grep --cached -q FORBIDDEN || { echo forbidden words >&2; exit 3; }",
+            ),
+            ("prepare-commit-msg", "sed -i '1s/^/[task] /' \"$1\"; echo prepared by $2"),
+            ("commit-msg", "head -1 \"$1\"; grep -q ok \"$1\" || { echo the message must say ok; exit 1; }"),
+            ("post-commit", "echo after \"$(git log -1 --format=%s)\""),
+        ];
+        repository(world, &texts.map(|(name, text)| hook(name, text)).concat());
+        let (ran, said) = run(
+            world,
+            "hooked",
+            &[],
+            "echo ugly > style; git add style; git commit -m bad; echo code $?; git commit -m ok; echo code $?
+             echo FORBIDDEN > f; git add f; git commit -m 'ok too'; echo code $?; git rm -qf f
+             echo more >> a; git commit -a -m 'ok all'; echo code $?
+             echo part >> a; echo rest >> sub/s; cd sub; git commit -m 'ok part' ../a; echo code $?",
+        );
+        assert_eq!(ran.code, 0, "{}: {said}", world.name());
+        let tree = root(world).join(".worktrees/hooked-hooked");
+        let codes: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("code ")).collect();
+        assert_eq!(codes, ["1", "0", "1", "0", "0"], "{}: {said}", world.name());
+        for wanted in [
+            &*format!("pre-commit in {} on task/hooked", tree.display()),
+            "prepared by message",
+            "[task] bad",
+            "the message must say ok",
+            "after [task] ok",
+            "after [task] ok all",
+            "after [task] ok part",
+            "forbidden words",
+        ] {
+            assert!(said.contains(wanted), "{}: {wanted:?} in {said}", world.name());
+        }
+        assert!(
+            !said.contains("another ") && !said.contains("Permission denied"),
+            "{}: {said}",
+            world.name()
+        );
+        let log = world.outside("cd hooked && git log --format=%s task/hooked && git show task/hooked:style && git -C ../.worktrees/hooked-hooked status -s");
+        assert_eq!(
+            log,
+            "[task] ok part\n[task] ok all\n[task] ok\nfirst\npretty\n M sub/s\n",
+            "{}",
+            world.name()
+        );
+    });
+}
+
+/// As husky 9 writes them.
+const HUSKY: &str = r#"
+mkdir -p .husky/_ && cat > .husky/_/h <<'END'
+#!/usr/bin/env sh
+[ "$HUSKY" = "2" ] && set -x
+n=$(basename "$0")
+s=$(dirname "$(dirname "$0")")/$n
+[ ! -f "$s" ] && exit 0
+i="${XDG_CONFIG_HOME:-$HOME/.config}/husky/init.sh"
+[ -f "$i" ] && . "$i"
+[ "${HUSKY-}" = "0" ] && exit 0
+export PATH="node_modules/.bin:$PATH"
+sh -e "$s" "$@"
+c=$?
+[ $c != 0 ] && echo "husky - $n script failed (code $c)"
+[ $c = 127 ] && echo "husky - command not found in PATH=$PATH"
+exit $c
+END
+for name in pre-commit commit-msg post-commit; do
+    printf '#!/usr/bin/env sh\n. "$(dirname "$0")/h"' > .husky/_/$name && chmod +x .husky/_/$name
+done
+printf '*' > .husky/_/.gitignore
+printf 'lint --staged\ngit diff --cached --stat\n' > .husky/pre-commit
+printf 'grep -q ^feat: "$1"\n' > .husky/commit-msg
+echo node_modules > .gitignore
+git add -A && git commit -qm 'feat: hooks' && git config core.hooksPath .husky/_
+"#;
+
+#[test]
+fn husky() {
+    in_every_world(|world| {
+        repository(world, HUSKY);
+        let script = "echo b > b; git add b; git commit -m 'feat: no linter'; echo code $?
+             mkdir -p node_modules/.bin; printf '#!/bin/sh\\necho linted $*; git diff --cached --name-only\\n' > node_modules/.bin/lint; chmod +x node_modules/.bin/lint
+             git commit -m wrong; echo code $?; git commit -m 'feat: right'; echo code $?";
+        let (_, said) = run(world, "husky", &[], script);
+        let codes: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("code ")).collect();
+        assert_eq!(codes, ["1", "1", "0"], "{}: {said}", world.name());
+        for wanted in [
+            "husky - pre-commit script failed (code 127)",
+            "linted --staged\nb\n",
+            "husky - commit-msg script failed (code 1)",
+            "1 file changed, 1 insertion(+)",
+        ] {
+            assert!(said.contains(wanted), "{}: {wanted:?} in {said}", world.name());
+        }
+        assert_eq!(world.outside("cd hooked && git log -1 --format=%s task/husky"), "feat: right\n");
+    });
+}
+
+#[test]
+fn nobody_inside_changes_or_skips_them() {
+    in_every_world(|world| {
+        repository(world, &(hook("pre-commit", "echo the hook ran; exit 1") + "mkdir ../tools"));
+        let ways = [
+            "git commit --no-verify -m x",
+            "git commit -n -m x",
+            "git commit -anm x",
+            "git -c core.hooksPath=/dev/null commit -m x",
+            "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=core.hooksPath GIT_CONFIG_VALUE_0=/nowhere git commit -m x",
+            "HUSKY=0 git commit -m x",
+            "git config core.hooksPath /nowhere; git commit -m x",
+            "/usr/bin/git commit --no-verify -m x",
+            "python3 -c 'import subprocess, sys; sys.exit(subprocess.call([\"git\", \"commit\", \"--no-verify\", \"-m\", \"x\"]))'",
+        ];
+        let mut script =
+            String::from("echo b > b; git add b; hooks=$(git rev-parse --git-path hooks); ls \"$hooks\"\n");
+        for change in [
+            "echo 'exit 0' > \"$hooks/pre-commit\"",
+            "rm -f \"$hooks/pre-commit\"",
+            "mv \"$hooks/pre-commit\" \"$hooks/other\"",
+            "chmod -x \"$hooks/pre-commit\"",
+            "mv \"$hooks\" \"$hooks.old\"",
+            "ln -sfn /tmp \"$hooks\"",
+            "touch \"$hooks/new\"",
+            "python3 -c 'import os, sys; os.truncate(sys.argv[1], 0)' \"$hooks/pre-commit\"",
+        ] {
+            script += &format!(
+                "({change}) 2> /dev/null && echo CHANGED by: {}\n",
+                change.replace(['\'', '"', '$', '(', ')'], " ")
+            );
+        }
+        script += "git commit -m x; echo code $?\n";
+        let (_, said) = run(world, "fixed", &[], &script);
+        assert!(said.contains("the hook ran\n") && said.contains("code 1\n"), "{}: {said}", world.name());
+        assert!(said.contains("pre-commit\n") && !said.contains("CHANGED"), "{}: {said}", world.name());
+        for (number, way) in ways.iter().enumerate() {
+            // Each in a shell of its own: the text of one is refused as a whole.
+            let (ran, said) =
+                run(world, &format!("way{number}"), &[], &format!("echo b > b; git add b; {way}"));
+            assert!(ran.code != 0 && said.contains("Permission denied"), "{}: {way}: {said}", world.name());
+            assert!(!said.contains("1 file changed"), "{}: {way}: {said}", world.name());
+        }
+        let commits = world.outside("cd hooked && git rev-list --all --count; cat .git/hooks/pre-commit");
+        assert_eq!(commits, "1\n#!/bin/sh\necho the hook ran; exit 1\n", "{}", world.name());
+    });
+}
+
+#[test]
+fn a_hook_does_not_lead_out() {
+    in_every_world(|world| {
+        let outside = root(world).join("outside");
+        let text = format!(
+            "exec 2>&1
+             echo x > {outside} || echo held
+             echo x > {root}/hooked/.git/config || echo held
+             rm -f {root}/hooked/a || echo held
+             git -C {root}/hooked commit --allow-empty -m x || echo held
+             GIT_DIR={root}/hooked/.git git update-ref refs/heads/main HEAD~0 || echo held
+             git push || echo held
+             git branch -f other || echo held
+             sudo -n true || echo held
+             echo x > \"$0\" || echo held
+             exit 0",
+            outside = outside.display(),
+            root = root(world).display(),
+        );
+        repository(world, &hook("pre-commit", &text));
+        let before = world.outside("cd hooked && git for-each-ref && cat .git/config a");
+        let (_, said) = run(world, "out", &[], "echo b > b; git add b; git commit -m b; echo code $?");
+        assert!(said.contains("code 0\n"), "{}: {said}", world.name());
+        assert_eq!(said.matches("held\n").count(), 9, "{}: {said}", world.name());
+        assert!(!outside.exists(), "{}", world.name());
+        let after = world.outside("cd hooked && git for-each-ref | grep -v task/out && cat .git/config a");
+        assert_eq!(before, after, "{}", world.name());
+    });
+}
+
+/// lint-staged puts work aside while it looks: the policy `strict` says no, and that is what is read.
+#[test]
+fn what_a_hook_may_not_do_is_explained() {
+    in_two_worlds(|world| {
+        repository(
+            world,
+            &hook(
+                "pre-commit",
+                "git stash push --keep-index -q || { echo cannot look at the staged files; exit 1; }",
+            ),
+        );
+        let (_, said) = run(world, "stash", &[], "echo b > b; git add b; git commit -m b; echo code $?");
+        for wanted in [
+            "git stash push --keep-index -q (rule git.stash)",
+            "Instead: ",
+            "cannot look at the staged files",
+            "code 1\n",
+        ] {
+            assert!(said.contains(wanted), "{}: {wanted:?} in {said}", world.name());
+        }
+    });
+}
+
+#[test]
+fn trailers_come_before_the_users_own_hook() {
+    in_two_worlds(|world| {
+        repository(world, &hook("prepare-commit-msg", "echo 'From: hook' >> \"$1\""));
+        let policy = root(world).join("trailers.toml");
+        let text =
+            "version = 1\nname = \"trailers\"\nextends = \"strict\"\n[git]\ntrailers = [\"Agent: test\"]\n";
+        std::fs::write(&policy, text).unwrap();
+        let (ran, said) = run(
+            world,
+            "trailers",
+            &["--policy", policy.to_str().unwrap()],
+            "echo b > b; git add b; git commit -qm b",
+        );
+        assert_eq!(ran.code, 0, "{}: {said}", world.name());
+        let message = world.outside("cd hooked && git log -1 --format=%B task/trailers");
+        assert_eq!(message, "b\n\nAgent: test\nFrom: hook\n\n", "{}", world.name());
+    });
+}
+
+/// A repository with git-lfs attributes and the user's filters, one file of it committed as a pointer.
+const LFS: &str = "printf '*.bin filter=lfs diff=lfs merge=lfs -text\\n' > .gitattributes
+printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:aa\\n' > old.bin
+git add . && git commit -qm lfs
+git config filter.lfs.clean 'git-lfs clean -- %f' && git config filter.lfs.smudge 'git-lfs smudge -- %f' && git config filter.lfs.required true
+";
+
+/// Without git-lfs a checkout of such a repository fails for git too; guard says so, and nothing is left of the try.
+/// Where no file needs it, the run begins, and adding one fails as it does outside.
+#[test]
+fn git_lfs_that_is_not_installed() {
+    in_two_worlds(|world| {
+        repository(world, LFS);
+        let (ran, said) = run(world, "lfs", &[], "true");
+        assert!(ran.code == 2 && said.contains("smudge filter lfs failed"), "{}: {said}", world.name());
+        let left = world.outside("cd hooked && git worktree list | wc -l && git branch --list 'task/*' && ls -d ../.worktrees/* || true");
+        assert_eq!(left.trim(), "1", "{}", world.name());
+        world.outside("cd hooked && git -c filter.lfs.required=false -c filter.lfs.clean=cat rm -q -f old.bin && git commit -qm without");
+        let (_, said) =
+            run(world, "lfs", &[], "echo n > new.bin; git add new.bin; echo code $?; git status -s");
+        assert!(
+            said.contains("clean filter 'lfs' failed") && said.contains("code 128\n"),
+            "{}: {said}",
+            world.name()
+        );
+    });
+}
+
+/// The user's filters run inside, from the same settings: pointers are committed, files are smudged by guard's checkout.
+#[test]
+fn git_lfs_that_is_installed() {
+    in_two_worlds(|world| {
+        repository(
+            world,
+            &format!(
+                "{LFS}mkdir -p ../tools && cat > ../tools/git-lfs <<'END'\n#!/bin/sh\ncase $1 in\n\
+                 clean) printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%s\\n' \"$(cut -c1-2)\" ;;\n\
+                 smudge) echo \"aa is the content\" ;;\nesac\nEND\nchmod +x ../tools/git-lfs\n\
+                 PATH=$(cd ../tools && pwd):$PATH git checkout-index -f -u old.bin"
+            ),
+        );
+        let tools = root(world).join("tools");
+        let (ran, said) = run(
+            world,
+            "lfs",
+            &["--read", tools.to_str().unwrap()],
+            "cat old.bin; git status -s; echo bb > new.bin; git add new.bin; git commit -qm new; git show HEAD:new.bin; cat new.bin; git diff --stat",
+        );
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:bb\n";
+        assert_eq!(
+            (ran.code, &*said),
+            (0, &*format!("aa is the content\n{pointer}bb\n")),
+            "{}",
+            world.name()
+        );
+        assert_eq!(world.outside("cd hooked && git show task/lfs:new.bin"), pointer);
+        let path = format!("PATH={}:$PATH", tools.display());
+        assert_eq!(
+            world.outside(&format!("cd .worktrees/hooked-lfs && {path} git status -s")),
+            "",
+            "{}",
+            world.name()
+        );
+    });
+}
+
+/// Signing needs the user's keys, which an agent does not get: off, whatever the repository says, unless the policy turns
+/// it on; then the user's own program is asked, inside the sandbox.
+#[test]
+fn signatures() {
+    in_two_worlds(|world| {
+        repository(
+            world,
+            "mkdir -p ../tools && cat > ../tools/fake-gpg <<'END'\n#!/bin/sh\necho '[GNUPG:] SIG_CREATED D 1 8 00 0 X' >&2\ncat > /dev/null\n\
+             printf -- '-----BEGIN PGP SIGNATURE-----\\n\\nfake\\n-----END PGP SIGNATURE-----\\n'\nEND\nchmod +x ../tools/fake-gpg\n\
+             git config commit.gpgsign true && git config user.signingkey X && git config gpg.program \"$(cd ../tools && pwd)/fake-gpg\"",
+        );
+        let script = "echo b > b; git add b; git commit -qm b; echo code $?";
+        let tools = root(world).join("tools");
+        let (_, said) = run(world, "unsigned", &[], script);
+        assert_eq!(said, "code 0\n", "{}", world.name());
+        let policy = root(world).join("signing.toml");
+        std::fs::write(
+            &policy,
+            "version = 1\nname = \"signing\"\nextends = \"strict\"\n[git]\nsign = true\n",
+        )
+        .unwrap();
+        let options = ["--policy", policy.to_str().unwrap(), "--read", tools.to_str().unwrap()];
+        let (_, said) = run(world, "signed", &options, script);
+        assert_eq!(said, "code 0\n", "{}", world.name());
+        let signed = |branch: &str| {
+            world.outside(&format!("cd hooked && git cat-file -p {branch}")).contains("gpgsig")
+        };
+        assert_eq!((signed("task/unsigned"), signed("task/signed")), (false, true), "{}", world.name());
+        // A program that cannot sign: the commit is refused, as it is outside.
+        world.outside("printf '#!/bin/sh\\nexit 1\\n' > tools/fake-gpg");
+        let (_, said) = run(world, "unable", &options, script);
+        assert!(
+            said.contains("gpg failed to sign the data") && said.contains("code 128\n"),
+            "{}: {said}",
+            world.name()
+        );
+    });
+}
