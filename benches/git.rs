@@ -239,7 +239,7 @@ fn inside(words: &[String]) {
         assert!(done.is_ok_and(|status| status.success()), "git {args:?}");
     };
     let mut spent = Duration::ZERO;
-    let mut count = 1;
+    let count;
     match words[0].as_str() {
         "calls" => {
             count = number(1);

@@ -340,7 +340,7 @@ fn only_these_arrived(scene: &Scene<'_>, name: &str, before: &Snapshot, commits:
     let found = differences(before, &scene.user());
     let foreign: Vec<_> = found
         .into_iter()
-        .filter(|(path, what)| !is_own(path, &git, name) && !(allowed.contains(path) && *what == "new"))
+        .filter(|(path, what)| !(is_own(path, &git, name) || allowed.contains(path) && *what == "new"))
         .collect();
     assert!(foreign.is_empty(), "{}: {name}: {foreign:?}", scene.world.name());
 }
@@ -471,7 +471,7 @@ fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<S
         allowed.push(git.join(folder));
     }
     let mut found = differences(&before, &scene.user());
-    found.retain(|(path, what)| !is_own(path, &git, name) && !(allowed.contains(path) && *what == "new"));
+    found.retain(|(path, what)| !(is_own(path, &git, name) || allowed.contains(path) && *what == "new"));
     if !found.is_empty() {
         wrong.push(format!("changed: {found:?}"));
     }
