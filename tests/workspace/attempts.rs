@@ -17,6 +17,8 @@ use crate::launch::world::{Ran, World, collect, in_every_world_at_once, program}
 
 /// Longer takes no list of attempts, on a busy machine with a slow build.
 const PATIENCE: Duration = Duration::from_secs(110);
+/// After so many the rest is not worth waiting for: what is broken stays broken.
+const MOST_FAILURES: usize = 20;
 /// The folder in the worktree in which agent and watcher take turns.
 const TURNS: &str = ".turns";
 
@@ -243,8 +245,9 @@ impl<'a> Scene<'a> {
         name: &str,
         mut child: Child,
         count: usize,
-        mut judge: impl FnMut(&Value, &Snapshot, &Snapshot),
-    ) -> Ran {
+        mut judge: impl FnMut(&Value, &Snapshot, &Snapshot) -> Result<(), String>,
+    ) -> (Ran, Vec<String>) {
+        let mut failures = Vec::new();
         let turns = self.tree(name).join(TURNS);
         let started = Instant::now();
         let mut before = Snapshot::new();
@@ -269,12 +272,19 @@ impl<'a> Scene<'a> {
             if number == 0 {
                 before = now;
             } else {
-                assert!(came_to_its_end(&report), "{}: {report}", self.world.name());
-                judge(&report, &before, &now);
+                let judged = judge(&report, &before, &now).err();
+                failures.extend(judged.map(|found| format!("{report}: {found}")));
+                if !came_to_its_end(&report) {
+                    failures.push(format!("{report}: not made to its end"));
+                }
+            }
+            if failures.len() > MOST_FAILURES {
+                let _ = child.kill();
+                break;
             }
             std::fs::write(turns.join(format!("{number}.go")), "").unwrap();
         }
-        collect(child, b"", started)
+        (collect(child, b"", started), failures)
     }
 }
 
@@ -299,17 +309,17 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
         let scene = Scene::new(world);
         let before = scene.user();
         let plan = scene.plan("live", &list, &list.attempts, true, false);
-        let mut failures = Vec::new();
         let mut last: Option<Snapshot> = None;
-        let ran =
-            scene.watch("live", scene.guarded("live", &plan), list.attempts.len(), |report, first, now| {
-                // Also the run's own branch and folder: the agent has only its quarantine.
-                let found = differences(last.as_ref().unwrap_or(first), now);
-                if !found.is_empty() {
-                    failures.push(format!("{report}: {found:?}"));
-                    last = Some(now.clone());
-                }
-            });
+        let agent = scene.guarded("live", &plan);
+        let (ran, failures) = scene.watch("live", agent, list.attempts.len(), |_, first, now| {
+            // Also the run's own branch and folder: the agent has only its quarantine.
+            let found = differences(last.as_ref().unwrap_or(first), now);
+            if found.is_empty() {
+                return Ok(());
+            }
+            last = Some(now.clone());
+            Err(format!("{found:?}"))
+        });
         assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
         let result = &ran.result;
         let problem = || format!("{}: {result:#}\n{}", world.name(), ran.error);
@@ -319,30 +329,30 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
         assert_eq!(subjects, ["honest 1", "honest 2", "honest 3"], "{}", problem());
         assert_eq!(result["findings"], json!([]), "{}", problem());
         assert!(!result["denials"].as_array().unwrap().is_empty(), "{}", problem());
-        only_these_arrived(&scene, "live", &before, 3);
+        let range = "main..refs/heads/task/live";
+        assert_eq!(scene.git(&scene.repository(), &["rev-list", "--count", range]), "3", "{}", problem());
+        let found = foreign(&scene, "live", &before, true);
+        assert!(found.is_empty(), "{}: {found:?}", world.name());
     });
 }
 
-/// The user's files are as they were, but for the branch, its own folder and the objects of its commits.
-fn only_these_arrived(scene: &Scene<'_>, name: &str, before: &Snapshot, commits: usize) {
+/// What is different from before beside the branch, its own folder and, if they were received, its commits' objects.
+fn foreign(scene: &Scene<'_>, name: &str, before: &Snapshot, received: bool) -> Vec<(PathBuf, &'static str)> {
     let repository = scene.repository();
     let git = repository.join(".git");
-    let branch = format!("refs/heads/task/{name}");
-    let range = format!("main..{branch}");
-    assert_eq!(scene.git(&repository, &["rev-list", "--count", &range]), commits.to_string());
-    let objects = scene.git(&repository, &["rev-list", "--objects", "--no-object-names", &range]);
     let mut allowed: Vec<PathBuf> =
-        objects.lines().map(|id| git.join("objects").join(&id[..2]).join(&id[2..])).collect();
-    allowed.extend(objects.lines().map(|id| git.join("objects").join(&id[..2])));
-    for folder in ["worktrees", "refs/heads/task", "logs/refs/heads/task"] {
-        allowed.push(git.join(folder));
+        ["worktrees", "refs/heads/task", "logs/refs/heads/task"].map(|folder| git.join(folder)).to_vec();
+    if received {
+        let range = format!("main..refs/heads/task/{name}");
+        let objects = scene.git(&repository, &["rev-list", "--objects", "--no-object-names", &range]);
+        for (folder, file) in objects.lines().map(|id| id.split_at(2)) {
+            allowed.push(git.join("objects").join(folder));
+            allowed.push(git.join("objects").join(folder).join(file));
+        }
     }
-    let found = differences(before, &scene.user());
-    let foreign: Vec<_> = found
-        .into_iter()
-        .filter(|(path, what)| !(is_own(path, &git, name) || allowed.contains(path) && *what == "new"))
-        .collect();
-    assert!(foreign.is_empty(), "{}: {name}: {foreign:?}", scene.world.name());
+    let mut found = differences(before, &scene.user());
+    found.retain(|(path, what)| !(is_own(path, &git, name) || allowed.contains(path) && *what == "new"));
+    found
 }
 
 #[test]
@@ -358,8 +368,8 @@ fn without_guard_every_attempt_changes_something() {
         let git = scene.repository().join(".git");
         let attempts: BTreeMap<&str, &Attempt> =
             list.attempts.iter().map(|attempt| (attempt.name.as_str(), attempt)).collect();
-        let mut failures = Vec::new();
-        scene.watch("live", scene.bare("live", &plan), list.attempts.len(), |report, first, now| {
+        let agent = scene.bare("live", &plan);
+        let (_, failures) = scene.watch("live", agent, list.attempts.len(), |report, first, now| {
             let found = differences(first, now);
             // Objects that nothing leads to, or only the own branch, change nothing.
             let is_object = |path: &Path| {
@@ -373,9 +383,7 @@ fn without_guard_every_attempt_changes_something() {
                 !is_own(path, &git, "live")
                     && (*what != "new" || counts || !(is_object(path) || path.is_dir()))
             });
-            if foreign.next().is_none() {
-                failures.push(format!("{report}: {found:?}"));
-            }
+            foreign.next().map(drop).ok_or_else(|| format!("only {found:?}"))
         });
         assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
     });
@@ -432,7 +440,6 @@ fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<S
     let mut wrong = Vec::new();
     let ends = attempt.notes.get("ends").map_or("received 3", String::as_str);
     let branch = format!("refs/heads/task/{name}");
-    let mut allowed = Vec::new();
     let reported = ran.printed();
     if !serde_json::from_str(reported.trim()).is_ok_and(|report| came_to_its_end(&report)) {
         wrong.push("the attempt was not made".to_string());
@@ -461,17 +468,8 @@ fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<S
         if result["success"] != json!(true) || commits != count || real != count.to_string() {
             wrong.push(format!("{commits} and {real} commits instead of {count}"));
         }
-        let objects = scene.git(&repository, &["rev-list", "--objects", "--no-object-names", &range]);
-        let folder = repository.join(".git/objects");
-        allowed.extend(objects.lines().map(|id| folder.join(&id[..2]).join(&id[2..])));
-        allowed.extend(objects.lines().map(|id| folder.join(&id[..2])));
     }
-    let git = repository.join(".git");
-    for folder in ["worktrees", "refs/heads/task", "logs/refs/heads/task"] {
-        allowed.push(git.join(folder));
-    }
-    let mut found = differences(&before, &scene.user());
-    found.retain(|(path, what)| !(is_own(path, &git, name) || allowed.contains(path) && *what == "new"));
+    let found = foreign(scene, name, &before, ends.starts_with("received"));
     if !found.is_empty() {
         wrong.push(format!("changed: {found:?}"));
     }
@@ -499,8 +497,8 @@ fn without_guard_what_is_left_behind_matters() {
         let plan = scene.plan("left", &list, &list.attempts, true, true);
         let attempts: BTreeMap<&str, &Attempt> =
             list.attempts.iter().map(|attempt| (attempt.name.as_str(), attempt)).collect();
-        let mut failures = Vec::new();
-        scene.watch("left", scene.bare("left", &plan), list.attempts.len(), |report, first, now| {
+        let agent = scene.bare("left", &plan);
+        let (_, failures) = scene.watch("left", agent, list.attempts.len(), |report, first, now| {
             let expected = attempts[report["name"].as_str().unwrap()].notes.get("canary").map(String::as_str);
             let found = differences(first, now);
             let is_real = match expected {
@@ -511,9 +509,7 @@ fn without_guard_what_is_left_behind_matters() {
                 Some(_) => true,
                 None => !found.is_empty(),
             };
-            if !is_real {
-                failures.push(format!("{report}: {found:?}"));
-            }
+            if is_real { Ok(()) } else { Err(format!("only {found:?}")) }
         });
         assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
     });

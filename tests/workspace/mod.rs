@@ -145,8 +145,9 @@ fn as_an_ordinary_user() {
     let output = Command::new("setpriv")
         .args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"])
         .arg(&program)
-        // Those start other built programs, which may lie where only their owner can go.
-        .args(["workspace::", "--skip", "commands", "--skip", "killed"])
+        // Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves.
+        .args(["workspace::", "--skip", "commands", "--skip", "killed", "--skip", "attempts"])
+        .args(["--skip", "differential", "--skip", "shim_load", "--skip", "user_hooks"])
         .env(AGAIN, "1")
         .env("HOME", "/nonexistent")
         .env("TMPDIR", &scratch.0)
