@@ -28,6 +28,14 @@ pub(super) fn repository(place: &Place) -> std::path::PathBuf {
     folder
 }
 
+/// `strict`, where repositories inside the working folder are no freer than the task's own.
+pub(super) fn policy(place: &Place) -> String {
+    let path = place.outside.join("tasks-only.toml");
+    let text = "version = 1\nname = \"tasks-only\"\ndescription = \"No other repositories.\"\nextends = \"strict\"\n\n[git]\nother_action = \"deny\"\n";
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
 /// Whether the refused `git checkout -b won` was done.
 pub(super) fn was_won(repository: &Path) -> bool {
     repository.join(".git/refs/heads/won").exists()
@@ -38,7 +46,7 @@ fn lie(how: &str, configuration: Configuration) {
     let place = Place::new(configuration.user);
     let repository = repository(&place);
     let began = Instant::now();
-    let mut command = place.guard(configuration, &["--json"]);
+    let mut command = place.guard(configuration, &["--json", "--policy", &policy(&place)]);
     let script = format!("cd repository && exec {python} -B {}/control.py {how} {git}", tools().display());
     let output = command.args(["/bin/sh", "-c", &script]).output().unwrap();
     let result: serde_json::Value = serde_json::from_slice(&output.stdout)

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::control::{git, repository, was_won};
+use super::control::{git, policy, repository, was_won};
 use super::{Configuration, Place, Report, User, configurations, python, tools};
 
 /// `strict`, and the programs of these tests are refused, too.
@@ -124,7 +124,8 @@ fn git_checkout_stays_refused_in_every_disguise() {
         }
         for configuration in configurations() {
             let place = Place::new(configuration.user);
-            let (won, report) = probe(&place, place.guard(configuration, &[]), way);
+            let command = place.guard(configuration, &["--policy", &policy(&place)]);
+            let (won, report) = probe(&place, command, way);
             if won {
                 failures.push(format!("{configuration:?} {way} does not hold: {report:?}"));
             }
