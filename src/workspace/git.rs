@@ -316,6 +316,23 @@ impl Git {
     }
 }
 
+/// Does something again that failed because another git was just making a worktree: git reads the folders of all worktrees,
+/// and ends when the file that says where the repository is has no words in it yet, or not any more.
+pub(super) fn again_when_interfered<T, E: std::fmt::Display>(
+    mut call: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let mut pause = Duration::from_millis(5);
+    loop {
+        match call() {
+            Err(error) if error.to_string().contains("/commondir: ") && pause < Duration::from_secs(1) => {
+                std::thread::sleep(pause);
+                pause *= 2;
+            }
+            done => return done,
+        }
+    }
+}
+
 fn memory_file() -> io::Result<File> {
     let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
     Ok(nix::sys::memfd::memfd_create(c"git", flags)?.into())

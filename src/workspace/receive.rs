@@ -186,7 +186,7 @@ impl Workspace {
         }
         self.is_only_here()?;
         self.set_state(State::Receiving)?;
-        self.transfer(&old, &new, limits)?;
+        super::git::again_when_interfered(|| self.transfer(&old, &new, limits))?;
         // Before the record says so: what is interrupted here is done again.
         super::at(
             "receive large objects to",
