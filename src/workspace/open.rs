@@ -10,7 +10,7 @@ use super::quarantine::{self, Committer, Parts};
 use super::record::{Lock, Record, State};
 use super::repository::{Head, Repository};
 use super::settings::Settings;
-use super::{WorkspaceError, at, git, hooks, name, pointer, untracked};
+use super::{WorkspaceError, at, hooks, name, pointer, untracked};
 use crate::policy::Policy;
 
 /// What a workspace is to be.
@@ -156,7 +156,7 @@ impl Workspace {
         let reason = self.mark();
         let record = &mut self.record;
         let branch = record.branch.strip_prefix("refs/heads/").unwrap_or(&record.branch);
-        git::again_when_interfered(|| {
+        super::git::again_when_interfered(|| {
             let git =
                 repository.git("worktree")?.args(["add", "--quiet", "--lock", "--reason", &reason, "--"]);
             git.arg(&record.worktree).arg(branch).run()
