@@ -280,7 +280,7 @@ impl World {
         let namespaces = if self.namespaces { "require" } else { "off" };
         let mut own = vec!["run", "--namespaces", namespaces];
         // These folders lie in guard's own repository, which no run of a test is about.
-        let in_repository = ["--name", "--base", "--here", "--keep", "--discard"];
+        let in_repository = ["--name", "--base", "--here", "--auto", "--keep", "--discard"];
         if !options.iter().any(|option| in_repository.contains(option)) {
             own.push("--in-place");
         }

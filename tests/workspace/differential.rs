@@ -654,7 +654,8 @@ fn a_hundred_megabytes_through_guard() {
         let mut bare = world.command("git");
         bare.args(["hash-object", "--stdin"]);
         let bare = world.finish(bare, &input);
-        let mut guarded = world.guard(&["-q", "--policy", "strict"], &["git", "hash-object", "--stdin"]);
+        let mut guarded =
+            world.guard(&["-q", "--auto", "--policy", "strict"], &["git", "hash-object", "--stdin"]);
         guarded.current_dir(root(world).join("repository"));
         let guarded = world.finish(guarded, &input);
         assert_eq!((guarded.code, &guarded.output), (0, &bare.output), "{}: {}", world.name(), guarded.error);

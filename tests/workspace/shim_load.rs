@@ -246,7 +246,7 @@ fn places_that_are_taken() {
                 String::from_utf8_lossy(&output.stderr)
             );
             assert!(
-                output.status.code() == Some(2) && told.contains(wanted),
+                output.status.code() == Some(125) && told.contains(wanted),
                 "{}: {name}: {told}",
                 world.name()
             );
@@ -401,7 +401,7 @@ fn a_full_disk_under_the_repository() {
     let output = run("full", "true").output().unwrap();
     let told =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.code() == Some(2) && told.contains("unable to write file"), "{told}");
+    assert!(output.status.code() == Some(125) && told.contains("unable to write file"), "{told}");
     disk.free();
     assert_eq!(state(), before, "what was made is undone");
     // Nothing can be received: the commits stay in the run's folder, which is elsewhere.

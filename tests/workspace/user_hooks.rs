@@ -279,7 +279,7 @@ fn git_lfs_that_is_not_installed() {
     in_two_worlds(|world| {
         repository(world, LFS);
         let (ran, said) = run(world, "lfs", &[], "true");
-        assert!(ran.code == 2 && said.contains("smudge filter lfs failed"), "{}: {said}", world.name());
+        assert!(ran.code == 125 && said.contains("smudge filter lfs failed"), "{}: {said}", world.name());
         let left = world.outside("cd hooked && git worktree list | wc -l && git branch --list 'task/*' && ls -d ../.worktrees/* || true");
         assert_eq!(left.trim(), "1", "{}", world.name());
         world.outside("cd hooked && git -c filter.lfs.required=false -c filter.lfs.clean=cat rm -q -f old.bin && git commit -qm without");
