@@ -286,7 +286,7 @@ fn many_runs_at_once_in_one_repository() {
     in_every_world(|world| {
         let start = |name: Option<&str>| {
             let script = format!("{COMMIT}; for i in 1 2 3; do echo $i >> work; git commit -qam $i; done");
-            let mut options = vec!["--json", "--policy", "strict", "--no-toolchains"];
+            let mut options = vec!["--json", "--auto", "--policy", "strict", "--no-toolchains"];
             options.extend(name.iter().flat_map(|name| ["--name", *name]));
             let mut command = world.guard(&options, &["bash", "-c", &script]);
             command.current_dir(root(world).join("repository"));
