@@ -469,7 +469,7 @@ fn daemons_end_with_the_command() {
             world.name(),
             ran.result
         );
-        assert!(ran.took < Duration::from_secs(10), "{}: {:?}", world.name(), ran.took);
+        assert!(ran.took < Duration::from_secs(60), "{}: {:?}", world.name(), ran.took);
         nothing_left(&mark, Duration::ZERO);
     });
 }
@@ -523,7 +523,7 @@ fn the_transcript_cannot_be_written() {
             "{:#}",
             ran.result
         );
-        assert!(ran.took < Duration::from_secs(10), "{}: {:?}", world.name(), ran.took);
+        assert!(ran.took < Duration::from_secs(60), "{}: {:?}", world.name(), ran.took);
         nothing_left(&mark, Duration::ZERO);
     });
     if !is_root() {
@@ -545,7 +545,7 @@ fn the_transcript_cannot_be_written() {
         assert_eq!((ran.code, ran.kind()), (125, "internal"), "{}: {ran:?}", world.name());
         let error = ran.result["error"].as_str().unwrap();
         assert!(error.contains("transcript") && error.contains("No space left"), "{error}");
-        assert!(ran.took < Duration::from_secs(10), "{}: {:?}", world.name(), ran.took);
+        assert!(ran.took < Duration::from_secs(60), "{}: {:?}", world.name(), ran.took);
         nothing_left(&mark, Duration::ZERO);
     });
 }
