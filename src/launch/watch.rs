@@ -607,7 +607,7 @@ impl Running {
         self.close();
         let plan = &self.started.plan;
         let took = self.started.began.elapsed();
-        let (files, complete) = changes(self.worktree(), self.started.began_at);
+        let (files, complete) = changes(self.worktree(), self.started.began_at, plan.checkout.is_some());
         let ending = task.take().map(|task| task.end(&self.recorder)).unwrap_or_default();
         let (text, cut) = self.printed();
         let mut result = RunResult {

@@ -32,11 +32,13 @@ const MOST_ENTRIES: usize = 50_000;
 const MOST_CHANGES: usize = 1_000;
 
 /// The files below a folder that changed since a moment, and whether that is all. `.git` and links are not followed.
-pub fn changes(folder: &Path, since: SystemTime) -> (Vec<Change>, bool) {
+/// `is_new` when guard made the folder just before: then nothing in it from before that moment counts.
+pub fn changes(folder: &Path, since: SystemTime, is_new: bool) -> (Vec<Change>, bool) {
     let mut found = Vec::new();
     let mut left = MOST_ENTRIES;
-    // Clocks of file systems tick coarsely.
-    let since = since.checked_sub(Duration::from_millis(10)).unwrap_or(since);
+    // Clocks of file systems tick coarsely: a file can seem older than it is, and never younger.
+    let tick = if is_new { Duration::ZERO } else { Duration::from_millis(10) };
+    let since = since.checked_sub(tick).unwrap_or(since);
     let complete = look(folder, folder, since, &mut left, &mut found);
     found.sort();
     (found, complete)
