@@ -11,17 +11,19 @@
 //! transcript ─ sys                      events → hash-chained lines on disk; reader, check, replay.
 //! sandbox    ─ policy sys               plan → Landlock rules, seccomp programs, mounts; probe of the kernel.
 //! workspace  ─ sandbox policy sys        repository → worktree, branch and quarantine; one branch back; before and after. Runs git, never what an agent wrote.
-//! intercept  ─ decide policy command transcript sandbox sys   questions and notifications from inside → answers. Denies on any error.
+//! egress     ─ decide policy transcript sys   requests of the run to the network → judged → carried outside. Refuses on any error.
+//! intercept  ─ egress decide policy command transcript sandbox sys   questions and notifications from inside → answers. Denies on any error.
 //! outcome    ─ transcript policy        what a run did → one structured result.
-//! launch     ─ intercept workspace sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns what a user asks for.
+//! launch     ─ egress intercept workspace sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns what a user asks for.
 //! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
-//! cli        ─ launch workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
+//! cli        ─ launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```
 
 pub mod audit;
 pub mod cli;
 pub mod command;
 pub mod decide;
+pub mod egress;
 pub mod intercept;
 pub mod launch;
 pub mod outcome;
