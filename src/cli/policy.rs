@@ -1,4 +1,4 @@
-//! `guard policy list | show | lint | diff | schema | audit`.
+//! `guard policy list | show | lint | diff | presets | schema | audit`.
 
 use std::io::Write;
 
@@ -28,6 +28,7 @@ pub(super) fn run(args: args::Policy, out: &mut dyn Write) -> Result<Exit, Failu
             print_json(&policy::schema(), out)?;
             Ok(Exit::Success)
         }
+        args::Policy::Presets { json } => super::connect::presets(json, out),
         args::Policy::Audit(args) => super::audit::run(&args, &folders, out),
     }
 }
@@ -95,6 +96,10 @@ fn show(
     writeln!(out, "write: {}", listed(&policy.filesystem.write))?;
     writeln!(out, "execute: {}", policy::execute(&policy))?;
     writeln!(out, "hosts: {}", listed(&policy.network.allow))?;
+    if !policy.network.deny.is_empty() {
+        writeln!(out, "hosts denied: {}", policy.network.deny.join(" "))?;
+    }
+    writeln!(out, "network presets: {}", listed(&policy.network.presets))?;
     writeln!(out, "variables: {}", listed(&policy.environment.pass))?;
     let sandbox = &policy.sandbox;
     writeln!(out, "sandbox: namespaces {}, verify_exec {}", sandbox.namespaces.name(), sandbox.verify_exec)?;
@@ -136,7 +141,7 @@ fn policy_json(policy: &Policy) -> Value {
         "default_action": policy.default_action.action, "git_default_action": policy.git_default_action.action,
         "git_other_action": policy.git_other_action.action,
         "filesystem": policy.filesystem, "network": policy.network, "environment": policy.environment,
-        "limits": limits, "sandbox": policy.sandbox, "home": policy.home, "toolchains": policy.toolchains, "worktree": policy.worktree, "git": policy.git, "rules": rules,
+        "limits": limits, "budget": policy.budget, "sandbox": policy.sandbox, "home": policy.home, "toolchains": policy.toolchains, "worktree": policy.worktree, "git": policy.git, "rules": rules,
     })
 }
 

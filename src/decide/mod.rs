@@ -6,9 +6,11 @@
 
 mod examples;
 mod matching;
+mod network;
 mod verdict;
 
 pub use examples::{ExampleFailure, check_examples, load, load_text};
+pub use network::{Allowed, NetworkRefusal, NetworkRules};
 pub use verdict::{Cause, Conditions, Decision, Verdict};
 
 use crate::command::{Analysis, Context, Deferred, Effects, Intent, Refusal, Request, analyze};

@@ -10,6 +10,12 @@ fn root(policy: &Policy) -> String {
     policy.worktree.root.clone().unwrap_or_else(|| "../.worktrees".to_string())
 }
 
+fn pins(policy: &Policy) -> String {
+    let pins: Vec<String> =
+        policy.network.resolve.iter().map(|(name, address)| format!("{name} = {address}")).collect();
+    if pins.is_empty() { "none".to_string() } else { pins.join(", ") }
+}
+
 /// Lines of difference from `a` to `b`: `-` only in a, `+` only in b, `~` in both and changed. Empty when they agree.
 pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     let mut lines = Vec::new();
@@ -38,6 +44,15 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     changed("sandbox.namespaces", a.sandbox.namespaces.name().into(), b.sandbox.namespaces.name().into());
     changed("sandbox.verify_exec", a.sandbox.verify_exec.to_string(), b.sandbox.verify_exec.to_string());
     changed("toolchains.caches", a.toolchains.caches.name().into(), b.toolchains.caches.name().into());
+    for (what, left, right) in [
+        ("budget.max_tokens", a.budget.max_tokens, b.budget.max_tokens),
+        ("budget.max_requests", a.budget.max_requests, b.budget.max_requests),
+        ("budget.max_cost (millionths)", a.budget.max_cost_micros, b.budget.max_cost_micros),
+    ] {
+        let words = |value: Option<u64>| value.map_or("none".to_string(), |value| value.to_string());
+        changed(what, words(left), words(right));
+    }
+    changed("network.resolve", pins(a), pins(b));
     changed("network.loopback", a.network.loopback.to_string(), b.network.loopback.to_string());
     let (a_execute, b_execute) = (&a.filesystem.execute, &b.filesystem.execute);
     if a_execute.is_some() != b_execute.is_some() {
@@ -52,6 +67,8 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
         ("home.import", &a.home.import, &b.home.import),
         ("toolchains.detect", &a.toolchains.detect, &b.toolchains.detect),
         ("network.allow", &a.network.allow, &b.network.allow),
+        ("network.deny", &a.network.deny, &b.network.deny),
+        ("network.presets", &a.network.presets, &b.network.presets),
         ("environment.pass", &a.environment.pass, &b.environment.pass),
         ("environment.redact", &a.environment.redact, &b.environment.redact),
         ("git.trailers", &a.git.trailers, &b.git.trailers),

@@ -22,6 +22,8 @@ pub(super) enum Kind {
     Flag,
     /// A whole number in a range.
     Number(i64, i64),
+    /// An amount of money, with a fraction.
+    Amount,
     /// `allow`, `ask` or `deny`.
     Action,
     /// One of a few words.
@@ -64,6 +66,7 @@ pub(super) static POLICY: &[Field] = &[
     field("network", Kind::Table(NETWORK), "Which hosts they may reach."),
     field("environment", Kind::Table(ENVIRONMENT), "Which variables they get."),
     field("limits", Kind::Table(LIMITS), "How long and how much."),
+    field("budget", Kind::Table(BUDGET), "How much of a model's API."),
     field("sandbox", Kind::Table(SANDBOX), "How the sandbox is built."),
     field("home", Kind::Table(HOME), "The run's own, private home."),
     field("toolchains", Kind::Table(TOOLCHAINS), "Compilers and package caches of the user's home."),
@@ -92,7 +95,22 @@ pub(super) static FILESYSTEM: &[Field] = &[
 ];
 
 pub(super) static NETWORK: &[Field] = &[
-    field("allow", Kind::List, "Hosts that may be reached: `name`, `*.suffix`, `name:port`."),
+    field(
+        "allow",
+        Kind::List,
+        "Hosts that may be reached: `name`, `*.suffix`, `10.0.0.0/8`, each with ports (`:443`, `:80,443`, `:8000-8100`, `:*`; 80 and 443 unless given). `GET,HEAD name/path` allows only such requests in the clear, `raw name:22` a connection that is not TLS. Addresses of private nets are reached only when they are named as such.",
+    ),
+    field("deny", Kind::List, "Hosts that may not be reached, whatever allows them; written like `allow`."),
+    field(
+        "presets",
+        Kind::Choices(&super::preset::PRESET_NAMES, "preset"),
+        "Hosts and gateways by name: what `guard policy presets` lists.",
+    ),
+    field(
+        "resolve",
+        Kind::Map,
+        "Addresses of names, instead of what DNS says: `\"git.example.org\" = \"10.1.2.3\"`.",
+    ),
     field("loopback", Kind::Flag, "Whether servers the agent starts on loopback may be reached by it."),
     OVERRIDE_SECTION,
 ];
@@ -112,12 +130,35 @@ pub(super) static LIMITS: &[Field] = &[
     field("memory_mib", Kind::Number(16, 16_777_216), "Memory of the whole run."),
     field("file_mib", Kind::Number(1, 16_777_216), "Size of one written file."),
     field("output_mib", Kind::Number(1, 1_048_576), "Output of a run that is kept."),
+    field("connections", Kind::Number(1, 65_536), "Connections to the network at once. 512 unless given."),
+    field("upload_mib", Kind::Number(1, 16_777_216), "Sent to the network by the whole run."),
+    field("download_mib", Kind::Number(1, 16_777_216), "Received from the network by the whole run."),
+    field(
+        "network_kib_per_second",
+        Kind::Number(1, 16_777_216),
+        "The speed of the network, both ways together.",
+    ),
     field(
         "command_bytes",
         Kind::Number(1024, 67_108_864),
         "Largest command that is analysed; a larger one is denied.",
     ),
     field("command_depth", Kind::Number(4, 64), "Deepest nesting of a command; a deeper one is denied."),
+    OVERRIDE_SECTION,
+];
+
+pub(super) static BUDGET: &[Field] = &[
+    field(
+        "max_tokens",
+        Kind::Number(1, 1_000_000_000_000),
+        "Tokens of a model, questions and answers together.",
+    ),
+    field("max_requests", Kind::Number(1, 1_000_000_000), "Requests to a model."),
+    field(
+        "max_cost",
+        Kind::Amount,
+        "Money, by the prices in the user's `config.toml`; a model without a price is then not asked.",
+    ),
     OVERRIDE_SECTION,
 ];
 

@@ -23,6 +23,7 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
             network: std::default::Default::default(),
             environment: std::default::Default::default(),
             limits: std::default::Default::default(),
+            budget: std::default::Default::default(),
             sandbox: std::default::Default::default(),
             home: std::default::Default::default(),
             toolchains: std::default::Default::default(),

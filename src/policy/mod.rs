@@ -5,25 +5,34 @@
 #![forbid(unsafe_code)]
 
 mod builtin;
+mod config;
 mod diagnostic;
 mod diff;
 mod fields;
+mod host;
 mod load;
 mod merge;
 mod model;
 mod pattern;
+mod preset;
 mod reader;
 mod schema;
 mod sections;
 mod values;
 
 pub use builtin::BUILT_IN;
+pub use config::{Config, ConfigError, GatewayConfig, Price};
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};
+pub use host::{Host, HostEntry, HostError, Way, plain, special};
 pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
-    Action, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home, Limits,
-    Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains, Worktree,
+    Action, Budget, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home,
+    Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains, Worktree,
 };
 pub use pattern::{PathPattern, Pattern};
+pub use preset::{
+    Answer, Call, Forbid, GATEWAYS, Gateway, KEY_VARIABLES, ModelPlace, PRESETS, Preset, PresetHost,
+    PresetName, Refusals, UsagePlaces, gateway, preset,
+};
 pub use schema::schema;

@@ -67,6 +67,8 @@ pub struct Policy {
     pub environment: Environment,
     /// Bounds.
     pub limits: Limits,
+    /// Bounds of what a model's API is used for.
+    pub budget: Budget,
     /// How the sandbox is built.
     pub sandbox: Sandbox,
     /// The run's private home.
@@ -227,10 +229,27 @@ impl Filesystem {
 /// Hosts a run may reach.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
 pub struct Network {
-    /// Host patterns.
+    /// Entries, see [`HostEntry`](super::HostEntry).
     pub allow: Vec<String>,
+    /// Entries that beat those.
+    pub deny: Vec<String>,
+    /// Hosts and gateways by name.
+    pub presets: Vec<String>,
+    /// Names with the address they have here.
+    pub resolve: Vec<(String, std::net::IpAddr)>,
     /// Own servers on loopback.
     pub loopback: bool,
+}
+
+/// Bounds of what a model's API is used for. `None` is unbounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, std::default::Default, Serialize)]
+pub struct Budget {
+    /// Questions and answers together.
+    pub max_tokens: Option<u64>,
+    /// Requests that use tokens.
+    pub max_requests: Option<u64>,
+    /// Millionths of the prices' currency.
+    pub max_cost_micros: Option<u64>,
 }
 
 /// Variables a run gets.
@@ -385,6 +404,18 @@ impl std::default::Default for Git {
             identity: None,
             hooks: true,
             receive_mib: 512,
+        }
+    }
+}
+
+impl Budget {
+    /// The tighter of two, bound by bound.
+    pub fn tightened(self, other: Self) -> Self {
+        let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+        Self {
+            max_tokens: least(self.max_tokens, other.max_tokens),
+            max_requests: least(self.max_requests, other.max_requests),
+            max_cost_micros: least(self.max_cost_micros, other.max_cost_micros),
         }
     }
 }

@@ -38,6 +38,7 @@ pub(super) struct File {
     pub(super) network: Section,
     pub(super) environment: Section,
     pub(super) limits: Section,
+    pub(super) budget: Section,
     pub(super) sandbox: Section,
     pub(super) home: Section,
     pub(super) toolchains: Section,
@@ -152,6 +153,7 @@ impl Reader<'_> {
         file.network = self.section(table, "network", fields::NETWORK);
         file.environment = self.section(table, "environment", fields::ENVIRONMENT);
         file.limits = self.section(table, "limits", fields::LIMITS);
+        file.budget = self.section(table, "budget", fields::BUDGET);
         file.sandbox = self.section(table, "sandbox", fields::SANDBOX);
         file.home = self.section(table, "home", fields::HOME);
         file.toolchains = self.section(table, "toolchains", fields::TOOLCHAINS);
@@ -222,6 +224,7 @@ impl Reader<'_> {
                         section.numbers.push((field.name, number));
                     }
                 }
+                Kind::Amount => section.numbers.extend(self.amount(value).map(|micros| (field.name, micros))),
                 Kind::Flag if field.name == "override" => {
                     section.overrides = self.flag(value).is_some_and(|flag| flag.value)
                 }
@@ -267,15 +270,16 @@ impl Reader<'_> {
                     }
                 }
             }
-            ("network", "allow") => {
-                let (host, port) =
-                    text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
-                let named = !host.is_empty()
-                    && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-*_".contains(&byte));
-                if named && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) {
-                    return;
-                }
-                "a host is `name`, `*.suffix` or `name:port`"
+            ("network", "allow" | "deny") => {
+                let Err(problem) = super::HostEntry::parse(text) else { return };
+                let help = "such as `example.org`, `*.example.org:443`, `10.0.0.0/8:22`, `GET,HEAD example.org/path`";
+                self.error(
+                    item.span.clone(),
+                    problem,
+                    "no host that could be reached",
+                    Some(help.to_string()),
+                );
+                return;
             }
             ("home", "import") if !is_file_of_the_home(text) => {
                 "a file of the home begins with `~/`, and is named in full: no `..`, no `*`"

@@ -33,6 +33,7 @@ fn property(field: &Field) -> Value {
         Kind::List => strings,
         Kind::Flag => json!({ "type": "boolean" }),
         Kind::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        Kind::Amount => json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000 }),
         Kind::Action => json!({ "enum": ["allow", "ask", "deny"] }),
         Kind::Choice(words) => json!({ "enum": words }),
         Kind::Choices(words, _) => json!({ "type": "array", "items": { "enum": words } }),

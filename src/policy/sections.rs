@@ -4,8 +4,10 @@
 //! is an error, or a note when it says `override`.
 
 use std::cmp::Reverse;
+use std::net::IpAddr;
 
 use super::diagnostic::Severity;
+use super::host::{Host, HostEntry};
 use super::merge::Merger;
 use super::model::{Action, Caches, Default, Limits, Namespaces, Place};
 use super::reader::{At, File, Section};
@@ -18,6 +20,7 @@ impl Merger {
         self.network(&file.network);
         self.environment(&file.environment);
         self.limits(&file.limits);
+        self.budget(&file.budget);
         self.sandbox(&file.sandbox);
         self.home(&file.home);
         self.toolchains(&file.toolchains);
@@ -39,7 +42,16 @@ impl Merger {
 
     fn network(&mut self, section: &Section) {
         let mut network = std::mem::take(&mut self.policy.network);
-        self.grants(section, "allow", &mut network.allow);
+        self.host_grants(section, &mut network.allow);
+        self.grants(section, "presets", &mut network.presets);
+        for (_, list) in section.lists.iter().filter(|(key, _)| *key == "deny") {
+            // What is closed stays closed.
+            let more = list.value.iter().map(|item| item.value.clone());
+            network.deny.extend(more.filter(|item| !network.deny.contains(item)).collect::<Vec<_>>());
+        }
+        for (name, value) in &section.map {
+            self.pin(section, name, value, &mut network.resolve);
+        }
         for (key, flag) in &section.flags {
             self.only_tighter(section, key, flag, !network.loopback, !flag.value);
             network.loopback = flag.value;
@@ -76,6 +88,22 @@ impl Merger {
             set_limit(&mut limits, key, number.value);
         }
         self.policy.limits = limits;
+    }
+
+    fn budget(&mut self, section: &Section) {
+        let mut budget = self.policy.budget;
+        for (key, number) in &section.numbers {
+            let place = match *key {
+                "max_tokens" => &mut budget.max_tokens,
+                "max_requests" => &mut budget.max_requests,
+                _ => &mut budget.max_cost_micros,
+            };
+            let said = u64::try_from(number.value).unwrap_or_default();
+            if let Some(current) = place.replace(said) {
+                self.only_tighter(section, key, number, Reverse(current), Reverse(said));
+            }
+        }
+        self.policy.budget = budget;
     }
 
     fn sandbox(&mut self, section: &Section) {
@@ -204,6 +232,36 @@ impl Merger {
         }
     }
 
+    /// The hosts that may be reached: an extending policy may leave some out or name a part of one.
+    fn host_grants(&mut self, section: &Section, current: &mut Vec<String>) {
+        let Some((_, list)) = section.lists.iter().find(|(known, _)| *known == "allow") else { return };
+        let known: Vec<HostEntry> = current.iter().filter_map(|text| HostEntry::parse(text).ok()).collect();
+        for item in &list.value {
+            // One that means nothing was told by the reader.
+            let Ok(entry) = HostEntry::parse(&item.value) else { continue };
+            if self.level > 0 && !known.iter().any(|wide| wide.covers(&entry)) {
+                self.loosened(item.span.clone(), &format!("`{}` in `allow`", item.value), section.overrides);
+            }
+        }
+        *current = list.value.iter().map(|item| item.value.clone()).collect();
+    }
+
+    /// A name with its address: where a name leads decides who is reached.
+    fn pin(&mut self, section: &Section, name: &At<String>, value: &str, pins: &mut Vec<(String, IpAddr)>) {
+        let host = Host::parse(&name.value);
+        let (Ok(Host::Name(host)), Ok(address)) = (host, value.parse::<IpAddr>()) else {
+            let message = format!("`{}` is resolved to an address: `\"name\" = \"10.1.2.3\"`", name.value);
+            self.problem(Severity::Error, name.span.clone(), message, "not a name with its address", None);
+            return;
+        };
+        let known = pins.iter().find(|(known, _)| *known == host).map(|(_, address)| *address);
+        if self.level > 0 && known != Some(address) {
+            self.loosened(name.span.clone(), &format!("the address of `{host}`"), section.overrides);
+        }
+        pins.retain(|(known, _)| *known != host);
+        pins.push((host, address));
+    }
+
     /// A list of grants: an extending policy may leave some out, not add any. Says whether the section has the list.
     fn grants(&mut self, section: &Section, key: &str, current: &mut Vec<String>) -> bool {
         let Some((_, list)) = section.lists.iter().find(|(known, _)| *known == key) else { return false };
@@ -244,9 +302,6 @@ fn covers(wide: &str, narrow: &str) -> bool {
     if wide.starts_with('/') || wide.starts_with('{') {
         let folder = wide.trim_end_matches('/');
         return !climbs && narrow.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
-    }
-    if let Some(suffix) = wide.strip_prefix("*.") {
-        return narrow.strip_suffix(suffix).is_some_and(|rest| rest.ends_with('.'));
     }
     wide.strip_suffix('*').is_some_and(|prefix| narrow.starts_with(prefix))
 }

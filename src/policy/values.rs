@@ -101,6 +101,34 @@ impl Reader<'_> {
         }
     }
 
+    /// An amount of money in millionths.
+    pub(super) fn amount(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<i64>> {
+        let number = match value.get_ref() {
+            DeValue::Integer(number) => {
+                i64::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number as f64)
+            }
+            DeValue::Float(number) => number.as_str().parse::<f64>().ok(),
+            _ => {
+                self.wrong_type(value, "an amount, such as 2.5");
+                return None;
+            }
+        };
+        match number {
+            Some(number) if number > 0.0 && number <= 1e6 => {
+                Some(At { value: ((number * 1e6).round() as i64).max(1), span: value.span() })
+            }
+            _ => {
+                self.error(
+                    value.span(),
+                    "the amount must be between 0 and 1000000".to_string(),
+                    "out of range",
+                    None,
+                );
+                None
+            }
+        }
+    }
+
     pub(super) fn action(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<Action>> {
         let text = self.text(value)?;
         let action = match text.value.as_str() {

@@ -1,0 +1,215 @@
+//! (hosts a policy names, host and port asked for) → yes or no: pure, like every judgement.
+//!
+//! Twice: once for the name, before anything is looked up, and once for the address a connection is then made to, so that
+//! a public name cannot lead into a private net.
+
+use std::net::IpAddr;
+
+use crate::policy::{Host, HostEntry, Network, Way, special};
+
+/// A host that may be reached, and who says so.
+#[derive(Debug, Clone)]
+pub struct Allowed {
+    /// The entry.
+    pub entry: HostEntry,
+    /// `policy`, or the preset with its reason.
+    pub why: String,
+}
+
+/// Everything a policy says about hosts, presets included.
+#[derive(Debug, Clone, Default)]
+pub struct NetworkRules {
+    allow: Vec<Allowed>,
+    deny: Vec<HostEntry>,
+    pins: Vec<(String, IpAddr)>,
+}
+
+/// Why a host is not reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkRefusal {
+    /// The rule's name.
+    pub rule: &'static str,
+    /// Why.
+    pub reason: String,
+    /// What to do instead.
+    pub instead: String,
+}
+
+impl NetworkRefusal {
+    /// A refusal by this rule.
+    pub fn new(rule: &'static str, reason: impl Into<String>, instead: impl Into<String>) -> Self {
+        Self { rule, reason: reason.into(), instead: instead.into() }
+    }
+
+    /// The refusal as the agent reads it, in one line.
+    pub fn line(&self, what: &str) -> String {
+        let instead =
+            if self.instead.is_empty() { String::new() } else { format!(" Instead: {}", self.instead) };
+        format!(
+            "guard: Permission denied: {what} (rule {}): {}{instead} Do not retry.",
+            self.rule, self.reason
+        )
+    }
+}
+
+const INSTEAD: &str = "Work with what is on this machine, or say in your answer which host you need and why.";
+
+impl NetworkRules {
+    /// The rules of a policy, with what its presets allow: (entry, why).
+    pub fn new(network: &Network, presets: impl IntoIterator<Item = (String, String)>) -> Self {
+        let parse = |text: &String| HostEntry::parse(text).ok();
+        let own = network.allow.iter().map(|text| (text.clone(), "policy".to_string()));
+        let allow = own
+            .chain(presets)
+            .filter_map(|(text, why)| Some(Allowed { entry: HostEntry::parse(&text).ok()?, why }));
+        Self {
+            allow: allow.collect(),
+            deny: network.deny.iter().filter_map(parse).collect(),
+            pins: network.resolve.clone(),
+        }
+    }
+
+    /// Whether any host may be reached at all.
+    pub fn is_empty(&self) -> bool {
+        self.allow.is_empty()
+    }
+
+    /// What may be reached.
+    pub fn allowed(&self) -> &[Allowed] {
+        &self.allow
+    }
+
+    /// What may not, whatever allows it.
+    pub fn denied(&self) -> &[HostEntry] {
+        &self.deny
+    }
+
+    /// Whether this may be asked for.
+    pub fn judge(&self, host: &Host, port: u16, way: Way<'_>) -> Result<&Allowed, NetworkRefusal> {
+        // What a denial names is closed in every way: a tunnel could carry what its methods and paths mean.
+        let denied = |entry: &&HostEntry| match way {
+            Way::Tunnel => entry.names(host, port),
+            Way::Request { .. } => entry.matches(host, port, way),
+        };
+        if let Some(entry) = self.deny.iter().find(denied) {
+            return Err(NetworkRefusal::new(
+                "network.deny",
+                format!("The policy closes `{entry}`."),
+                INSTEAD,
+            ));
+        }
+        // One that does not bind what is carried comes first: it needs no look at the beginning.
+        let matching = || self.allow.iter().filter(|allowed| allowed.entry.matches(host, port, way));
+        if let Some(allowed) = matching().find(|allowed| allowed.entry.is_raw()).or_else(|| matching().next())
+        {
+            return Ok(allowed);
+        }
+        let is_named = |allowed: &&Allowed| allowed.entry.names(host, port);
+        Err(match (self.allow.iter().find(is_named), way) {
+            (Some(allowed), Way::Tunnel) => NetworkRefusal::new(
+                "network.tunnel",
+                format!("The policy allows `{}`, which cannot be seen in a tunnel.", allowed.entry),
+                "Use plain http there.",
+            ),
+            (Some(allowed), Way::Request { .. }) => NetworkRefusal::new(
+                "network.request",
+                format!("The policy allows `{}` there, not this request.", allowed.entry),
+                INSTEAD,
+            ),
+            (None, _) => NetworkRefusal::new(
+                "network.default",
+                "The policy does not name this host and port.",
+                INSTEAD,
+            ),
+        })
+    }
+
+    /// Whether the address that a host leads to may be connected to.
+    pub fn judge_address(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), NetworkRefusal> {
+        let target = Host::Address(crate::policy::plain(address));
+        if let Some(entry) = self.deny.iter().find(|entry| entry.names(&target, port)) {
+            let reason = format!("{host} leads to {address}, and the policy closes `{entry}`.");
+            return Err(NetworkRefusal::new("network.deny", reason, INSTEAD));
+        }
+        let Some(kind) = special(address) else { return Ok(()) };
+        let is_pinned = matches!(host, Host::Name(name) if self.pinned(name) == Some(address));
+        let is_named = self.allow.iter().any(|allowed| allowed.entry.names_special(address, port));
+        if is_pinned || is_named {
+            return Ok(());
+        }
+        let reason =
+            format!("{host} leads to {address}, which is {kind}, and the policy does not name that address.");
+        Err(NetworkRefusal::new("network.private", reason, INSTEAD))
+    }
+
+    /// The address the policy gives a name.
+    pub fn pinned(&self, name: &str) -> Option<IpAddr> {
+        self.pins.iter().find(|(known, _)| known == name).map(|(_, address)| *address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(allow: &[&str], deny: &[&str], pins: &[(&str, &str)]) -> NetworkRules {
+        let texts = |items: &[&str]| items.iter().map(|item| (*item).to_string()).collect();
+        let pin = |(name, address): &(&str, &str)| {
+            ((*name).to_string(), address.parse().unwrap_or(IpAddr::from([0; 4])))
+        };
+        let network = Network {
+            allow: texts(allow),
+            deny: texts(deny),
+            resolve: pins.iter().map(pin).collect(),
+            ..Network::default()
+        };
+        NetworkRules::new(&network, [("preset.example:443".to_string(), "preset x".to_string())])
+    }
+
+    fn host(text: &str) -> Host {
+        Host::parse(text).unwrap_or(Host::Name(String::new()))
+    }
+
+    fn rule_of(result: Result<&Allowed, NetworkRefusal>) -> String {
+        match result {
+            Ok(allowed) => allowed.entry.to_string(),
+            Err(refusal) => refusal.rule.to_string(),
+        }
+    }
+
+    #[test]
+    fn denial_beats_permission() {
+        let rules =
+            rules(&["*.example.org", "GET m.example"], &["bad.example.org:*", "POST x.example.org/a"], &[]);
+        let judge = |name: &str, port, way| rule_of(rules.judge(&host(name), port, way));
+        assert_eq!(judge("a.example.org", 443, Way::Tunnel), "*.example.org");
+        assert_eq!(judge("bad.example.org", 443, Way::Tunnel), "network.deny");
+        assert_eq!(judge("x.example.org", 80, Way::Tunnel), "network.deny");
+        assert_eq!(judge("x.example.org", 80, Way::Request { method: "POST", path: "/a" }), "network.deny");
+        assert_eq!(judge("x.example.org", 80, Way::Request { method: "GET", path: "/a" }), "*.example.org");
+        assert_eq!(judge("m.example", 80, Way::Tunnel), "network.tunnel");
+        assert_eq!(judge("m.example", 80, Way::Request { method: "PUT", path: "/" }), "network.request");
+        assert_eq!(judge("preset.example", 443, Way::Tunnel), "preset.example:443");
+        assert_eq!(judge("example.org", 443, Way::Tunnel), "network.default");
+    }
+
+    #[test]
+    fn private_addresses_are_named_or_refused() {
+        let rules =
+            rules(&["*", "10.1.0.0/16:443", "0.0.0.0/0"], &["10.1.9.0/24"], &[("pin.example", "10.9.9.9")]);
+        let ok = |name: &str, address: &str, port| {
+            let address = address.parse().unwrap_or(IpAddr::from([0; 4]));
+            rules.judge_address(&host(name), address, port).map_err(|refusal| refusal.rule)
+        };
+        assert_eq!(ok("a.example", "8.8.8.8", 443), Ok(()));
+        assert_eq!(ok("a.example", "127.0.0.1", 443), Err("network.private"));
+        assert_eq!(ok("a.example", "169.254.169.254", 80), Err("network.private"));
+        assert_eq!(ok("a.example", "::ffff:10.2.0.1", 443), Err("network.private"));
+        assert_eq!(ok("a.example", "10.1.0.1", 443), Ok(()));
+        assert_eq!(ok("a.example", "10.1.0.1", 22), Err("network.private"));
+        assert_eq!(ok("a.example", "10.1.9.1", 443), Err("network.deny"));
+        assert_eq!(ok("pin.example", "10.9.9.9", 443), Ok(()));
+        assert_eq!(ok("a.example", "10.9.9.9", 443), Err("network.private"));
+        assert_eq!(ok("127.0.0.1", "127.0.0.1", 80), Err("network.private"));
+    }
+}

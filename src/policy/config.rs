@@ -1,0 +1,150 @@
+//! The user's own configuration, `$XDG_CONFIG_HOME/guard/config.toml`: where keys come from, where APIs are, what they cost.
+//!
+//! It is never read from a project: whoever writes it says which program is run for a key and who gets it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// Larger files are no configuration.
+const LARGEST: u64 = 1 << 20;
+
+/// What the user has configured.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// By the gateway's name.
+    #[serde(default)]
+    pub gateway: BTreeMap<String, GatewayConfig>,
+    /// By the model's name, or its beginning.
+    #[serde(default)]
+    pub prices: BTreeMap<String, Price>,
+}
+
+/// What the user says of one gateway.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// Where the API is; the environment comes first.
+    pub upstream: Option<String>,
+    /// The variable that holds the key, instead of the usual ones.
+    pub key_variable: Option<String>,
+    /// A file that holds the key, readable by its owner only.
+    pub key_file: Option<PathBuf>,
+    /// A program that prints the key.
+    pub key_command: Option<Vec<String>>,
+}
+
+/// What a million tokens cost, in whatever currency `max_cost` is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// Of a question.
+    pub input: f64,
+    /// Of an answer.
+    pub output: f64,
+    /// Of a question that was cached; as `input` unless given.
+    pub cached: Option<f64>,
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot use the configuration {}: {problem}", path.display())]
+pub struct ConfigError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why not.
+    pub problem: String,
+}
+
+impl Config {
+    /// Where it lies for this environment.
+    pub fn place() -> Option<PathBuf> {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let base = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+        base.or_else(|| set("HOME").map(|home| home.join(".config")))
+            .map(|base| base.join("guard/config.toml"))
+    }
+
+    /// Reads a file; one that is not there says nothing.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let bad = |problem: String| ConfigError { path: path.to_path_buf(), problem };
+        let data = match std::fs::metadata(path) {
+            Ok(data) => data,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(bad(error.to_string())),
+        };
+        if !data.is_file() || data.len() > LARGEST {
+            return Err(bad("it is no file of a reasonable size".to_string()));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+        Self::parse(&text).map_err(bad)
+    }
+
+    /// Reads a text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_string())?;
+        for (name, gateway) in &config.gateway {
+            if super::gateway(name).is_none() {
+                let known: Vec<&str> = super::GATEWAYS.iter().map(|(name, _)| *name).collect();
+                return Err(format!("no gateway is called `{name}`; there are {}", known.join(", ")));
+            }
+            let sources =
+                [gateway.key_variable.is_some(), gateway.key_file.is_some(), gateway.key_command.is_some()];
+            if sources.iter().filter(|given| **given).count() > 1 {
+                return Err(format!("[gateway.{name}] has one of key_variable, key_file and key_command"));
+            }
+            if gateway.key_command.as_ref().is_some_and(Vec::is_empty) {
+                return Err(format!(
+                    "[gateway.{name}] key_command is a list of words: [\"pass\", \"show\", \"key\"]"
+                ));
+            }
+        }
+        let is_price = |price: &f64| price.is_finite() && *price >= 0.0;
+        for (model, price) in &config.prices {
+            if ![price.input, price.output, price.cached.unwrap_or(0.0)].iter().all(is_price) {
+                return Err(format!("a price of `{model}` is no amount of money"));
+            }
+        }
+        Ok(config)
+    }
+
+    /// The price of a model: of the longest name that it begins with.
+    pub fn price(&self, model: &str) -> Option<Price> {
+        let known = self.prices.iter().filter(|(name, _)| model.starts_with(name.as_str()));
+        known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration() {
+        let config = Config::parse(
+            "[gateway.gemini]\nkey_file = \"/k\"\n[prices.\"gemini-2.5\"]\ninput = 1\noutput = 2.5\n[prices.\"gemini-2.5-flash\"]\ninput = 0.1\noutput = 0.2\n",
+        )
+        .unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(config.price("gemini-2.5-flash-001").map(|price| price.input), Some(0.1));
+        assert_eq!(config.price("gemini-2.5-pro").map(|price| price.output), Some(2.5));
+        assert_eq!(config.price("other"), None);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, word) in [
+            ("[gateway.gemni]\n", "gemni"),
+            ("[gateway.gemini]\nkey = 1\n", "unknown field"),
+            ("[gateway.gemini]\nkey_file = \"a\"\nkey_variable = \"b\"\n", "one of"),
+            ("[gateway.gemini]\nkey_command = []\n", "list of words"),
+            ("[prices.x]\ninput = -1\noutput = 0\n", "no amount"),
+            ("[prices.x]\ninput = nan\noutput = 0\n", "no amount"),
+            ("[[[", "TOML parse error"),
+        ] {
+            let error = Config::parse(text).err().unwrap_or_default();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,665 @@
+//! Hosts, as policies name them and as programs ask for them.
+//!
+//! An entry is `[words ]host[:ports][/path]`: `example.org`, `*.example.org:443`, `10.0.0.0/8:8000-8100`,
+//! `GET,HEAD mirror.example.org:80/debian/`, `raw git.example.org:22`. What programs ask for is made one of two things, a
+//! name or an address, in one spelling; whatever could be read in two ways is no host.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The longest name DNS has.
+const LONGEST_NAME: usize = 253;
+const LONGEST_LABEL: usize = 63;
+
+/// A host in its one spelling.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// Lower case, no dot at the end.
+    Name(String),
+    /// Never an IPv4 address dressed up as an IPv6 one.
+    Address(IpAddr),
+}
+
+/// Text that names no host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// Nothing, or more than DNS knows.
+    #[error("a host has between 1 and {LONGEST_NAME} letters")]
+    Length,
+    /// `user@host`.
+    #[error("a host has no user name before it")]
+    UserInfo,
+    /// `fe80::1%eth0`.
+    #[error("an address has no zone (`%`)")]
+    Zone,
+    /// Letters beyond ASCII.
+    #[error("an international name is written as `xn--…`")]
+    International,
+    /// `2130706433`, `0177.0.0.1`, `0x7f.1`: programs disagree on what these are.
+    #[error("an IPv4 address is four decimal numbers without leading zeros")]
+    Ambiguous,
+    /// Anything else.
+    #[error("a host is a name of letters, digits, `-`, `_` and dots, or an address")]
+    Spelling,
+}
+
+impl Host {
+    /// The host that a text names.
+    pub fn parse(text: &str) -> Result<Self, HostError> {
+        if text.is_empty() || text.len() > LONGEST_NAME + 1 {
+            return Err(HostError::Length);
+        }
+        if text.contains('@') {
+            return Err(HostError::UserInfo);
+        }
+        if text.contains('%') {
+            return Err(HostError::Zone);
+        }
+        if !text.is_ascii() {
+            return Err(HostError::International);
+        }
+        let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if let Some(text) = bracketed.or_else(|| text.contains(':').then_some(text)) {
+            let address: Ipv6Addr = text.parse().map_err(|_| HostError::Spelling)?;
+            return Ok(Self::Address(plain(IpAddr::V6(address))));
+        }
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        let is_label = |label: &str| {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+            !label.is_empty() && label.len() <= LONGEST_LABEL && label.bytes().all(fits)
+        };
+        if !name.split('.').all(is_label) {
+            return Err(HostError::Spelling);
+        }
+        if let Ok(address) = name.parse::<Ipv4Addr>() {
+            return Ok(Self::Address(IpAddr::V4(address)));
+        }
+        // What the resolver would take for a number is no name.
+        let last = name.rsplit('.').next().unwrap_or_default();
+        if last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") {
+            return Err(HostError::Ambiguous);
+        }
+        Ok(Self::Name(name))
+    }
+
+    /// `host:port` or `[address]:port` in its parts; without a port, `port`.
+    pub fn parse_with_port(text: &str, port: Option<u16>) -> Result<(Self, u16), HostError> {
+        let (host, after) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, rest)) => (address, rest.strip_prefix(':').or(rest.is_empty().then_some(""))),
+            None => match text.rsplit_once(':') {
+                Some((host, _)) if host.contains(':') => (text, Some("")),
+                Some((host, port)) => (host, Some(port)),
+                None => (text, Some("")),
+            },
+        };
+        let is_address = text.starts_with('[');
+        let host = Self::parse(host)?;
+        if is_address && !matches!(host, Self::Address(_)) {
+            return Err(HostError::Spelling);
+        }
+        let port = match after.ok_or(HostError::Spelling)? {
+            "" => port,
+            digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
+            _ => None,
+        };
+        Ok((host, port.filter(|port| *port > 0).ok_or(HostError::Spelling)?))
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
+            Self::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
+        }
+    }
+}
+
+/// An address without the clothes of another family.
+pub fn plain(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
+        IpAddr::V4(_) => address,
+    }
+}
+
+/// Hosts that one entry speaks of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Hosts {
+    Any,
+    Name(String),
+    /// Every name below this one.
+    Below(String),
+    /// Addresses that share so many bits.
+    Net(IpAddr, u8),
+}
+
+impl Hosts {
+    fn parse(text: &str) -> Result<Self, HostError> {
+        if text == "*" {
+            return Ok(Self::Any);
+        }
+        if let Some(suffix) = text.strip_prefix("*.") {
+            return match Host::parse(suffix)? {
+                Host::Name(name) => Ok(Self::Below(name)),
+                Host::Address(_) => Err(HostError::Spelling),
+            };
+        }
+        match Host::parse(text)? {
+            Host::Name(name) => Ok(Self::Name(name)),
+            Host::Address(address) => Ok(Self::Net(address, bits(address))),
+        }
+    }
+
+    fn include(&self, host: &Host) -> bool {
+        match (self, host) {
+            (Self::Any, _) => true,
+            (Self::Name(known), Host::Name(name)) => known == name,
+            (Self::Below(suffix), Host::Name(name)) => {
+                name.strip_suffix(suffix.as_str()).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+            }
+            (Self::Net(net, length), Host::Address(address)) => in_net(*address, *net, *length),
+            _ => false,
+        }
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) => true,
+            (_, Self::Name(name)) => self.include(&Host::Name(name.clone())),
+            (Self::Below(wide), Self::Below(narrow)) => {
+                wide == narrow || self.include(&Host::Name(narrow.clone()))
+            }
+            (Self::Net(_, wide), Self::Net(net, narrow)) => {
+                wide <= narrow && self.include(&Host::Address(*net))
+            }
+            _ => false,
+        }
+    }
+}
+
+fn bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// Whether an address lies in a net.
+fn in_net(address: IpAddr, net: IpAddr, length: u8) -> bool {
+    let (address, net, width) = match (address, net) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits()), u128::from(b.to_bits()), 32),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits(), b.to_bits(), 128),
+        _ => return false,
+    };
+    let shift = width - u32::from(length.min(width as u8));
+    shift >= 128 || address >> shift == net >> shift
+}
+
+/// How something is asked for: by what can be seen of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way<'a> {
+    /// A connection whose content is not seen.
+    Tunnel,
+    /// A request in the clear.
+    Request {
+        /// `GET`.
+        method: &'a str,
+        /// With its slash, without a query.
+        path: &'a str,
+    },
+}
+
+/// One entry of `allow` or `deny`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostEntry {
+    text: String,
+    hosts: Hosts,
+    /// From, to.
+    ports: Vec<(u16, u16)>,
+    methods: Vec<String>,
+    path: Option<String>,
+    /// A tunnel may carry something else than TLS to that very name.
+    raw: bool,
+}
+
+impl fmt::Display for HostEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl HostEntry {
+    /// What an entry means, or why it means nothing.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let place = words.pop().ok_or("an entry names a host")?;
+        let (mut methods, mut raw) = (Vec::new(), false);
+        for word in words {
+            if word == "raw" {
+                raw = true;
+            } else if word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b',') {
+                methods.extend(word.split(',').filter(|name| !name.is_empty()).map(str::to_string));
+            } else {
+                return Err(format!("before a host stand `raw` or methods such as `GET,HEAD`, not `{word}`"));
+            }
+        }
+        let (host, ports, path) = split(place)?;
+        let (hosts, length) = match host {
+            Place::Host(text) => (Hosts::parse(text).map_err(|error| error.to_string())?, None),
+            Place::Net(text, length) => {
+                (Hosts::parse(text).map_err(|error| error.to_string())?, Some(length))
+            }
+        };
+        let hosts = match (hosts, length) {
+            (Hosts::Net(address, widest), Some(length)) if length <= widest => Hosts::Net(address, length),
+            (hosts, None) => hosts,
+            _ => return Err("only an address has a net behind it: `10.0.0.0/8`".to_string()),
+        };
+        let in_the_clear = !methods.is_empty() || path.is_some();
+        if raw && in_the_clear {
+            return Err(
+                "what a `raw` connection carries is not seen: it has no methods and no path".to_string()
+            );
+        }
+        let ports = match ports {
+            Some(ports) => ports,
+            None if raw => return Err("a `raw` connection names its port: `raw host:22`".to_string()),
+            None if in_the_clear => vec![(80, 80)],
+            None => vec![(80, 80), (443, 443)],
+        };
+        Ok(Self { text: text.to_string(), hosts, ports, methods, path, raw })
+    }
+
+    /// Whether it speaks of this host and port, in whatever way.
+    pub fn names(&self, host: &Host, port: u16) -> bool {
+        self.ports.iter().any(|(from, to)| (*from..=*to).contains(&port)) && self.hosts.include(host)
+    }
+
+    /// Whether it speaks of this address as the special one it is: not by the way, in a net that is mostly public.
+    pub fn names_special(&self, address: IpAddr, port: u16) -> bool {
+        let Hosts::Net(net, length) = &self.hosts else { return false };
+        *length >= 8 && special(*net).is_some() && self.names(&Host::Address(plain(address)), port)
+    }
+
+    /// Whether it speaks of this.
+    pub fn matches(&self, host: &Host, port: u16, way: Way<'_>) -> bool {
+        self.names(host, port)
+            && match way {
+                // What cannot be seen cannot be held to methods and paths.
+                Way::Tunnel => self.methods.is_empty() && self.path.is_none(),
+                Way::Request { method, path } => {
+                    (self.methods.is_empty() || self.methods.iter().any(|known| known == method))
+                        && self.path.as_deref().is_none_or(|prefix| is_below(path, prefix))
+                }
+            }
+    }
+
+    /// Whether a tunnel by this entry may carry anything.
+    pub fn is_raw(&self) -> bool {
+        self.raw
+    }
+
+    /// Whether everything that another allows is allowed by this one.
+    pub fn covers(&self, other: &Self) -> bool {
+        let in_one =
+            |(from, to): &(u16, u16)| self.ports.iter().any(|(least, most)| least <= from && to <= most);
+        let methods = self.methods.is_empty()
+            || !other.methods.is_empty() && other.methods.iter().all(|method| self.methods.contains(method));
+        let path = match (&self.path, &other.path) {
+            (None, _) => true,
+            (Some(wide), Some(narrow)) => is_below(narrow, wide),
+            (Some(_), None) => false,
+        };
+        self.hosts.covers(&other.hosts)
+            && other.ports.iter().all(in_one)
+            && methods
+            && path
+            && (self.raw || !other.raw)
+    }
+}
+
+/// Whether a path lies below a prefix, whatever a server makes of dots and escapes in it: what could climb is not below.
+fn is_below(path: &str, prefix: &str) -> bool {
+    let lower = path.to_ascii_lowercase();
+    let climbs = path.split(['/', '\\']).any(|part| part == ".." || part == ".")
+        || ["%2e", "%2f", "%5c", "%25", "//", "\\"].iter().any(|part| lower.contains(part));
+    !climbs
+        && path.starts_with(prefix)
+        && (prefix.ends_with('/') || matches!(path.as_bytes().get(prefix.len()), None | Some(b'/')))
+}
+
+enum Place<'t> {
+    Host(&'t str),
+    Net(&'t str, u8),
+}
+
+type Parts<'t> = (Place<'t>, Option<Vec<(u16, u16)>>, Option<String>);
+
+/// `host[/net][:ports][/path]`.
+fn split(text: &str) -> Result<Parts<'_>, String> {
+    if text.contains("://") {
+        return Err("an entry is a host, not a URL: `example.org:443`".to_string());
+    }
+    let (host, mut rest) = match text.strip_prefix('[') {
+        Some(inner) => inner.split_once(']').ok_or("a `[` has its `]`")?,
+        None => text.split_at(text.find([':', '/']).unwrap_or(text.len())),
+    };
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let mut place = Place::Host(host);
+    if let Some(after) = rest.strip_prefix('/')
+        && Host::parse(host).is_ok_and(|host| matches!(host, Host::Address(_)))
+    {
+        let count = digits(after);
+        let ends = matches!(after.as_bytes().get(count), None | Some(b':' | b'/'));
+        if count > 0 && ends {
+            let length = after[..count].parse().map_err(|_| "a net is `10.0.0.0/8`")?;
+            place = Place::Net(host, length);
+            rest = &after[count..];
+        }
+    }
+    let mut ports = None;
+    if let Some(after) = rest.strip_prefix(':') {
+        let end = after.find('/').unwrap_or(after.len());
+        ports = Some(port_ranges(&after[..end])?);
+        rest = &after[end..];
+    }
+    let path = (!rest.is_empty()).then(|| rest.to_string());
+    if path.as_deref().is_some_and(|path| !path.starts_with('/') || !is_below(path, "/")) {
+        return Err("a path begins with `/` and has no `..`, no `//` and no escapes".to_string());
+    }
+    Ok((place, ports, path))
+}
+
+fn port_ranges(text: &str) -> Result<Vec<(u16, u16)>, String> {
+    let bad = || format!("ports are `443`, `80,443`, `8000-8100` or `*`, not `{text}`");
+    if text == "*" {
+        return Ok(vec![(1, u16::MAX)]);
+    }
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(bad);
+    let range = |part: &str| -> Result<(u16, u16), String> {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let range = (port(from)?, port(to)?);
+        if range.0 <= range.1 { Ok(range) } else { Err(bad()) }
+    };
+    text.split(',').map(range).collect()
+}
+
+/// What is special about an address that nobody should reach by a public name: a word for it.
+pub fn special(address: IpAddr) -> Option<&'static str> {
+    match plain(address) {
+        IpAddr::V4(v4) => special_v4(v4),
+        IpAddr::V6(v6) => special_v6(v6),
+    }
+}
+
+fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
+    let [a, b, c, _] = address.octets();
+    Some(match (a, b, c) {
+        (127, ..) => "loopback",
+        (169, 254, _) => "link-local (cloud metadata lies there)",
+        (10, ..) | (172, 16..=31, _) | (192, 168, _) => "private",
+        (100, 64..=127, _) => "shared by a provider",
+        (0, ..) => "unspecified",
+        (192, 0, 0 | 2) | (192, 88, 99) | (198, 18..=19, _) | (198, 51, 100) | (203, 0, 113) => "reserved",
+        (224..=239, ..) => "multicast",
+        (240.., ..) => "reserved",
+        // Providers answer for their machines' metadata at these public-looking ones.
+        (168, 63, 129) if address == Ipv4Addr::new(168, 63, 129, 16) => "cloud metadata",
+        _ => return None,
+    })
+}
+
+fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
+    let words = address.segments();
+    let embedded = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        special_v4(Ipv4Addr::new(a, b, c, d))
+    };
+    if address.is_loopback() {
+        return Some("loopback");
+    }
+    match words {
+        [0, 0, 0, 0, 0, 0, high, low] => embedded(high, low).or(Some("reserved")),
+        // Translated: the real target is an IPv4 address.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
+        [0x64, 0xff9b, ..] => Some("reserved"),
+        [0x2002, high, low, ..] => embedded(high, low).or(Some("reserved")),
+        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, ..] | [0x100, 0, 0, ..] | [0x5f00, ..] => {
+            Some("reserved")
+        }
+        [0xfe80..=0xfebf, ..] => Some("link-local"),
+        [0xfc00..=0xfdff, ..] => Some("private"),
+        [0xfec0..=0xfeff, ..] => Some("private"),
+        [0xff00..=0xffff, ..] => Some("multicast"),
+        [0x2000..=0x3fff, ..] => None,
+        _ => Some("reserved"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> Host {
+        Host::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn entry(text: &str) -> HostEntry {
+        HostEntry::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn one_spelling() {
+        assert_eq!(host("Example.ORG."), Host::Name("example.org".into()));
+        assert_eq!(host("[::ffff:127.0.0.1]"), Host::Address(IpAddr::from([127, 0, 0, 1])));
+        assert_eq!(host("::1"), host("[0:0:0:0:0:0:0:1]"));
+        for (text, error) in [
+            ("", HostError::Length),
+            ("user@example.org", HostError::UserInfo),
+            ("fe80::1%eth0", HostError::Zone),
+            ("bücher.example", HostError::International),
+            ("2130706433", HostError::Ambiguous),
+            ("0177.0.0.1", HostError::Ambiguous),
+            ("127.1", HostError::Ambiguous),
+            ("0x7f.0.0.1", HostError::Ambiguous),
+            ("0x7f000001", HostError::Ambiguous),
+            ("127.0.0.1.", HostError::Spelling),
+            ("a..b", HostError::Spelling),
+            (".", HostError::Spelling),
+            ("a b", HostError::Spelling),
+            ("example.org\r\nx", HostError::Spelling),
+            ("[example.org]", HostError::Spelling),
+        ] {
+            let got = Host::parse(text);
+            let is_plain = text == "127.0.0.1." && got == Ok(Host::Address(IpAddr::from([127, 0, 0, 1])));
+            assert!(got == Err(error.clone()) || is_plain, "{text}: {got:?}, not {error:?}");
+        }
+        assert_eq!(Host::parse(&"a".repeat(64)), Err(HostError::Spelling));
+    }
+
+    #[test]
+    fn ports_of_targets() {
+        assert_eq!(Host::parse_with_port("a.b:8", None), Ok((host("a.b"), 8)));
+        assert_eq!(Host::parse_with_port("[::1]:8", None), Ok((host("::1"), 8)));
+        assert_eq!(Host::parse_with_port("::1", Some(80)), Ok((host("::1"), 80)));
+        assert_eq!(Host::parse_with_port("a.b", Some(80)), Ok((host("a.b"), 80)));
+        for text in [
+            "a.b",
+            "a.b:0",
+            "a.b:65536",
+            "a.b:+80",
+            "a.b: 80",
+            "a.b:80x",
+            "[::1]x",
+            "[::1",
+            "[a.b]:80",
+            ":80",
+            "u@a.b:80",
+        ] {
+            assert!(Host::parse_with_port(text, None).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn entries() {
+        let tunnel = |text: &str, to: &str, port| entry(text).matches(&host(to), port, Way::Tunnel);
+        assert!(tunnel("example.org", "EXAMPLE.org.", 443) && tunnel("example.org", "example.org", 80));
+        assert!(
+            !tunnel("example.org", "example.org", 8080) && !tunnel("example.org", "www.example.org", 443)
+        );
+        assert!(
+            !tunnel("example.org", "notexample.org", 443)
+                && !tunnel("example.org", "example.org.evil.net", 443)
+        );
+        assert!(
+            tunnel("*.example.org:443", "a.b.example.org", 443)
+                && !tunnel("*.example.org", "example.org", 443)
+        );
+        assert!(!tunnel("*.example.org", "evilexample.org", 443));
+        assert!(tunnel("10.0.0.0/8:8000-8100", "10.200.3.4", 8050) && !tunnel("10.0.0.0/8", "11.0.0.1", 443));
+        assert!(tunnel("[fd00::]/8:*", "fd12::1", 9) && !tunnel("10.0.0.0/8", "a.example", 443));
+        assert!(tunnel("0.0.0.0/0", "8.8.8.8", 443) && !tunnel("0.0.0.0/0", "[2a00::1]", 443));
+        assert!(!tunnel("GET example.org", "example.org", 80) && !tunnel("example.org/a", "example.org", 80));
+        assert!(entry("raw git.example.org:22").is_raw());
+
+        let get = |text: &str, path: &str| {
+            entry(text).matches(&host("m.example"), 80, Way::Request { method: "GET", path })
+        };
+        assert!(
+            get("GET,HEAD m.example/debian/", "/debian/x") && !get("POST m.example/debian/", "/debian/x")
+        );
+        assert!(!get("m.example/debian", "/debianx") && get("m.example/debian", "/debian"));
+        for path in [
+            "/debian/../x",
+            "/debian/%2e%2e/x",
+            "/debian//x",
+            "/debian/%252e",
+            "/debian/..\\x",
+            "/debian/%2Fx",
+        ] {
+            assert!(!get("m.example/debian/", path), "{path}");
+        }
+    }
+
+    #[test]
+    fn entries_that_mean_nothing() {
+        for text in [
+            "",
+            " ",
+            "https://example.org",
+            "example.org:",
+            "example.org:0",
+            "example.org:80-",
+            "example.org:90-80",
+            "10.0.0.0/33",
+            "example.org/../x",
+            "get example.org",
+            "raw example.org",
+            "raw GET example.org:22",
+            "*.10.0.0.1",
+            "a*.example.org",
+            "[::1",
+            "2130706433",
+            "exämple.org",
+            "*.",
+            "user@example.org",
+        ] {
+            assert!(HostEntry::parse(text).is_err(), "{text} -> {:?}", HostEntry::parse(text));
+        }
+    }
+
+    #[test]
+    fn covering() {
+        let covers = |wide: &str, narrow: &str| entry(wide).covers(&entry(narrow));
+        for (wide, narrow) in [
+            ("*", "example.org"),
+            ("*:*", "raw example.org:22"),
+            ("*.org", "*.example.org:443"),
+            ("10.0.0.0/8", "10.1.0.0/16:80"),
+            ("example.org", "example.org:443"),
+            ("example.org:80", "GET example.org/a"),
+            ("GET,PUT e.org", "GET e.org/x"),
+            ("e.org/a", "e.org/a/b"),
+        ] {
+            assert_eq!(covers(wide, narrow), wide != "*:*", "{wide} covers {narrow}");
+            assert!(!covers(narrow, wide), "{narrow} covers {wide}");
+        }
+        assert!(!covers("e.org/a", "e.org/ab") && !covers("GET e.org", "e.org:80"));
+    }
+
+    #[test]
+    fn addresses_that_are_special() {
+        for text in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.100.100.200",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "192.0.2.1",
+            "198.18.0.1",
+            "168.63.129.16",
+            "::1",
+            "::",
+            "::ffff:10.0.0.1",
+            "::7f00:1",
+            "fe80::1",
+            "fd00:ec2::254",
+            "ff02::1",
+            "64:ff9b::a9fe:a9fe",
+            "2002:7f00:1::",
+            "2001:db8::1",
+            "fec0::1",
+            "2001::1",
+            "64:ff9b:1::1",
+        ] {
+            let address: IpAddr = text.parse().unwrap_or_else(|_| panic!("{text}"));
+            assert!(special(address).is_some(), "{text}");
+        }
+        for text in [
+            "8.8.8.8",
+            "172.32.0.1",
+            "100.128.0.1",
+            "2a00:1450::1",
+            "2606:4700::1111",
+            "64:ff9b::808:808",
+            "168.63.129.17",
+        ] {
+            let address: IpAddr = text.parse().unwrap_or_else(|_| panic!("{text}"));
+            assert_eq!(special(address), None, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,40}", other in "[a-zA-Z0-9.*:/,\\[\\]%@-]{0,30}") {
+            for text in [&text, &other] {
+                let _ = Host::parse_with_port(text, Some(1));
+                let _ = HostEntry::parse(text);
+                if let Ok(host) = Host::parse(text) {
+                    // The one spelling is its own.
+                    assert_eq!(Host::parse(&host.to_string()), Ok(host));
+                }
+            }
+        }
+
+        #[test]
+        fn what_is_covered_is_allowed(wide in "(\\*|\\*\\.b|a\\.b|\\*\\.a\\.b)(:(80|443|80-443|\\*))?(/x/?|/x/y)?", narrow in "(\\*|\\*\\.b|a\\.b|c\\.a\\.b)(:(80|443|100-200))?(/x|/x/y)?") {
+            let (wide, narrow) = (entry(&wide), entry(&narrow));
+            if wide.covers(&narrow) {
+                for name in ["a.b", "c.b", "c.a.b", "b", "z"] {
+                    for port in [80, 150, 443, 8080] {
+                        for way in [Way::Tunnel, Way::Request { method: "GET", path: "/x" }, Way::Request { method: "PUT", path: "/x/y" }, Way::Request { method: "PUT", path: "/z" }] {
+                            assert!(!narrow.matches(&host(name), port, way) || wide.matches(&host(name), port, way), "{wide} {narrow} {name}:{port} {way:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
