@@ -10,6 +10,7 @@ mod audit;
 mod cli;
 mod command;
 mod decide;
+mod egress;
 mod intercept;
 mod launch;
 mod map;

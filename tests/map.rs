@@ -76,12 +76,31 @@ fn every_folder_is_a_room_of_the_map() {
 #[test]
 fn only_the_right_rooms_print_and_do_input_and_output() {
     let print = ["println!", "eprintln!", "io::stdout", "io::stderr"];
-    let files_and_processes = ["std::fs", "process::Command", "std::net", "std::env::var"];
+    let files_and_processes = [
+        "std::fs",
+        "process::Command",
+        "TcpStream",
+        "TcpListener",
+        "UdpSocket",
+        "ToSocketAddrs",
+        "std::env::var",
+    ];
     let rules: [(&[&str], &[&str]); 2] = [
         (&print, &["cli"]),
         (
             &files_and_processes,
-            &["cli", "intercept", "launch", "outcome", "policy", "sandbox", "sys", "transcript", "workspace"],
+            &[
+                "cli",
+                "egress",
+                "intercept",
+                "launch",
+                "outcome",
+                "policy",
+                "sandbox",
+                "sys",
+                "transcript",
+                "workspace",
+            ],
         ),
     ];
     let mut found = Vec::new();

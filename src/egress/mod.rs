@@ -1,6 +1,34 @@
 //! The way to the network: what the run asks for → judged by host, port and address → carried, counted and recorded.
 //!
-//! Nothing of the run reaches the network by itself. It may connect to the doors opened here (a proxy, gateways to APIs), on
-//! loopback, and to nothing else; behind a door names are resolved and connections made outside, and keys are added that
-//! never enter the sandbox. Anything that goes wrong on the way is a refusal with an explanation.
+//! ```text
+//!   run ──connect──► supervisor: only to a door, and only for the run ──► door (loopback)
+//!     proxy    CONNECT / http:// / SOCKS5 ─► judge name ─► resolve ─► judge address ─► (TLS name = asked name) ─► carry
+//!     gateway  API call ─► method and path ─► budget ─► key added ─► TLS to the one upstream ─► carry, count tokens
+//! ```
+//!
+//! Nothing of the run reaches the network by itself: it may connect to the doors opened here and to nothing else. One
+//! thread, outside the sandbox, serves them all. Anything that goes wrong on the way is a refusal with an explanation.
 #![forbid(unsafe_code)]
+
+mod answer;
+mod budget;
+mod dial;
+mod doors;
+mod gateway;
+pub mod hello;
+mod inspect;
+mod ledger;
+mod proxy;
+mod serve;
+mod socks;
+mod tunnel;
+mod upstream;
+pub mod usage;
+
+pub use budget::{Budget, Spent};
+pub use dial::{CompanyProxy, ProxyError};
+pub use doors::{Doors, Visitor};
+pub use gateway::GatewayPlan;
+pub use ledger::Row;
+pub use serve::{Bounds, Door, Handle, Opened, Setting, Traffic, start};
+pub use upstream::{Upstream, UpstreamError};

@@ -15,6 +15,7 @@ pub mod mount;
 pub mod process;
 pub mod ptrace;
 pub mod seccomp;
+pub mod secret;
 pub mod socket;
 pub mod terminal;
 

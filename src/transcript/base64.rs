@@ -15,6 +15,13 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// The encoded bytes.
+pub fn base64(bytes: &[u8]) -> String {
+    let mut out = Vec::new();
+    encode(bytes, &mut out);
+    String::from_utf8(out).unwrap_or_default()
+}
+
 /// The bytes behind the text; `None` when it is not base64.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=').as_bytes();

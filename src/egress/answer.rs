@@ -1,0 +1,135 @@
+//! Answers to the run: our own words, or what the other side sends, counted on its way.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::ext::ReasonPhrase;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Response, StatusCode};
+
+/// Headers that are about one connection and not about the message.
+const OF_A_CONNECTION: [HeaderName; 9] = [
+    hyper::header::CONNECTION,
+    hyper::header::PROXY_AUTHENTICATE,
+    hyper::header::PROXY_AUTHORIZATION,
+    hyper::header::TE,
+    hyper::header::TRAILER,
+    hyper::header::TRANSFER_ENCODING,
+    hyper::header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// Sees what goes by.
+pub(super) trait Watch {
+    /// Some bytes; `false` ends the answer.
+    fn see(&mut self, bytes: &[u8]) -> bool;
+    /// It is over: all of it was carried, or not.
+    fn end(&mut self, is_whole: bool);
+}
+
+/// The body of an answer or of a request on its way.
+pub(super) enum Carried {
+    /// Our own words.
+    Words(Option<Bytes>),
+    /// The other side's.
+    Theirs { inner: Incoming, watch: Box<dyn Watch>, is_over: bool },
+}
+
+impl Carried {
+    pub(super) fn words(text: impl Into<Bytes>) -> Self {
+        Self::Words(Some(text.into()))
+    }
+
+    pub(super) fn theirs(inner: Incoming, watch: Box<dyn Watch>) -> Self {
+        Self::Theirs { inner, watch, is_over: false }
+    }
+}
+
+impl Body for Carried {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        match self.get_mut() {
+            Self::Words(bytes) => Poll::Ready(
+                bytes.take().filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))),
+            ),
+            Self::Theirs { inner, watch, is_over } => match Pin::new(inner).poll_frame(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Some(Ok(frame))) => {
+                    let goes_on = frame.data_ref().is_none_or(|bytes| watch.see(bytes));
+                    if goes_on {
+                        return Poll::Ready(Some(Ok(frame)));
+                    }
+                    Poll::Ready(Some(Err(std::io::Error::other("a limit of the policy is reached"))))
+                }
+                Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(std::io::Error::other(error)))),
+                Poll::Ready(None) => {
+                    if !std::mem::replace(is_over, true) {
+                        watch.end(true);
+                    }
+                    Poll::Ready(None)
+                }
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Words(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
+            Self::Theirs { inner, .. } => inner.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Words(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Theirs { inner, .. } => inner.size_hint(),
+        }
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        if let Self::Theirs { watch, is_over: false, inner } = self {
+            // hyper does not ask again when it knows the length.
+            let is_whole = inner.is_end_stream();
+            watch.end(is_whole);
+        }
+    }
+}
+
+/// An answer in our own words: one line, which also stands behind the status, for clients that show nothing else.
+pub(super) fn words(status: StatusCode, rule: &str, line: &str) -> Response<Carried> {
+    let mut response = Response::new(Carried::words(format!("{line}\n")));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    if let Ok(rule) = HeaderValue::from_str(rule) {
+        headers.insert(HeaderName::from_static("x-guard-rule"), rule);
+    }
+    let phrase: String = line.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(300).collect();
+    if let Ok(phrase) = ReasonPhrase::try_from(phrase.into_bytes()) {
+        response.extensions_mut().insert(phrase);
+    }
+    response
+}
+
+/// Takes out what is about one connection, and what a `Connection` header says is.
+pub(super) fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(hyper::header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .collect();
+    for name in named.iter().chain(&OF_A_CONNECTION) {
+        headers.remove(name);
+    }
+}

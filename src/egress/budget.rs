@@ -1,0 +1,134 @@
+//! What a run may use of a model, and what it has used.
+//!
+//! Tokens are known when an answer has come, so a budget closes the door to the next request; those under way are
+//! finished. A model without a price is not asked where money is counted.
+
+use std::cell::Cell;
+
+use super::usage::Tokens;
+use crate::policy::{Budget as Bounds, Config, Price};
+
+/// What has been used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Requests that use tokens.
+    pub requests: u64,
+    /// Tokens.
+    pub tokens: Tokens,
+    /// Millionths of the prices' currency.
+    pub cost_micros: u64,
+    /// Answers that did not say what they took: their tokens are estimated by their length.
+    pub estimated: u64,
+    /// Requests that were refused for it.
+    pub refused: u64,
+}
+
+/// The budget of a run.
+#[derive(Debug, Default)]
+pub struct Budget {
+    bounds: Bounds,
+    prices: Config,
+    spent: Cell<Spent>,
+}
+
+impl Budget {
+    /// With these bounds, by these prices.
+    pub fn new(bounds: Bounds, prices: Config) -> Self {
+        Self { bounds, prices, spent: Cell::default() }
+    }
+
+    /// What has been used.
+    pub fn spent(&self) -> Spent {
+        self.spent.get()
+    }
+
+    /// Lets a request through, and counts it, or says what is used up.
+    pub(super) fn admit(&self, model: Option<&str>) -> Result<(), String> {
+        let mut spent = self.spent.get();
+        let over = |limit: Option<u64>, used: u64| limit.filter(|limit| used >= *limit);
+        let tokens = spent.tokens.input.saturating_add(spent.tokens.output);
+        let problem = if let Some(limit) = over(self.bounds.max_requests, spent.requests) {
+            Some(format!("the budget of {limit} requests is used up"))
+        } else if let Some(limit) = over(self.bounds.max_tokens, tokens) {
+            Some(format!("the budget of {limit} tokens is used up ({tokens} were used)"))
+        } else if let Some(limit) = over(self.bounds.max_cost_micros, spent.cost_micros) {
+            Some(format!("the budget of {} is used up", money(limit)))
+        } else if self.bounds.max_cost_micros.is_some() && self.price(model).is_none() {
+            let model = model.unwrap_or("this model");
+            Some(format!("the policy bounds the cost, and there is no price for {model} in config.toml"))
+        } else {
+            None
+        };
+        match &problem {
+            Some(_) => spent.refused += 1,
+            None => spent.requests += 1,
+        }
+        self.spent.set(spent);
+        problem.map_or(Ok(()), Err)
+    }
+
+    /// Counts what a request took.
+    pub(super) fn add(&self, model: Option<&str>, tokens: Tokens, is_estimate: bool) {
+        let mut spent = self.spent.get();
+        spent.tokens.input = spent.tokens.input.saturating_add(tokens.input);
+        spent.tokens.output = spent.tokens.output.saturating_add(tokens.output);
+        spent.tokens.cached = spent.tokens.cached.saturating_add(tokens.cached);
+        spent.estimated += u64::from(is_estimate);
+        if let Some(price) = self.price(model) {
+            spent.cost_micros = spent.cost_micros.saturating_add(cost_micros(price, tokens));
+        }
+        self.spent.set(spent);
+    }
+
+    fn price(&self, model: Option<&str>) -> Option<Price> {
+        self.prices.price(model?)
+    }
+}
+
+/// A price for a million tokens is, for one, so many millionths.
+fn cost_micros(price: Price, tokens: Tokens) -> u64 {
+    let cached = tokens.cached.min(tokens.input);
+    let cost = (tokens.input - cached) as f64 * price.input
+        + cached as f64 * price.cached.unwrap_or(price.input)
+        + tokens.output as f64 * price.output;
+    cost.ceil() as u64
+}
+
+fn money(micros: u64) -> String {
+    format!("{}.{:02}", micros / 1_000_000, micros % 1_000_000 / 10_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(input: u64, output: u64, cached: u64) -> Tokens {
+        Tokens { input, output, cached }
+    }
+
+    #[test]
+    fn bounds_close_the_door() {
+        let bounds = Bounds { max_tokens: Some(100), max_requests: Some(3), max_cost_micros: None };
+        let budget = Budget::new(bounds, Config::default());
+        assert_eq!(budget.admit(None), Ok(()));
+        budget.add(None, tokens(60, 39, 0), false);
+        assert_eq!(budget.admit(None), Ok(()));
+        budget.add(None, tokens(1, 0, 0), false);
+        assert!(budget.admit(None).is_err_and(|why| why.contains("100 tokens")));
+        assert_eq!((budget.spent().requests, budget.spent().refused), (2, 1));
+    }
+
+    #[test]
+    fn money_needs_a_price() {
+        let config =
+            Config::parse("[prices.m]\ninput = 1.0\noutput = 10.0\ncached = 0.1\n").unwrap_or_default();
+        let budget = Budget::new(Bounds { max_cost_micros: Some(2_000_000), ..Bounds::default() }, config);
+        assert!(budget.admit(Some("other")).is_err_and(|why| why.contains("no price for other")));
+        assert_eq!(budget.admit(Some("m-1")), Ok(()));
+        budget.add(Some("m-1"), tokens(1_000_000, 90_000, 500_000), false);
+        assert_eq!(budget.spent().cost_micros, 500_000 + 50_000 + 900_000);
+        assert_eq!(budget.admit(Some("m-1")), Ok(()));
+        budget.add(Some("m-1"), tokens(0, 60_000, 0), false);
+        assert!(budget.admit(Some("m-1")).is_err_and(|why| why.contains("2.00")));
+    }
+}

@@ -1,0 +1,357 @@
+//! From a host that may be reached to a connection: looked up here, and judged again by the address it leads to.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::decide::{NetworkRefusal, NetworkRules};
+use crate::policy::Host;
+use crate::transcript::base64;
+
+/// How long a name may take to be looked up.
+const LOOKUP: Duration = Duration::from_secs(10);
+/// How long one address may take to answer.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Addresses of one name that are tried.
+const MOST_ADDRESSES: usize = 8;
+/// The most a company's proxy may say before its answer is complete.
+const LONGEST_ANSWER: usize = 8 << 10;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error("{}", .0.reason)]
+    Refused(NetworkRefusal),
+    #[error("{host} cannot be looked up: {problem}")]
+    Lookup { host: String, problem: String },
+    #[error("{host}:{port} cannot be reached: {problem}")]
+    Unreachable { host: String, port: u16, problem: String },
+    #[error("{0} does not answer")]
+    Silent(String),
+    #[error("the proxy {proxy} says: {said}")]
+    Proxy { proxy: String, said: String },
+}
+
+/// The proxy through which this machine reaches the world.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CompanyProxy {
+    https: Option<Place>,
+    http: Option<Place>,
+    /// Names, suffixes and nets that are reached directly.
+    direct: Vec<String>,
+}
+
+/// One proxy.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) host: Host,
+    pub(super) port: u16,
+    /// The value of `Proxy-Authorization`: the user's, and nothing the agent sees.
+    pub(super) authorization: Option<String>,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// A proxy variable that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the proxy in {variable} cannot be used: {problem}")]
+pub struct ProxyError {
+    /// The variable.
+    pub variable: String,
+    /// Why not.
+    pub problem: String,
+}
+
+impl CompanyProxy {
+    /// As the user's environment says it, by the usual variables in both spellings.
+    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ProxyError> {
+        let find = |names: &[&str]| {
+            names
+                .iter()
+                .find_map(|name| Some((name.to_string(), lookup(name).filter(|text| !text.is_empty())?)))
+        };
+        let place = |found: Option<(String, String)>| -> Result<Option<Place>, ProxyError> {
+            let Some((variable, text)) = found else { return Ok(None) };
+            Place::parse(&text).map(Some).map_err(|problem| ProxyError { variable, problem })
+        };
+        let all = ["all_proxy", "ALL_PROXY"];
+        let https = place(find(&["https_proxy", "HTTPS_PROXY"]).or_else(|| find(&all)))?;
+        // In capitals it could have come from a request's `Proxy` header, in servers.
+        let http = place(find(&["http_proxy", "HTTP_PROXY"]).or_else(|| find(&all)))?;
+        let direct = find(&["no_proxy", "NO_PROXY"]).map(|(_, text)| text).unwrap_or_default();
+        let direct = direct.split([',', ' ']).map(|item| item.trim().to_ascii_lowercase());
+        Ok(Self { https, http, direct: direct.filter(|item| !item.is_empty()).collect() })
+    }
+
+    /// Whether there is any.
+    pub fn is_some(&self) -> bool {
+        self.https.is_some() || self.http.is_some()
+    }
+
+    /// The proxy for a host, if it is not reached directly.
+    fn over(&self, host: &Host, is_tunnel: bool) -> Option<&Place> {
+        let place = if is_tunnel { self.https.as_ref() } else { self.http.as_ref() }?;
+        let text = host.to_string();
+        let is_here = match host {
+            Host::Address(address) => address.is_loopback(),
+            Host::Name(name) => name == "localhost" || name.ends_with(".localhost"),
+        };
+        let is_direct = |item: &String| {
+            let item = item.strip_prefix("*.").or(item.strip_prefix('.')).unwrap_or(item);
+            item == "*"
+                || text == item
+                || text.strip_suffix(item).is_some_and(|rest| rest.ends_with('.'))
+                || crate::policy::HostEntry::parse(&format!("{item}:*"))
+                    .is_ok_and(|entry| entry.names(host, 1))
+        };
+        (!is_here && !self.direct.iter().any(is_direct)).then_some(place)
+    }
+}
+
+impl Place {
+    fn parse(text: &str) -> Result<Self, String> {
+        let rest = match text.split_once("://") {
+            Some(("http", rest)) => rest,
+            Some((scheme, _)) => {
+                return Err(format!("`{scheme}://` proxies are not known here, only `http://`"));
+            }
+            None => text,
+        };
+        let rest = rest.trim_end_matches('/');
+        let (user, place) = rest.rsplit_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
+        let (host, port) = Host::parse_with_port(place, Some(80)).map_err(|error| error.to_string())?;
+        let authorization = user.map(|user| format!("Basic {}", base64(&unescaped(user))));
+        Ok(Self { host, port, authorization })
+    }
+}
+
+/// `%41` → `A`.
+fn unescaped(text: &str) -> Vec<u8> {
+    let bytes = text.as_bytes();
+    let (mut at, mut plain) = (0, Vec::with_capacity(bytes.len()));
+    while let Some(&byte) = bytes.get(at) {
+        let escaped = text
+            .get(at + 1..at + 3)
+            .filter(|_| byte == b'%')
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        plain.push(escaped.unwrap_or(byte));
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    plain
+}
+
+/// A connection, and how it is to be used.
+pub(super) struct Dialled {
+    pub(super) stream: TcpStream,
+    /// What the other side has said already.
+    pub(super) early: Vec<u8>,
+    /// It leads to a proxy that wants whole addresses in requests, with this authorization.
+    pub(super) through: Option<Option<String>>,
+}
+
+/// Makes connections by the rules.
+pub(super) struct Dialer {
+    pub(super) rules: NetworkRules,
+    pub(super) proxy: CompanyProxy,
+    /// Doors of this and no other run: never a target.
+    pub(super) own_ports: Vec<u16>,
+}
+
+impl Dialer {
+    /// A connection to carry anything through.
+    pub(super) async fn tunnel(&self, host: &Host, port: u16) -> Result<Dialled, DialError> {
+        match self.proxy_for(host, true) {
+            Some(place) => connect_through(place, host, port).await,
+            None => Ok(Dialled { stream: self.direct(host, port).await?, early: Vec::new(), through: None }),
+        }
+    }
+
+    /// A connection for a request in the clear.
+    pub(super) async fn request(&self, host: &Host, port: u16) -> Result<Dialled, DialError> {
+        let Some(place) = self.proxy_for(host, false) else {
+            return Ok(Dialled { stream: self.direct(host, port).await?, early: Vec::new(), through: None });
+        };
+        let stream = reach(&place.host, place.port).await?;
+        Ok(Dialled { stream, early: Vec::new(), through: Some(place.authorization.clone()) })
+    }
+
+    /// The company's proxy looks names up itself; an address is ours to judge all the same.
+    fn proxy_for(&self, host: &Host, is_tunnel: bool) -> Option<&Place> {
+        match host {
+            Host::Name(name) if self.rules.pinned(name).is_some() => None,
+            Host::Address(address) if crate::policy::special(*address).is_some() => None,
+            _ => self.proxy.over(host, is_tunnel),
+        }
+    }
+
+    async fn direct(&self, host: &Host, port: u16) -> Result<TcpStream, DialError> {
+        let addresses = match host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => match self.rules.pinned(name) {
+                Some(address) => vec![address],
+                None => lookup(name).await?,
+            },
+        };
+        let mut problem: Option<DialError> = None;
+        for address in addresses.into_iter().take(MOST_ADDRESSES) {
+            // The very address that is connected to: nothing is looked up a second time.
+            if let Err(refusal) = self.judge(host, address, port) {
+                problem = Some(DialError::Refused(refusal));
+                continue;
+            }
+            match connect(SocketAddr::new(address, port), host).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => problem = Some(error),
+            }
+        }
+        Err(problem.unwrap_or_else(|| DialError::Lookup {
+            host: host.to_string(),
+            problem: "it has no address".to_string(),
+        }))
+    }
+
+    fn judge(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), NetworkRefusal> {
+        if address.is_loopback() && self.own_ports.contains(&port) {
+            let reason = "The run's own doors are no hosts.";
+            return Err(NetworkRefusal::new("network.private", reason, ""));
+        }
+        self.rules.judge_address(host, address, port)
+    }
+}
+
+/// The addresses of a name.
+pub(super) async fn lookup(name: &str) -> Result<Vec<IpAddr>, DialError> {
+    let failed = |problem: String| DialError::Lookup { host: name.to_string(), problem };
+    // With the dot: no search list of the machine makes another name of it.
+    let asked = timeout(LOOKUP, tokio::net::lookup_host((format!("{name}."), 0))).await;
+    let found = match asked {
+        Err(_) => return Err(failed("no answer in time".to_string())),
+        Ok(Ok(found)) => found,
+        // Names of the machine's own file have no dot.
+        Ok(Err(_)) => match timeout(LOOKUP, tokio::net::lookup_host((name, 0))).await {
+            Ok(Ok(found)) => return Ok(found.map(|address| address.ip()).collect()),
+            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Err(_) => return Err(failed("no answer in time".to_string())),
+        },
+    };
+    Ok(found.map(|address| address.ip()).collect())
+}
+
+async fn connect(address: SocketAddr, host: &Host) -> Result<TcpStream, DialError> {
+    let problem = match timeout(CONNECT, TcpStream::connect(address)).await {
+        Ok(Ok(stream)) => {
+            let _ = stream.set_nodelay(true);
+            return Ok(stream);
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer in time".to_string(),
+    };
+    Err(DialError::Unreachable { host: host.to_string(), port: address.port(), problem })
+}
+
+/// A connection to a host of the user's own configuration: not judged.
+pub(super) async fn reach(host: &Host, port: u16) -> Result<TcpStream, DialError> {
+    let addresses = match host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => lookup(name).await?,
+    };
+    let mut problem = DialError::Lookup { host: host.to_string(), problem: "it has no address".to_string() };
+    for address in addresses.into_iter().take(MOST_ADDRESSES) {
+        match connect(SocketAddr::new(address, port), host).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => problem = error,
+        }
+    }
+    Err(problem)
+}
+
+impl CompanyProxy {
+    /// A connection to an API of the user's configuration, through the proxy where there is one.
+    pub(super) async fn reach(&self, host: &Host, port: u16) -> Result<TcpStream, DialError> {
+        match self.over(host, true) {
+            Some(place) => connect_through(place, host, port).await.map(|dialled| dialled.stream),
+            None => reach(host, port).await,
+        }
+    }
+}
+
+/// Asks a proxy for a tunnel.
+async fn connect_through(place: &Place, host: &Host, port: u16) -> Result<Dialled, DialError> {
+    let mut stream = reach(&place.host, place.port).await?;
+    let name = format!("{place:?}");
+    let said = |said: String| DialError::Proxy { proxy: name.clone(), said };
+    let authorization = place
+        .authorization
+        .as_ref()
+        .map(|value| format!("Proxy-Authorization: {value}\r\n"))
+        .unwrap_or_default();
+    let ask = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n{authorization}\r\n");
+    let talk = async {
+        stream.write_all(ask.as_bytes()).await?;
+        let mut answer = Vec::with_capacity(512);
+        loop {
+            if let Some(end) = answer.windows(4).position(|part| part == b"\r\n\r\n") {
+                let early = answer.split_off(end + 4);
+                return Ok((answer, early));
+            }
+            if answer.len() > LONGEST_ANSWER || stream.read_buf(&mut answer).await? == 0 {
+                return Err(io::Error::other("no answer of a proxy"));
+            }
+        }
+    };
+    let (answer, early) = match timeout(CONNECT, talk).await {
+        Ok(Ok(parts)) => parts,
+        Ok(Err(error)) => return Err(said(error.to_string())),
+        Err(_) => return Err(DialError::Silent(name)),
+    };
+    let line =
+        String::from_utf8_lossy(answer.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
+    if line.split(' ').nth(1) != Some("200") {
+        return Err(said(line.chars().filter(|c| !c.is_control()).take(120).collect()));
+    }
+    Ok(Dialled { stream, early, through: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxy(pairs: &[(&str, &str)]) -> Result<CompanyProxy, ProxyError> {
+        CompanyProxy::from_environment(|name| {
+            pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_string())
+        })
+    }
+
+    #[test]
+    fn the_usual_variables() {
+        let found = proxy(&[
+            ("HTTPS_PROXY", "http://us%65r:p%40ss@proxy.corp:3128/"),
+            ("no_proxy", ".corp, 10.0.0.0/8 plain.example"),
+        ])
+        .unwrap_or_else(|error| panic!("{error}"));
+        let over =
+            |host: &str| found.over(&Host::parse(host).unwrap_or(Host::Name(String::new())), true).is_some();
+        assert!(over("example.org") && over("corp.example") && over("11.0.0.1"));
+        for direct in
+            ["git.corp", "corp", "10.1.2.3", "plain.example", "a.plain.example", "localhost", "127.0.0.1"]
+        {
+            assert!(!over(direct), "{direct}");
+        }
+        let place = found.https.as_ref();
+        assert_eq!(place.and_then(|place| place.authorization.as_deref()), Some("Basic dXNlcjpwQHNz"));
+        assert!(!format!("{found:?}").contains("dXNl"));
+        assert!(found.http.is_none() && found.is_some());
+        assert!(
+            proxy(&[("all_proxy", "socks5://x:1")]).is_err_and(|error| error.to_string().contains("socks5"))
+        );
+        assert_eq!(proxy(&[("https_proxy", "")]), Ok(CompanyProxy::default()));
+    }
+}

@@ -1,0 +1,422 @@
+//! A door to one API: only its own calls, with a key the run never sees, inside a budget.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::time::timeout;
+use tokio_rustls::rustls::ClientConfig;
+
+use super::answer::{Carried, Watch, strip};
+use super::doors::Visitor;
+use super::inspect::inspect;
+use super::serve::{Meter, Office};
+use super::upstream::Upstream;
+use super::usage::Scanner;
+use crate::policy::{Answer, Call, Gateway};
+use crate::sys::secret::Secret;
+
+/// The largest question.
+const LARGEST_BODY: usize = 64 << 20;
+/// How long a question may take to come in.
+const QUESTION: Duration = Duration::from_secs(120);
+/// How long a model may think before it says the first word.
+const THINKING: Duration = Duration::from_secs(15 * 60);
+/// Connections that wait for the next request.
+const MOST_IDLE: usize = 8;
+
+/// What a gateway is.
+pub struct GatewayPlan {
+    /// Its name.
+    pub name: String,
+    /// Where the API is.
+    pub upstream: Upstream,
+    /// What it lets through.
+    pub spec: Gateway,
+    /// The key; `None` where the API needs none.
+    pub key: Option<Secret>,
+}
+
+/// A gateway at work.
+pub(super) struct Service {
+    plan: GatewayPlan,
+    trust: Option<Arc<ClientConfig>>,
+    idle: RefCell<Vec<http1::SendRequest<Full<Bytes>>>>,
+}
+
+/// Why a request is not handed on, or did not arrive.
+enum No {
+    Forbidden(String),
+    Exhausted(String),
+    Unavailable(String),
+}
+
+/// A request that is handed on.
+struct Admitted {
+    model: Option<String>,
+    counts: bool,
+    asked_bytes: usize,
+}
+
+impl Service {
+    pub(super) fn new(plan: GatewayPlan, trust: Option<Arc<ClientConfig>>) -> Self {
+        Self { plan, trust, idle: RefCell::default() }
+    }
+
+    /// Answers one request of the run.
+    pub(super) async fn answer(
+        self: Rc<Self>,
+        office: Rc<Office>,
+        visitor: Visitor,
+        request: Request<Incoming>,
+    ) -> Response<Carried> {
+        let what = format!("{} {}", request.method(), request.uri().path());
+        match self.forward(&office, visitor, request).await {
+            Ok(response) => response,
+            Err(no) => self.refuse(&office, visitor, &what, no),
+        }
+    }
+
+    fn refuse(&self, office: &Office, visitor: Visitor, what: &str, no: No) -> Response<Carried> {
+        let host = self.plan.upstream.host.to_string();
+        let port = self.plan.upstream.port;
+        let refusals = &self.plan.spec.refusal;
+        let (answer, rule, reason) = match no {
+            No::Forbidden(reason) => (&refusals.forbidden, "gateway.call", reason),
+            No::Exhausted(reason) => (&refusals.exhausted, "gateway.budget", reason),
+            No::Unavailable(reason) => {
+                let data =
+                    json!({ "gateway": self.plan.name, "pid": visitor.tid, "what": what, "problem": reason });
+                office.recorder.record("gateway.error", &format!("{what}: {reason}"), &data);
+                return said(
+                    answer_of(&refusals.unavailable, &refusals.content_type),
+                    &format!("guard: {reason}"),
+                );
+            }
+        };
+        let line = format!("guard: Permission denied: {what} (rule {rule}): {reason} Do not retry.");
+        office.refused(visitor, &host, port, what, rule, &reason);
+        if rule == "gateway.budget" {
+            office.exhaust();
+        }
+        said(answer_of(answer, &refusals.content_type), &line)
+    }
+
+    async fn forward(
+        &self,
+        office: &Rc<Office>,
+        visitor: Visitor,
+        request: Request<Incoming>,
+    ) -> Result<Response<Carried>, No> {
+        let (parts, body) = request.into_parts();
+        let (path, query) = (parts.uri.path().to_string(), parts.uri.query().unwrap_or_default().to_string());
+        let call = self.call(parts.method.as_str(), &path, &query)?;
+        let body = timeout(QUESTION, Limited::new(body, LARGEST_BODY).collect()).await;
+        let body = match body {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) => return Err(No::Forbidden(format!("The request cannot be read: {error}."))),
+            Err(_) => return Err(No::Forbidden("The request does not come to its end.".to_string())),
+        };
+        let admitted = self.admit(office, call, &path, &body)?;
+        let mut outgoing = self.outgoing(&parts.method, &path, &query, &parts.headers)?;
+        let headers = outgoing.headers_mut();
+        if !body.is_empty() || parts.method == hyper::Method::POST {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        }
+        let meter = office.meter(&self.plan.upstream.host.to_string(), self.plan.upstream.port, visitor);
+        if !meter.up(body.len()) {
+            return Err(No::Exhausted("The policy's bound of what is sent is reached.".to_string()));
+        }
+        meter.request();
+        let began = std::time::Instant::now();
+        let mut response = self.send(office, outgoing, body).await?;
+        strip(response.headers_mut());
+        response.headers_mut().remove(hyper::header::ALT_SVC);
+        response.headers_mut().remove(hyper::header::SET_COOKIE);
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let is_stream = content_type.is_some_and(|value| value.starts_with("text/event-stream"));
+        let status = response.status();
+        let watch = Answered {
+            scanner: admitted.counts.then(|| Scanner::new(&self.plan.spec.usage, is_stream)),
+            admitted,
+            seen: 0,
+            meter,
+            office: office.clone(),
+            visitor,
+            gateway: self.plan.name.clone(),
+            what: format!("{} {path}", parts.method),
+            status,
+            began,
+        };
+        Ok(response.map(|body| Carried::theirs(body, Box::new(watch))))
+    }
+
+    /// The call that a request is, if it is one.
+    fn call(&self, method: &str, path: &str, query: &str) -> Result<&Call, No> {
+        let is_plain = !path.contains(['%', '\\'])
+            && !path.contains("//")
+            && !path.split('/').any(|part| part == ".." || part == ".");
+        let fits = |call: &&Call| {
+            call.methods.iter().any(|known| known == method)
+                && call.paths.iter().any(|pattern| fits(pattern, path))
+                && call.query.as_ref().is_none_or(|wanted| wanted == query)
+        };
+        self.plan.spec.call.iter().find(fits).filter(|_| is_plain).ok_or_else(|| {
+            No::Forbidden(format!("The gateway to {} has no such call.", self.plan.upstream.host))
+        })
+    }
+
+    /// Looks at the content and at the budget.
+    fn admit(&self, office: &Office, call: &Call, path: &str, body: &Bytes) -> Result<Admitted, No> {
+        let spec = &self.plan.spec;
+        let mut model = spec.model.path_after.as_ref().and_then(|after| {
+            let name = path.split_once(after.as_str())?.1;
+            Some(name.rsplit_once(':').map_or(name, |(name, _)| name).to_string())
+        });
+        let looks_inside = !spec.forbid.is_empty() || spec.model.body_key.is_some();
+        if looks_inside && !body.is_empty() {
+            let found = inspect(body, spec.model.body_key.as_deref(), &spec.forbid)
+                .map_err(|problem| No::Forbidden(format!("The request is not JSON: {problem}.")))?;
+            if let Some(reason) = found.forbidden {
+                return Err(No::Forbidden(reason));
+            }
+            model = model.or(found.model);
+        }
+        if call.counts {
+            office.budget.admit(model.as_deref()).map_err(No::Exhausted)?;
+        }
+        Ok(Admitted { model, counts: call.counts, asked_bytes: body.len() })
+    }
+
+    /// The request as the API gets it: only what is known, and the key.
+    fn outgoing(
+        &self,
+        method: &hyper::Method,
+        path: &str,
+        query: &str,
+        headers: &HeaderMap,
+    ) -> Result<Request<()>, No> {
+        let spec = &self.plan.spec;
+        let bad = |problem: &dyn std::fmt::Display| {
+            No::Forbidden(format!("The request cannot be handed on: {problem}."))
+        };
+        let key_of = |pair: &str| pair.split('=').next().unwrap_or_default().to_string();
+        let kept: Vec<&str> =
+            query.split('&').filter(|pair| spec.query_keys.contains(&key_of(pair))).collect();
+        let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+        let uri: Uri =
+            format!("{}{path}{query}", self.plan.upstream.prefix).parse().map_err(|error| bad(&error))?;
+        let mut request = Request::new(());
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = uri;
+        let out = request.headers_mut();
+        for (name, value) in headers {
+            if spec.headers.iter().any(|known| known == name.as_str()) {
+                out.append(name, value.clone());
+            }
+        }
+        let authority = self.plan.upstream.authority();
+        out.insert(HOST, HeaderValue::from_str(&authority).map_err(|error| bad(&error))?);
+        if let (Some(name), Some(key)) = (&spec.key_header, &self.plan.key) {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| bad(&error))?;
+            let value = [spec.key_prefix.as_bytes(), key.expose()].concat();
+            let mut value = HeaderValue::from_bytes(&value)
+                .map_err(|_| No::Unavailable("the key has characters that no header carries".to_string()))?;
+            value.set_sensitive(true);
+            out.insert(name, value);
+        }
+        Ok(request)
+    }
+
+    /// Sends a request over a connection that waits, or a new one.
+    async fn send(
+        &self,
+        office: &Rc<Office>,
+        request: Request<()>,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, No> {
+        let mut request = request.map(|()| Full::new(body));
+        loop {
+            let waiting = self.idle.borrow_mut().pop();
+            let (mut sender, is_new) = match waiting {
+                Some(sender) if sender.is_closed() || !sender.is_ready() => continue,
+                Some(sender) => (sender, false),
+                None => (self.connect(office).await?, true),
+            };
+            let Ok(sent) = timeout(THINKING, sender.try_send_request(request)).await else {
+                return Err(No::Unavailable(format!("{} does not answer", self.plan.upstream)));
+            };
+            match sent {
+                Ok(response) => {
+                    let mut idle = self.idle.borrow_mut();
+                    if idle.len() < MOST_IDLE {
+                        idle.push(sender);
+                    }
+                    return Ok(response);
+                }
+                // Never sent: the connection had been closed while it waited.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => {
+                        let problem = error.into_error();
+                        return Err(No::Unavailable(format!(
+                            "{} cannot be asked: {}",
+                            self.plan.upstream,
+                            causes(&problem)
+                        )));
+                    }
+                },
+            }
+        }
+    }
+
+    async fn connect(&self, office: &Rc<Office>) -> Result<http1::SendRequest<Full<Bytes>>, No> {
+        let upstream = &self.plan.upstream;
+        let failed = |problem: &dyn std::fmt::Display| {
+            No::Unavailable(format!("{upstream} cannot be reached: {problem}"))
+        };
+        let stream =
+            office.dialer.proxy.reach(&upstream.host, upstream.port).await.map_err(|error| failed(&error))?;
+        let wire = timeout(Duration::from_secs(15), upstream.secure(stream, self.trust.as_ref())).await;
+        let wire = wire.map_err(|_| failed(&"no TLS in time"))?.map_err(|error| failed(&error))?;
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(512 << 10)
+            .handshake(TokioIo::new(wire))
+            .await
+            .map_err(|error| failed(&error))?;
+        office.ledger.note(&upstream.host.to_string(), upstream.port, |row| row.connections += 1);
+        tokio::task::spawn_local(connection);
+        Ok(sender)
+    }
+}
+
+/// An error with what lies behind it.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+/// Whether a path is one of a pattern's: `*` is any text without a slash, at least one letter.
+fn fits(pattern: &str, path: &str) -> bool {
+    let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (patterns.next(), parts.next()) {
+            (None, None) => return true,
+            (Some(pattern), Some(part)) => {
+                let fits = match pattern.split_once('*') {
+                    None => pattern == part,
+                    Some((before, after)) => {
+                        part.len() > before.len() + after.len()
+                            && part.starts_with(before)
+                            && part.ends_with(after)
+                    }
+                };
+                if !fits {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+    }
+}
+
+fn answer_of<'a>(answer: &'a Answer, content_type: &'a str) -> (&'a Answer, &'a str) {
+    (answer, content_type)
+}
+
+/// An answer in the API's own manner.
+fn said((answer, content_type): (&Answer, &str), line: &str) -> Response<Carried> {
+    let message = serde_json::Value::from(line).to_string();
+    let body = answer.body.replace("{message}", &message).replace("{text}", line);
+    let mut response = Response::new(Carried::words(body));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::FORBIDDEN);
+    if let Ok(value) = HeaderValue::from_str(content_type) {
+        response.headers_mut().insert(CONTENT_TYPE, value);
+    }
+    response
+}
+
+/// An answer on its way to the run.
+struct Answered {
+    scanner: Option<Scanner>,
+    admitted: Admitted,
+    seen: usize,
+    meter: Rc<Meter>,
+    office: Rc<Office>,
+    visitor: Visitor,
+    gateway: String,
+    what: String,
+    status: StatusCode,
+    began: std::time::Instant,
+}
+
+impl Watch for Answered {
+    fn see(&mut self, bytes: &[u8]) -> bool {
+        self.seen += bytes.len();
+        if let Some(scanner) = &mut self.scanner {
+            scanner.feed(bytes);
+        }
+        self.meter.down(bytes.len())
+    }
+
+    fn end(&mut self, is_whole: bool) {
+        let mut tokens = None;
+        if let Some(scanner) = self.scanner.take()
+            && self.status.is_success()
+        {
+            let (mut used, could_read) = scanner.finish();
+            // An answer that does not say what it took, or was cut before it could, has taken about this.
+            let is_estimate = !could_read || used.input + used.output == 0;
+            if is_estimate {
+                used.input = used.input.max(self.admitted.asked_bytes as u64 / 4);
+                used.output = used.output.max(self.seen as u64 / 16);
+            }
+            self.office.budget.add(self.admitted.model.as_deref(), used, is_estimate);
+            tokens = Some(
+                json!({ "input": used.input, "output": used.output, "cached": used.cached, "estimated": is_estimate }),
+            );
+        }
+        let data = json!({
+            "gateway": self.gateway, "pid": self.visitor.tid, "what": self.what, "model": self.admitted.model,
+            "status": self.status.as_u16(), "bytes_up": self.admitted.asked_bytes, "bytes_down": self.seen,
+            "milliseconds": u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX), "tokens": tokens, "whole": is_whole,
+        });
+        let message = format!("{} → {}", self.what, self.status.as_u16());
+        self.office.recorder.record("gateway.request", &message, &data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_calls() {
+        for (pattern, path, fits_it) in [
+            ("/v1beta/models/*:generateContent", "/v1beta/models/gemini-2.5:generateContent", true),
+            ("/v1beta/models/*:generateContent", "/v1beta/models/:generateContent", false),
+            ("/v1beta/models/*:generateContent", "/v1beta/models/a/b:generateContent", false),
+            ("/v1beta/models/*:generateContent", "/v1beta/models/a:generateContent/x", false),
+            ("/v1beta/models", "/v1beta/models/", false),
+            ("/*/*/info/refs", "/a/b/info/refs", true),
+            ("/*/*/info/refs", "/a/info/refs", false),
+            ("/v1/messages", "/v1/messages", true),
+            ("/v1/messages", "/v1/messages2", false),
+        ] {
+            assert_eq!(fits(pattern, path), fits_it, "{pattern} {path}");
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The proxy: tunnels by CONNECT and SOCKS5, requests in the clear.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::answer::{Carried, Watch, strip, words};
+use super::dial::{DialError, Dialled};
+use super::doors::Visitor;
+use super::serve::{Kept, Meter, Office};
+use super::socks::{self, Code};
+use super::tunnel::{self, Beginning};
+use crate::decide::NetworkRefusal;
+use crate::policy::{Host, Way};
+
+/// How long a server may think before it answers.
+const ANSWER: Duration = Duration::from_secs(15 * 60);
+/// How long a request may take to be taken over by its tunnel.
+const HAND_OVER: Duration = Duration::from_secs(30);
+
+/// One connection of the run.
+pub(super) struct Session {
+    office: Rc<Office>,
+    visitor: Visitor,
+    seat: Kept,
+    /// The server of the last request in the clear: (host, port, how it wants to be asked).
+    server: RefCell<Option<Server>>,
+}
+
+struct Server {
+    host: Host,
+    port: u16,
+    sender: SendRequest<Carried>,
+    through: Option<Option<String>>,
+}
+
+/// What an error of the way out looks like to the run.
+fn status(error: &DialError) -> StatusCode {
+    match error {
+        DialError::Refused(_) => StatusCode::FORBIDDEN,
+        DialError::Silent(_) => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::BAD_GATEWAY,
+    }
+}
+
+impl Session {
+    pub(super) fn new(office: Rc<Office>, visitor: Visitor, seat: Kept) -> Self {
+        Self { office, visitor, seat, server: RefCell::default() }
+    }
+
+    /// Answers one request.
+    pub(super) async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Response<Carried> {
+        let is_tunnel = request.method() == Method::CONNECT;
+        let (place, usual) = match (request.uri().authority(), request.uri().scheme_str()) {
+            (Some(place), None) if is_tunnel => (place.as_str().to_string(), None),
+            (Some(place), Some("http")) if !is_tunnel => (place.as_str().to_string(), Some(80)),
+            (Some(_), Some(_)) => return bad("Only http:// is asked for here; for https:// use CONNECT."),
+            _ => return bad("This is a proxy: ask it for http://host/path, or CONNECT host:port."),
+        };
+        let (host, port) = match Host::parse_with_port(&place, usual) {
+            Ok(target) => target,
+            Err(error) => {
+                let refusal =
+                    NetworkRefusal::new("network.host", format!("{error}."), "Write the host plainly.");
+                return self.refuse(
+                    &place.chars().take(300).collect::<String>(),
+                    0,
+                    "connect",
+                    &refusal,
+                    StatusCode::BAD_REQUEST,
+                );
+            }
+        };
+        if is_tunnel {
+            self.tunnel(request, host, port).await
+        } else {
+            self.request(request, host, port).await
+        }
+    }
+
+    fn refuse(
+        &self,
+        host: &str,
+        port: u16,
+        verb: &str,
+        refusal: &NetworkRefusal,
+        status: StatusCode,
+    ) -> Response<Carried> {
+        refuse(&self.office, self.visitor, host, port, verb, refusal);
+        let what = format!("{verb} to {host}:{port}");
+        words(status, refusal.rule, &refusal.line(&what))
+    }
+
+    fn failed(&self, host: &Host, port: u16, error: &DialError) -> Response<Carried> {
+        if let DialError::Refused(refusal) = error {
+            return self.refuse(&host.to_string(), port, "connect", refusal, StatusCode::FORBIDDEN);
+        }
+        not_reached(&self.office, self.visitor, host, port, error);
+        words(status(error), "network.upstream", &format!("guard: {error}"))
+    }
+
+    async fn tunnel(self: Rc<Self>, request: Request<Incoming>, host: Host, port: u16) -> Response<Carried> {
+        let is_raw = match self.office.dialer.rules.judge(&host, port, Way::Tunnel) {
+            Ok(allowed) => allowed.entry.is_raw(),
+            Err(refusal) => {
+                return self.refuse(&host.to_string(), port, "connect", &refusal, StatusCode::FORBIDDEN);
+            }
+        };
+        let dialled = match self.office.dialer.tunnel(&host, port).await {
+            Ok(dialled) => dialled,
+            Err(error) => return self.failed(&host, port, &error),
+        };
+        let (office, visitor, seat) = (self.office.clone(), self.visitor, self.seat.clone());
+        tokio::task::spawn_local(async move {
+            let Ok(Ok(upgraded)) = timeout(HAND_OVER, hyper::upgrade::on(request)).await else { return };
+            let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
+            let client = parts.io.into_inner();
+            carry(
+                client,
+                parts.read_buf.to_vec(),
+                dialled,
+                Target { host, port, is_raw, way: "connect" },
+                &office,
+                visitor,
+            )
+            .await;
+            drop(seat);
+        });
+        Response::new(Carried::words(""))
+    }
+
+    async fn request(&self, request: Request<Incoming>, host: Host, port: u16) -> Response<Carried> {
+        let (mut parts, body) = request.into_parts();
+        let (method, path) = (parts.method.clone(), parts.uri.path().to_string());
+        let way = Way::Request { method: method.as_str(), path: &path };
+        let named = host.to_string();
+        if let Err(refusal) = self.office.dialer.rules.judge(&host, port, way) {
+            return self.refuse(&named, port, method.as_str(), &refusal, StatusCode::FORBIDDEN);
+        }
+        strip(&mut parts.headers);
+        let authority = if port == 80 { named.clone() } else { format!("{named}:{port}") };
+        // The host that was judged is the host that is asked for, whatever else the request says.
+        let Ok(value) = HeaderValue::from_str(&authority) else { return bad("The host cannot be written.") };
+        parts.headers.insert(HOST, value);
+        let mut server = match self.server(&host, port).await {
+            Ok(server) => server,
+            Err(error) => return self.failed(&host, port, &error),
+        };
+        let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let uri = match &server.through {
+            None => format!("{path}{query}"),
+            Some(authorization) => {
+                if let Some(Ok(value)) = authorization.as_ref().map(|text| HeaderValue::from_str(text)) {
+                    parts.headers.insert(PROXY_AUTHORIZATION, value);
+                }
+                format!("http://{authority}{path}{query}")
+            }
+        };
+        let Ok(uri) = uri.parse::<Uri>() else { return bad("The path cannot be written.") };
+        parts.uri = uri;
+        let meter = self.office.meter(&named, port, self.visitor);
+        meter.request();
+        let upward = Box::new(Upward { meter: meter.clone() });
+        let outgoing = Request::from_parts(parts, Carried::theirs(body, upward));
+        let began = Instant::now();
+        let mut response = match timeout(ANSWER, server.sender.send_request(outgoing)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                let error = DialError::Unreachable { host: named, port, problem: error.to_string() };
+                return self.failed(&host, port, &error);
+            }
+            Err(_) => return self.failed(&host, port, &DialError::Silent(named)),
+        };
+        strip(response.headers_mut());
+        let what = format!("{method} http://{authority}{path}");
+        let watch = Downward {
+            meter,
+            office: self.office.clone(),
+            visitor: self.visitor,
+            what,
+            status: response.status(),
+            began,
+        };
+        *self.server.borrow_mut() = Some(server);
+        response.map(|body| Carried::theirs(body, Box::new(watch)))
+    }
+
+    /// The connection of the last request, if it is still the right one.
+    async fn server(&self, host: &Host, port: u16) -> Result<Server, DialError> {
+        let known = self.server.borrow_mut().take();
+        if let Some(mut server) = known.filter(|server| server.host == *host && server.port == port)
+            && server.sender.ready().await.is_ok()
+        {
+            return Ok(server);
+        }
+        let Dialled { stream, through, .. } = self.office.dialer.request(host, port).await?;
+        let failed = |error: hyper::Error| DialError::Unreachable {
+            host: host.to_string(),
+            port,
+            problem: error.to_string(),
+        };
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        self.office.ledger.note(&host.to_string(), port, |row| row.connections += 1);
+        tokio::task::spawn_local(connection);
+        Ok(Server { host: host.clone(), port, sender, through })
+    }
+}
+
+fn bad(line: &str) -> Response<Carried> {
+    words(StatusCode::BAD_REQUEST, "network.request", &format!("guard: {line}"))
+}
+
+fn refuse(office: &Office, visitor: Visitor, host: &str, port: u16, verb: &str, refusal: &NetworkRefusal) {
+    let what = format!("{verb} to {host}:{port}");
+    office.refused(visitor, host, port, &what, refusal.rule, &refusal.reason);
+}
+
+fn not_reached(office: &Office, visitor: Visitor, host: &Host, port: u16, error: &DialError) {
+    let data =
+        json!({ "pid": visitor.tid, "host": host.to_string(), "port": port, "problem": error.to_string() });
+    office.recorder.record("network.error", &error.to_string(), &data);
+}
+
+struct Upward {
+    meter: Rc<Meter>,
+}
+
+impl Watch for Upward {
+    fn see(&mut self, bytes: &[u8]) -> bool {
+        self.meter.up(bytes.len())
+    }
+
+    fn end(&mut self, _: bool) {}
+}
+
+struct Downward {
+    meter: Rc<Meter>,
+    office: Rc<Office>,
+    visitor: Visitor,
+    what: String,
+    status: StatusCode,
+    began: Instant,
+}
+
+impl Watch for Downward {
+    fn see(&mut self, bytes: &[u8]) -> bool {
+        self.meter.down(bytes.len())
+    }
+
+    fn end(&mut self, is_whole: bool) {
+        let (up, down) = self.meter.moved();
+        let data = json!({
+            "pid": self.visitor.tid, "what": self.what, "status": self.status.as_u16(), "bytes_up": up, "bytes_down": down,
+            "milliseconds": milliseconds(self.began), "whole": is_whole,
+        });
+        self.office.recorder.record(
+            "network.request",
+            &format!("{} → {}", self.what, self.status.as_u16()),
+            &data,
+        );
+    }
+}
+
+fn milliseconds(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Where a tunnel leads.
+struct Target {
+    host: Host,
+    port: u16,
+    is_raw: bool,
+    way: &'static str,
+}
+
+/// Carries a tunnel to its end, and writes down that it was there.
+async fn carry(
+    client: TcpStream,
+    early: Vec<u8>,
+    dialled: Dialled,
+    target: Target,
+    office: &Rc<Office>,
+    visitor: Visitor,
+) {
+    let Target { host, port, is_raw, way } = target;
+    let named = host.to_string();
+    let first = if is_raw {
+        early
+    } else {
+        match tunnel::beginning(&client, early, &host).await {
+            Beginning::Fine(first) => first,
+            Beginning::Nothing => return,
+            Beginning::Refused(refusal) => {
+                // A fatal alert of TLS, "access denied": what a client of TLS understands.
+                tunnel::say(&client, &[21, 3, 1, 0, 2, 2, 49]).await;
+                return refuse(office, visitor, &named, port, way, &refusal);
+            }
+        }
+    };
+    let meter = office.meter(&named, port, visitor);
+    office.ledger.note(&named, port, |row| row.connections += 1);
+    let data = json!({ "pid": visitor.tid, "host": named, "port": port, "way": way });
+    office.recorder.record("network.open", &format!("{way} to {named}:{port}"), &data);
+    let closing = Closing { office: office.clone(), meter, visitor, named, port, began: Instant::now() };
+    tunnel::carry(&client, &dialled.stream, &first, &dialled.early, &closing.meter).await;
+}
+
+/// Writes down the end of a tunnel, however it comes.
+struct Closing {
+    office: Rc<Office>,
+    meter: Rc<Meter>,
+    visitor: Visitor,
+    named: String,
+    port: u16,
+    began: Instant,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let (up, down) = self.meter.moved();
+        let Self { named, port, .. } = self;
+        let data = json!({
+            "pid": self.visitor.tid, "host": named, "port": port, "bytes_up": up, "bytes_down": down,
+            "milliseconds": milliseconds(self.began),
+        });
+        self.office.recorder.record(
+            "network.close",
+            &format!("{named}:{port}: {up} bytes up, {down} down"),
+            &data,
+        );
+    }
+}
+
+/// Serves a client that speaks SOCKS5.
+pub(super) async fn socks(mut client: TcpStream, office: Rc<Office>, visitor: Visitor) {
+    let Some((host, text, port)) = socks::greet(&mut client).await else { return };
+    let judged = host
+        .map_err(|error| NetworkRefusal::new("network.host", format!("{error}."), "Write the host plainly."))
+        .and_then(|host| {
+            let is_raw = office.dialer.rules.judge(&host, port, Way::Tunnel)?.entry.is_raw();
+            Ok((host, is_raw))
+        });
+    let (host, is_raw) = match judged {
+        Ok(judged) => judged,
+        Err(refusal) => {
+            refuse(&office, visitor, &text.chars().take(300).collect::<String>(), port, "connect", &refusal);
+            let _ = socks::answer(&mut client, Code::NotAllowed).await;
+            return;
+        }
+    };
+    let dialled = match office.dialer.tunnel(&host, port).await {
+        Ok(dialled) => dialled,
+        Err(error) => {
+            let code = if let DialError::Refused(refusal) = &error {
+                refuse(&office, visitor, &host.to_string(), port, "connect", refusal);
+                Code::NotAllowed
+            } else {
+                not_reached(&office, visitor, &host, port, &error);
+                Code::Unreachable
+            };
+            let _ = socks::answer(&mut client, code).await;
+            return;
+        }
+    };
+    if socks::answer(&mut client, Code::Granted).await.is_ok() {
+        carry(client, Vec::new(), dialled, Target { host, port, is_raw, way: "socks" }, &office, visitor)
+            .await;
+    }
+}

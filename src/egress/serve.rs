@@ -1,0 +1,409 @@
+//! The thread behind the doors.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener as StdListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::LocalSet;
+
+use super::budget::{Budget, Spent};
+use super::dial::{CompanyProxy, Dialer};
+use super::doors::{Doors, Visitor};
+use super::gateway::{GatewayPlan, Service};
+use super::ledger::{Ledger, Row};
+use super::upstream::trust;
+use super::{proxy, tunnel};
+use crate::decide::NetworkRules;
+use crate::transcript::Recorder;
+
+/// Connections at once, unless the policy says otherwise.
+const USUAL_CONNECTIONS: usize = 512;
+/// How long a request's headers may take.
+const HEADERS: Duration = Duration::from_secs(30);
+/// The most that headers may be.
+const LARGEST_HEADERS: usize = 64 << 10;
+
+/// Bounds of what a run does on the network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// At once.
+    pub connections: Option<usize>,
+    /// Bytes sent, in all.
+    pub upload: Option<u64>,
+    /// Bytes received, in all.
+    pub download: Option<u64>,
+    /// Both ways together.
+    pub bytes_per_second: Option<u64>,
+}
+
+/// What lies behind a door.
+pub enum Door {
+    /// Everything the rules allow.
+    Proxy,
+    /// One API.
+    Gateway(Box<GatewayPlan>),
+}
+
+/// A door with the port it is at.
+pub struct Opened {
+    /// What lies behind it.
+    pub door: Door,
+    /// The port.
+    pub listener: StdListener,
+}
+
+/// What the thread needs to know of its run.
+pub struct Setting {
+    /// The doors.
+    pub opened: Vec<Opened>,
+    /// Who is let in.
+    pub doors: Arc<Doors>,
+    /// Which hosts.
+    pub rules: NetworkRules,
+    /// The machine's own way out.
+    pub proxy: CompanyProxy,
+    /// How much.
+    pub bounds: Bounds,
+    /// How much of a model.
+    pub budget: Budget,
+    /// Where everything is written down.
+    pub recorder: Recorder,
+    /// Counts up with everything that moves: what is busy is not idle.
+    pub activity: Arc<AtomicU64>,
+    /// Set when a request was refused because a budget is used up: the run ends then.
+    pub exhausted: Arc<AtomicBool>,
+}
+
+/// What went over the network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// By host.
+    pub rows: Vec<Row>,
+    /// Of models.
+    pub spent: Spent,
+    /// Refusals that were recorded.
+    pub refusals: u64,
+}
+
+/// The thread and the way to end it.
+pub struct Handle {
+    thread: JoinHandle<Traffic>,
+    end: oneshot::Sender<()>,
+}
+
+impl Handle {
+    /// Ends the thread when nothing of the run is left, and every connection with it.
+    pub fn finish(self) -> Traffic {
+        let _ = self.end.send(());
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+/// Begins to serve.
+pub fn start(setting: Setting) -> io::Result<Handle> {
+    let (end, ended) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(16)
+        .thread_name("lookup")
+        .build()?;
+    let work = move || {
+        // It needs no rights of the machine, also when root started all this.
+        let _ = crate::sys::process::drop_effective_capabilities();
+        let traffic = LocalSet::new().block_on(&runtime, serve(setting, ended));
+        // A lookup that never ends must not keep the run.
+        runtime.shutdown_background();
+        traffic
+    };
+    let thread = std::thread::Builder::new().name("network".to_string()).spawn(work)?;
+    Ok(Handle { thread, end })
+}
+
+/// What every connection uses.
+pub(super) struct Office {
+    pub(super) dialer: Dialer,
+    pub(super) ledger: Ledger,
+    pub(super) budget: Budget,
+    pub(super) recorder: Recorder,
+    doors: Arc<Doors>,
+    bounds: Bounds,
+    activity: Arc<AtomicU64>,
+    exhausted: Arc<AtomicBool>,
+    open: Cell<usize>,
+    up: Cell<u64>,
+    down: Cell<u64>,
+    refusals: Cell<u64>,
+    outsiders: Cell<u64>,
+    /// When what has been carried so far may have been carried, by the policy's speed.
+    due: Cell<Option<Instant>>,
+}
+
+impl Office {
+    /// Records a refusal.
+    pub(super) fn refused(
+        &self,
+        visitor: Visitor,
+        host: &str,
+        port: u16,
+        what: &str,
+        rule: &str,
+        reason: &str,
+    ) {
+        self.refusals.set(self.refusals.get() + 1);
+        self.ledger.note(host, port, |row| row.refused += 1);
+        let data = json!({ "pid": visitor.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason });
+        self.recorder.record("deny.network", &format!("{what}: {reason}"), &data);
+    }
+
+    /// Ends the run: it wants more than it has.
+    pub(super) fn exhaust(&self) {
+        self.exhausted.store(true, Ordering::Release);
+    }
+
+    pub(super) fn meter(self: &Rc<Self>, host: &str, port: u16, visitor: Visitor) -> Rc<Meter> {
+        Rc::new(Meter {
+            office: self.clone(),
+            host: host.to_string(),
+            port,
+            visitor,
+            up: Cell::new(0),
+            down: Cell::new(0),
+            requests: Cell::new(0),
+            is_cut: Cell::new(false),
+        })
+    }
+}
+
+/// Counts what one connection carries.
+pub(super) struct Meter {
+    office: Rc<Office>,
+    host: String,
+    port: u16,
+    visitor: Visitor,
+    up: Cell<u64>,
+    down: Cell<u64>,
+    requests: Cell<u64>,
+    is_cut: Cell<bool>,
+}
+
+impl Meter {
+    /// So much is to be sent; `false` when that is more than may be.
+    pub(super) fn up(&self, count: usize) -> bool {
+        self.add(count, &self.up, &self.office.up, self.office.bounds.upload, "sent")
+    }
+
+    /// So much was received.
+    pub(super) fn down(&self, count: usize) -> bool {
+        self.add(count, &self.down, &self.office.down, self.office.bounds.download, "received")
+    }
+
+    pub(super) fn request(&self) {
+        self.requests.set(self.requests.get() + 1);
+    }
+
+    /// So much has moved so far.
+    pub(super) fn moved(&self) -> (u64, u64) {
+        (self.up.get(), self.down.get())
+    }
+
+    fn add(&self, count: usize, own: &Cell<u64>, all: &Cell<u64>, limit: Option<u64>, word: &str) -> bool {
+        let count = count as u64;
+        let total = all.get() + count;
+        if let Some(limit) = limit.filter(|limit| total > *limit) {
+            if !self.is_cut.replace(true) {
+                let reason = format!("The policy's bound of {} MiB {word} is reached.", limit >> 20);
+                let what = format!("{}:{}", self.host, self.port);
+                self.office.refused(self.visitor, &self.host, self.port, &what, "network.limit", &reason);
+            }
+            return false;
+        }
+        own.set(own.get() + count);
+        all.set(total);
+        self.office.activity.fetch_add(1, Ordering::Relaxed);
+        if let Some(speed) = self.office.bounds.bytes_per_second {
+            let now = Instant::now();
+            let from = self.office.due.get().map_or(now, |due| due.max(now));
+            self.office.due.set(Some(from + Duration::from_secs_f64(count as f64 / speed as f64)));
+        }
+        true
+    }
+
+    /// Waits until what was carried may have been.
+    pub(super) async fn pace(&self) {
+        // A little ahead is no reason to sleep.
+        let ahead = Duration::from_millis(5);
+        if let Some(due) = self.office.due.get().filter(|due| *due > Instant::now() + ahead) {
+            tokio::time::sleep_until(due.into()).await;
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        let (up, down, requests) = (self.up.get(), self.down.get(), self.requests.get());
+        self.office.ledger.note(&self.host, self.port, |row| {
+            row.bytes_up += up;
+            row.bytes_down += down;
+            row.requests += requests;
+        });
+    }
+}
+
+/// One more connection; one less when it goes.
+struct Seat(Rc<Office>);
+
+impl Seat {
+    fn take(office: &Rc<Office>) -> Option<Self> {
+        let most = office.bounds.connections.unwrap_or(USUAL_CONNECTIONS);
+        if office.open.get() >= most {
+            return None;
+        }
+        office.open.set(office.open.get() + 1);
+        Some(Self(office.clone()))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get() - 1);
+    }
+}
+
+async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Traffic {
+    let Setting { opened, doors, rules, proxy, bounds, budget, recorder, activity, exhausted } = setting;
+    let port = |opened: &Opened| opened.listener.local_addr().map(|address| address.port()).unwrap_or(0);
+    let office = Rc::new(Office {
+        dialer: Dialer { rules, proxy, own_ports: opened.iter().map(port).collect() },
+        ledger: Ledger::default(),
+        budget,
+        recorder,
+        doors,
+        bounds,
+        activity,
+        exhausted,
+        open: Cell::new(0),
+        up: Cell::new(0),
+        down: Cell::new(0),
+        refusals: Cell::new(0),
+        outsiders: Cell::new(0),
+        due: Cell::new(None),
+    });
+    let wants_tls = |opened: &Opened| matches!(&opened.door, Door::Gateway(plan) if plan.upstream.is_tls);
+    let trusted = match opened.iter().any(wants_tls).then(trust) {
+        Some(Ok(trusted)) => Some(trusted),
+        Some(Err(error)) => {
+            office.recorder.record("gateway.error", &error.to_string(), &json!({}));
+            None
+        }
+        None => None,
+    };
+    for Opened { door, listener } in opened {
+        let behind = match door {
+            Door::Proxy => Behind::Proxy,
+            Door::Gateway(plan) => Behind::Gateway(Rc::new(Service::new(*plan, trusted.clone()))),
+        };
+        let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
+        match listener {
+            Ok(listener) => {
+                tokio::task::spawn_local(receive(listener, behind, office.clone()));
+            }
+            Err(error) => office.recorder.record("gateway.error", &error.to_string(), &json!({})),
+        }
+    }
+    // Without a sender the run is over as well.
+    let _ = ended.await;
+    Traffic { rows: office.ledger.rows(), spent: office.budget.spent(), refusals: office.refusals.get() }
+}
+
+#[derive(Clone)]
+enum Behind {
+    Proxy,
+    Gateway(Rc<Service>),
+}
+
+async fn receive(listener: TcpListener, behind: Behind, office: Rc<Office>) {
+    loop {
+        let Ok((stream, from)) = listener.accept().await else {
+            // No descriptors left: somebody must go first.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        let Some(visitor) = office.doors.let_in(from) else {
+            office.outsiders.set(office.outsiders.get() + 1);
+            if office.outsiders.get() <= 10 {
+                let data = json!({ "from": from.to_string() });
+                office.recorder.record(
+                    "network.outsider",
+                    "somebody who is not of the run was turned away",
+                    &data,
+                );
+            }
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let Some(seat) = Seat::take(&office) else {
+            office.refused(
+                visitor,
+                "(any)",
+                0,
+                "one more connection",
+                "network.limit",
+                "Too many connections at once.",
+            );
+            tokio::task::spawn_local(async move {
+                tunnel::say(&stream, b"HTTP/1.1 503 guard: too many connections at once\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
+            });
+            continue;
+        };
+        let (behind, office) = (behind.clone(), office.clone());
+        tokio::task::spawn_local(async move {
+            let seat = Rc::new(seat);
+            handle(stream, behind, office, visitor, seat).await;
+        });
+    }
+}
+
+/// Kept by whatever goes on after a connection was handed over.
+pub(super) type Kept = Rc<dyn std::any::Any>;
+
+async fn handle(stream: TcpStream, behind: Behind, office: Rc<Office>, visitor: Visitor, seat: Rc<Seat>) {
+    if let Behind::Proxy = behind {
+        let mut first = [0u8; 1];
+        match tokio::time::timeout(HEADERS, stream.peek(&mut first)).await {
+            Ok(Ok(1..)) if first[0] == 5 => return proxy::socks(stream, office, visitor).await,
+            Ok(Ok(1..)) => {}
+            _ => return,
+        }
+    }
+    let session = Rc::new(proxy::Session::new(office.clone(), visitor, seat));
+    let service = service_fn(move |request| {
+        let (behind, office, session) = (behind.clone(), office.clone(), session.clone());
+        async move {
+            Ok::<_, Infallible>(match behind {
+                Behind::Proxy => session.answer(request).await,
+                Behind::Gateway(service) => service.answer(office, visitor, request).await,
+            })
+        }
+    });
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .max_buf_size(LARGEST_HEADERS)
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
+}

@@ -1,0 +1,195 @@
+//! Bytes both ways between the run and a host, after a look at how they begin.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::sys::socket::{Shutdown, shutdown};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::hello::{self, Hello};
+use super::serve::Meter;
+use crate::decide::NetworkRefusal;
+use crate::policy::Host;
+
+/// How long the first bytes may take.
+const BEGINNING: Duration = Duration::from_secs(30);
+/// A tunnel in which nothing moves for so long is closed.
+const IDLE: Duration = Duration::from_secs(15 * 60);
+/// One of which one side has closed.
+const HALF_IDLE: Duration = Duration::from_secs(60);
+/// Read at once.
+const SCRATCH: usize = 256 << 10;
+
+thread_local! {
+    /// One buffer for all tunnels: nothing stays in it across a wait.
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+}
+
+/// Reads what the run says first, without waiting for more than is needed.
+pub(super) enum Beginning {
+    /// These bytes go to the other side.
+    Fine(Vec<u8>),
+    /// It is not what was asked for.
+    Refused(NetworkRefusal),
+    /// The run said nothing, or went away.
+    Nothing,
+}
+
+/// Holds a tunnel to TLS with the name that was asked for. `early` has come with the request.
+pub(super) async fn beginning(client: &TcpStream, early: Vec<u8>, host: &Host) -> Beginning {
+    let mut bytes = early;
+    let refused = |reason: String| {
+        let instead = "Speak TLS with the name you asked for, or have the policy say `raw` for it.";
+        Beginning::Refused(NetworkRefusal::new("network.tls", reason, instead))
+    };
+    let deadline = Instant::now() + BEGINNING;
+    loop {
+        match (hello::read(&bytes), host) {
+            (Hello::Incomplete, _) => {}
+            (Hello::Named(name), Host::Name(asked)) if name == *asked => return Beginning::Fine(bytes),
+            (Hello::Nameless, Host::Address(_)) => return Beginning::Fine(bytes),
+            (Hello::Named(name), _) => {
+                return refused(format!("The tunnel is to {host}, and TLS in it asks for {name}."));
+            }
+            (Hello::Nameless, Host::Name(_)) => {
+                return refused(format!("The tunnel is to {host}, and TLS in it names nobody."));
+            }
+            (Hello::NotTls | Hello::Malformed, _) => {
+                return refused(format!("What begins in the tunnel to {host} is not TLS."));
+            }
+        }
+        let Ok(Ok(())) = tokio::time::timeout_at(deadline, client.readable()).await else {
+            return Beginning::Nothing;
+        };
+        let read = BUFFER.with_borrow_mut(|buffer| {
+            let read = client.try_read(&mut buffer[..16 << 10]);
+            if let Ok(count) = read {
+                bytes.extend_from_slice(&buffer[..count]);
+            }
+            read
+        });
+        match read {
+            Ok(0) => return Beginning::Nothing,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return Beginning::Nothing,
+        }
+    }
+}
+
+/// When something last moved, and which sides still speak.
+struct Pulse {
+    last: Cell<Instant>,
+    is_half: Cell<bool>,
+}
+
+/// Carries everything both ways until both sides have closed.
+pub(super) async fn carry(client: &TcpStream, server: &TcpStream, up: &[u8], down: &[u8], meter: &Rc<Meter>) {
+    let pulse = Pulse { last: Cell::new(Instant::now()), is_half: Cell::new(false) };
+    let both = async {
+        let upwards = one_way(client, server, up, |count| meter.up(count), &pulse, meter);
+        let downwards = one_way(server, client, down, |count| meter.down(count), &pulse, meter);
+        tokio::join!(upwards, downwards)
+    };
+    tokio::select! {
+        _ = both => {}
+        () = until_idle(&pulse) => {}
+    }
+}
+
+async fn until_idle(pulse: &Pulse) {
+    loop {
+        let patience = if pulse.is_half.get() { HALF_IDLE } else { IDLE };
+        let end = pulse.last.get() + patience;
+        if Instant::now() >= end {
+            return;
+        }
+        // Looked at now and then: the second patience may begin meanwhile.
+        sleep_until(end.min(Instant::now() + HALF_IDLE)).await;
+    }
+}
+
+async fn one_way(
+    from: &TcpStream,
+    to: &TcpStream,
+    first: &[u8],
+    count: impl Fn(usize) -> bool,
+    pulse: &Pulse,
+    meter: &Rc<Meter>,
+) {
+    let carried = async {
+        if !first.is_empty() {
+            if !count(first.len()) {
+                return Err(io::Error::other("a limit is reached"));
+            }
+            send(to, first).await?;
+        }
+        loop {
+            from.readable().await?;
+            let step = BUFFER.with_borrow_mut(|buffer| -> io::Result<Step> {
+                let read = match from.try_read(buffer) {
+                    Ok(0) => return Ok(Step::End),
+                    Ok(read) => read,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Step::Wait),
+                    Err(error) => return Err(error),
+                };
+                if !count(read) {
+                    return Err(io::Error::other("a limit is reached"));
+                }
+                let written = match to.try_write(&buffer[..read]) {
+                    Ok(written) => written,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                    Err(error) => return Err(error),
+                };
+                Ok(if written == read { Step::Done } else { Step::Left(buffer[written..read].to_vec()) })
+            })?;
+            pulse.last.set(Instant::now());
+            match step {
+                Step::End => return Ok(()),
+                Step::Wait => {}
+                Step::Done => meter.pace().await,
+                Step::Left(rest) => {
+                    send(to, &rest).await?;
+                    meter.pace().await;
+                }
+            }
+        }
+    };
+    let result = carried.await;
+    pulse.is_half.set(true);
+    pulse.last.set(Instant::now());
+    // An end is handed on as an end, and trouble as the end of both.
+    let how = if result.is_ok() { Shutdown::Write } else { Shutdown::Both };
+    let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&to.as_fd()), how);
+    if result.is_err() {
+        let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&from.as_fd()), Shutdown::Both);
+    }
+}
+
+enum Step {
+    Done,
+    Wait,
+    Left(Vec<u8>),
+    End,
+}
+
+async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        match to.try_write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Sends our own words, if they can be had rid of soon.
+pub(super) async fn say(to: &TcpStream, bytes: &[u8]) {
+    let _ = timeout(Duration::from_secs(5), send(to, bytes)).await;
+}

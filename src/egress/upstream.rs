@@ -1,0 +1,187 @@
+//! Where an API is: `https://host[:port][/prefix]`, and the connection to it.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+use crate::policy::Host;
+
+/// An API's address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    /// TLS, and its certificate checked.
+    pub is_tls: bool,
+    /// The host.
+    pub host: Host,
+    /// The port.
+    pub port: u16,
+    /// What stands before every path: empty, or `/v1`.
+    pub prefix: String,
+}
+
+/// An address that cannot be an API's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` cannot be where an API is: {problem}")]
+pub struct UpstreamError {
+    /// What was given.
+    text: String,
+    /// Why not.
+    problem: String,
+}
+
+impl Upstream {
+    /// Reads an address. In the clear only to this machine: a key would travel with it.
+    pub fn parse(text: &str) -> Result<Self, UpstreamError> {
+        let bad = |problem: &str| UpstreamError { text: text.to_string(), problem: problem.to_string() };
+        let (is_tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => return Err(bad("it begins with `https://`")),
+        };
+        let (place, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (host, port) = Host::parse_with_port(place, Some(if is_tls { 443 } else { 80 }))
+            .map_err(|error| bad(&error.to_string()))?;
+        let prefix = prefix.trim_end_matches('/');
+        let is_path = |byte: u8| byte.is_ascii_graphic() && !b"?#%\\\"<>".contains(&byte);
+        if !prefix.bytes().all(is_path) || prefix.split('/').any(|part| part == "..") {
+            return Err(bad("its path is made of plain words"));
+        }
+        let is_here = match &host {
+            Host::Address(address) => address.is_loopback(),
+            Host::Name(name) => name == "localhost",
+        };
+        if !is_tls && !is_here {
+            return Err(bad("without TLS the key would be read on the way; use `https://`"));
+        }
+        Ok(Self { is_tls, host, port, prefix: prefix.to_string() })
+    }
+
+    /// `host` or `host:port`, for the `Host` header.
+    pub(super) fn authority(&self) -> String {
+        let usual = if self.is_tls { 443 } else { 80 };
+        if self.port == usual { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    fn server_name(&self) -> io::Result<ServerName<'static>> {
+        match &self.host {
+            Host::Address(address) => Ok(ServerName::IpAddress(IpAddr::into(*address))),
+            Host::Name(name) => ServerName::try_from(name.clone()).map_err(io::Error::other),
+        }
+    }
+
+    /// Speaks TLS over a connection where that is wanted.
+    pub(super) async fn secure(
+        &self,
+        stream: TcpStream,
+        trust: Option<&Arc<ClientConfig>>,
+    ) -> io::Result<Wire> {
+        let Some(trust) = trust.filter(|_| self.is_tls) else {
+            return if self.is_tls {
+                Err(io::Error::other("no certificates are trusted here"))
+            } else {
+                Ok(Wire::Plain(stream))
+            };
+        };
+        let connector = TlsConnector::from(trust.clone());
+        Ok(Wire::Tls(Box::new(connector.connect(self.server_name()?, stream).await?)))
+    }
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", if self.is_tls { "https" } else { "http" }, self.authority(), self.prefix)
+    }
+}
+
+/// The machine's own certificates, with `SSL_CERT_FILE` as the user has it.
+pub(super) fn trust() -> io::Result<Arc<ClientConfig>> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
+        return Err(io::Error::other(format!("this machine has no certificates to trust{why}")));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// A connection to an API.
+#[derive(Debug)]
+pub(super) enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_apis() {
+        let upstream =
+            Upstream::parse("https://api.example.org/v1/").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((upstream.to_string().as_str(), upstream.port), ("https://api.example.org/v1", 443));
+        assert!(Upstream::parse("http://127.0.0.1:8080").is_ok_and(|upstream| !upstream.is_tls));
+        assert!(Upstream::parse("https://[2a00::1]:8443/x").is_ok());
+        for bad in [
+            "api.example.org",
+            "http://api.example.org",
+            "https://user:pass@api.example.org",
+            "https://",
+            "https://a/../b",
+            "https://a/b?x=1",
+            "ftp://a",
+            "https://a/%2e%2e",
+            "http://127.1:80",
+        ] {
+            assert!(Upstream::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

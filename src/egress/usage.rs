@@ -1,0 +1,353 @@
+//! The answer of an API, as it passes → how many tokens it says were used.
+//!
+//! A [`Scanner`] reads along; it never changes, holds up or refuses anything. Answers are event streams (`data:` lines with
+//! JSON) or JSON, and most of their documents say nothing about usage: those are not parsed, and of the others only what
+//! lies on the wanted paths. Memory is bounded; what does not fit is not counted, and [`Scanner::finish`] says so.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// The longest event, or body that is no event stream, that is read.
+const LIMIT: usize = 16 * 1024 * 1024;
+
+pub use crate::policy::UsagePlaces as Places;
+
+/// What was used, as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Tokens that were sent.
+    pub input: u64,
+    /// Tokens that were answered.
+    pub output: u64,
+    /// Tokens of the input that cost less.
+    pub cached: u64,
+}
+
+/// Reads one answer.
+#[derive(Debug)]
+pub struct Scanner {
+    counts: Counts,
+    is_event_stream: bool,
+    /// A line that has not ended, or the body.
+    line: Vec<u8>,
+    /// The data of an event that has not ended.
+    event: Vec<u8>,
+    /// The line or the body is longer than can be kept; its rest is passed over.
+    is_line_lost: bool,
+    is_event_lost: bool,
+    /// The last byte was a carriage return: a line feed after it is no line of its own.
+    after_return: bool,
+    is_first_line: bool,
+}
+
+impl Scanner {
+    /// For one answer; whether it is an event stream is what its `content-type` says.
+    pub fn new(places: &Places, is_event_stream: bool) -> Self {
+        Self {
+            counts: Counts::new(places),
+            is_event_stream,
+            line: Vec::new(),
+            event: Vec::new(),
+            is_line_lost: false,
+            is_event_lost: false,
+            after_return: false,
+            is_first_line: true,
+        }
+    }
+
+    /// Reads the next bytes of the body, cut anywhere.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if !self.is_event_stream {
+            self.keep(bytes);
+            return;
+        }
+        let mut rest = bytes;
+        if self.after_return && !rest.is_empty() {
+            self.after_return = false;
+            rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+        }
+        while let Some(end) = rest.iter().position(|&byte| byte == b'\n' || byte == b'\r') {
+            // A line that lies in one piece is read where it is.
+            if self.line.is_empty() && !self.is_line_lost && end <= LIMIT {
+                self.line(&rest[..end]);
+            } else {
+                self.keep(&rest[..end]);
+                self.end_line();
+            }
+            let is_return = rest[end] == b'\r';
+            rest = &rest[end + 1..];
+            self.after_return = is_return && rest.is_empty();
+            if is_return {
+                rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+            }
+        }
+        self.keep(rest);
+    }
+
+    /// What the answer has said so far. A body that is no event stream is read at its end.
+    pub fn tokens(&self) -> Tokens {
+        self.counts.tokens()
+    }
+
+    /// What the answer said, and whether all of it could be read: without, the numbers are too low or missing.
+    pub fn finish(mut self) -> (Tokens, bool) {
+        if self.is_event_stream {
+            // Servers that close instead of ending the last event are understood.
+            self.end_line();
+            self.end_event();
+        } else {
+            self.counts.read(&self.line);
+        }
+        (self.counts.tokens(), self.counts.is_complete)
+    }
+
+    /// Adds to the line, up to the bound.
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.is_line_lost {
+            return;
+        }
+        if bytes.len() > LIMIT - self.line.len() {
+            self.is_line_lost = true;
+            self.counts.is_complete = false;
+            self.line = Vec::new();
+        } else {
+            self.line.extend_from_slice(bytes);
+        }
+    }
+
+    fn end_line(&mut self) {
+        let mut line = std::mem::take(&mut self.line);
+        if std::mem::take(&mut self.is_line_lost) {
+            // Whatever it was, the event is not what was sent any more.
+            self.is_event_lost = true;
+            self.is_first_line = false;
+        } else {
+            self.line(&line);
+            line.clear();
+            self.line = line;
+        }
+    }
+
+    /// One line of an event stream, without its end.
+    fn line(&mut self, line: &[u8]) {
+        let is_first = std::mem::take(&mut self.is_first_line);
+        let line = line.strip_prefix(b"\xef\xbb\xbf").filter(|_| is_first).unwrap_or(line);
+        if line.is_empty() {
+            self.end_event();
+            return;
+        }
+        let Some(data) = line.strip_prefix(b"data") else {
+            // Other fields are of no interest, but bytes that are no text are no event stream: it is compressed, perhaps.
+            self.counts.is_complete &= std::str::from_utf8(line).is_ok();
+            return;
+        };
+        let Some(data) = data.strip_prefix(b":") else { return };
+        let data = data.strip_prefix(b" ").unwrap_or(data);
+        if self.is_event_lost || data.len() >= LIMIT - self.event.len() {
+            self.is_event_lost = true;
+            self.counts.is_complete = false;
+            self.event = Vec::new();
+        } else {
+            self.event.extend_from_slice(data);
+            self.event.push(b'\n');
+        }
+    }
+
+    fn end_event(&mut self) {
+        if !std::mem::take(&mut self.is_event_lost) {
+            self.counts.read(&self.event);
+        }
+        self.event.clear();
+    }
+}
+
+/// The largest number seen for every entry: APIs repeat their counts while they grow.
+#[derive(Debug)]
+struct Counts {
+    paths: Node,
+    /// The last keys of all paths, with quotes: a document without any of them says nothing.
+    keys: Vec<String>,
+    largest: Vec<u64>,
+    /// Where in `largest` the outputs begin, and the cached ones.
+    output: usize,
+    cached: usize,
+    is_complete: bool,
+}
+
+impl Counts {
+    fn new(places: &Places) -> Self {
+        let (mut paths, mut keys) = (Node::default(), Vec::new());
+        let entries = places.input.iter().chain(&places.output).chain(&places.cached);
+        for (entry, alternatives) in entries.enumerate() {
+            for path in alternatives.split('|').map(str::trim) {
+                let node = path.split('.').fold(&mut paths, |node, key| node.child(key));
+                node.entries.push(entry);
+                let key = format!("\"{}\"", path.rsplit('.').next().unwrap_or(path));
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+            }
+        }
+        let output = places.input.len();
+        let cached = output + places.output.len();
+        let largest = vec![0; cached + places.cached.len()];
+        Self { paths, keys, largest, output, cached, is_complete: true }
+    }
+
+    fn tokens(&self) -> Tokens {
+        let sum = |entries: &[u64]| entries.iter().fold(0, |sum: u64, &count| sum.saturating_add(count));
+        Tokens {
+            input: sum(&self.largest[..self.output]),
+            output: sum(&self.largest[self.output..self.cached]),
+            cached: sum(&self.largest[self.cached..]),
+        }
+    }
+
+    /// Reads one document, or several one after the other.
+    fn read(&mut self, bytes: &[u8]) {
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            self.is_complete = false;
+            return;
+        };
+        if !self.keys.iter().any(|key| text.contains(key.as_str())) {
+            return;
+        }
+        let mut documents = serde_json::Deserializer::from_str(text);
+        // Ends at the last byte, or at the first document that is none: what it has said until there counts.
+        while documents.end().is_err() {
+            let walk = Walk { node: &self.paths, is_top: true, largest: &mut self.largest };
+            if walk.deserialize(&mut documents).is_err() {
+                self.is_complete = false;
+                return;
+            }
+        }
+    }
+}
+
+/// The wanted paths as a tree.
+#[derive(Debug, Default)]
+struct Node {
+    children: Vec<(String, Node)>,
+    /// The entries whose value lies here.
+    entries: Vec<usize>,
+}
+
+impl Node {
+    fn child(&mut self, key: &str) -> &mut Self {
+        let at = self.children.iter().position(|(name, _)| name == key).unwrap_or_else(|| {
+            self.children.push((key.to_string(), Self::default()));
+            self.children.len() - 1
+        });
+        &mut self.children[at].1
+    }
+}
+
+/// Goes through a document along a [`Node`], without making anything of the rest. Never deeper than the paths are long.
+struct Walk<'a> {
+    node: &'a Node,
+    is_top: bool,
+    largest: &'a mut [u64],
+}
+
+impl Walk<'_> {
+    fn count(self, count: u64) {
+        for &entry in &self.node.entries {
+            self.largest[entry] = self.largest[entry].max(count);
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(child) = map.next_key_seed(Key(self.node))? {
+            match child {
+                Some(node) => {
+                    map.next_value_seed(Walk { node, is_top: false, largest: &mut *self.largest })?
+                }
+                None => _ = map.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// An answer may be a list of documents; lists further inside are about something else.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        if self.is_top {
+            let node = self.node;
+            while list.next_element_seed(Walk { node, is_top: false, largest: &mut *self.largest })?.is_some()
+            {
+            }
+        } else {
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+        }
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, count: u64) -> Result<(), E> {
+        self.count(count);
+        Ok(())
+    }
+
+    /// Protocol buffers write large integers as text.
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        if let Ok(count) = text.parse() {
+            self.count(count);
+        }
+        Ok(())
+    }
+
+    // Nobody has used a negative or broken number of tokens.
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// A key → the node that it leads to.
+struct Key<'a>(&'a Node);
+
+impl<'de, 'a> DeserializeSeed<'de> for Key<'a> {
+    type Value = Option<&'a Node>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_str(self)
+    }
+}
+
+impl<'a> Visitor<'_> for Key<'a> {
+    type Value = Option<&'a Node>;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(self.0.children.iter().find(|(name, _)| name == key).map(|(_, node)| node))
+    }
+}

@@ -1,0 +1,2 @@
+mod hello;
+mod usage;
