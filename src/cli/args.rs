@@ -151,9 +151,10 @@ Examples:
   guard run --policy strict -- gemini -p 'add a dark mode toggle'
   guard run --name dark-mode -- gemini -p 'add a dark mode toggle'   # in a repository: branch task/dark-mode
   guard run --json --timeout 60 -- ./agent.sh | jq .denials
+  guard run --preset node -- npm ci                   # and the registry this user's npm fetches from
   guard run --dry-run -- npm test                     # every path, variable and limit; nothing runs
 
-Exit codes: the command's own (128 and the signal's number when one ended it); 124 a time limit, 125 guard itself
+Exit codes: the command's own (128 and the signal's number when one ended it); 124 a time limit or a budget, 125 guard itself
 failed or the sandbox cannot be had, 126 the command was refused, 127 it was not found.";
 
 #[derive(Debug, Args)]
@@ -206,6 +207,21 @@ pub(crate) struct Run {
     /// Another file or folder that may be written
     #[arg(long, value_name = "PATH")]
     pub(crate) write: Vec<PathBuf>,
+    /// Another host that may be reached: `example.org`, `*.example.org:443`, `GET example.org/path`
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow_host: Vec<String>,
+    /// A network preset (see `guard policy presets`): rust, node, python, debian, github-readonly, …
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) preset: Vec<String>,
+    /// End it when a model was asked for so many tokens, questions and answers together
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_tokens: Option<u64>,
+    /// End it when a model was asked so often
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_requests: Option<u64>,
+    /// End it when a model cost so much, by the prices in config.toml
+    #[arg(long, value_name = "AMOUNT")]
+    pub(crate) max_cost: Option<f64>,
     /// A variable for the command; NAME alone hands on the caller's value
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
@@ -252,6 +268,7 @@ Examples:
   guard check -- git checkout main
   guard check --policy standard --json -- git commit --amend
   guard check --shell 'make && git push'
+  guard check --connect example.org:443
   printf 'ls\\ngit reset --hard\\n' | guard check --stdin
 
 Exit codes: 0 allowed, 1 denied, 3 a person would be asked, 2 bad usage or policy.";
@@ -282,6 +299,9 @@ pub(crate) struct Check {
     /// The file that the program's name leads to, if it is not what the name says
     #[arg(long, value_name = "FILE")]
     pub(crate) resolved: Option<PathBuf>,
+    /// A host and port instead of a command: would a connection be let through?
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["stdin", "command", "shell"])]
+    pub(crate) connect: Option<String>,
     /// Shell text instead of a command
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["stdin", "command"])]
     pub(crate) shell: Option<OsString>,
@@ -289,7 +309,7 @@ pub(crate) struct Check {
     #[arg(long, conflicts_with = "command")]
     pub(crate) stdin: bool,
     /// The command and its arguments; put `--` before it when it begins with a dash
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present_any = ["shell", "stdin"])]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present_any = ["shell", "stdin", "connect"])]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -323,6 +343,13 @@ pub(crate) enum Policy {
         /// Names or paths
         #[arg(required = true)]
         policies: Vec<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the network presets: which hosts and gateways they open, and why
+    #[command(after_help = "Example:\n  guard policy presets\n  guard run --preset rust,node -- make")]
+    Presets {
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -400,6 +427,9 @@ pub(crate) struct Log {
     /// Only what was refused
     #[arg(long)]
     pub(crate) denied: bool,
+    /// Only what went to the network, or was not let there
+    #[arg(long)]
+    pub(crate) network: bool,
     /// Print the lines of the transcript as they are
     #[arg(long)]
     pub(crate) json: bool,

@@ -20,6 +20,9 @@ const LONGEST_LINE: usize = 8 << 20;
 
 pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policy = decide::load(&args.policy, &Folders::from_environment(), false)?;
+    if let Some(target) = &args.connect {
+        return super::connect::run(target, &policy, args.json, out);
+    }
     let context = context(&args, &policy)?;
     if args.stdin {
         return stream(&policy, &context, out);

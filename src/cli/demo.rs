@@ -8,7 +8,7 @@ use super::Failure;
 use super::exit::Exit;
 use crate::launch::demo::Scene;
 use crate::launch::{self, Options, RunRequest, Streams, Task};
-use crate::policy::{Folders, Namespaces};
+use crate::policy::{Config, Folders, Namespaces};
 use crate::transcript::{Line, OUTPUT, Observer, state_folder};
 use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
 
@@ -43,8 +43,8 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     let run_folder = plan.run_folder.clone();
     let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
     let streams = Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None };
-    let finished =
-        launch::run(plan, request.policy, streams, Some(observer()), Some(task)).map_err(|failure| {
+    let finished = launch::run(plan, request.policy, streams, Some(observer()), Some(task), Vec::new())
+        .map_err(|failure| {
             Failure::usage(
                 failure.to_string(),
                 "`guard doctor` shows what this machine gives, and how to get what is missing",
@@ -103,6 +103,8 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
         options: Options { namespaces, ..Options::default() },
         toolchains: None,
         checkout: None,
+        config: Config::default(),
+        key_variables: Vec::new(),
     })
 }
 

@@ -6,7 +6,7 @@
 //! | 1 | denied (with `--stdin`: at least one command) | problems found: `lint`, a changed snapshot, a contradicted label, a difference in `diff` |
 //! | 2 | bad usage, unreadable or invalid policy | the same |
 //! | 3 | a person would be asked (with `--stdin`: at least one, none denied) | – |
-//! | 124 | – | `guard run`: a time limit |
+//! | 124 | – | `guard run`: a time limit, or a budget |
 //! | 125 | – | `guard run`: guard itself failed, or the sandbox cannot be had |
 //! | 126 | – | `guard run`: the command was refused, or cannot be executed |
 //! | 127 | – | `guard run`: the command was not found |
@@ -45,7 +45,7 @@ pub(crate) enum Exit {
     Unfinished,
     /// Standard output was closed.
     ClosedPipe,
-    /// A run reached a time limit.
+    /// A run reached a time limit, or used up its budget.
     TimedOut,
     /// `guard run` itself failed, or the sandbox cannot be had.
     OwnFailure,

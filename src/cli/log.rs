@@ -96,6 +96,13 @@ pub(super) fn unreadable(run: &Run, error: &io::Error) -> Failure {
     )
 }
 
+/// Whether an event is about the network.
+fn is_network(event_type: &str) -> bool {
+    matches!(event_type, "connect" | "bind" | "deny.connect" | "deny.bind" | "deny.network")
+        || event_type.starts_with("network.")
+        || event_type.starts_with("gateway.")
+}
+
 struct Printer<'a> {
     args: &'a Log,
     began: Option<Timestamp>,
@@ -103,7 +110,7 @@ struct Printer<'a> {
 
 impl Printer<'_> {
     fn print(&mut self, event: &Event, line: &[u8], out: &mut dyn Write) -> io::Result<()> {
-        if self.args.denied && !event.is_denial() {
+        if self.args.denied && !event.is_denial() || self.args.network && !is_network(&event.event_type) {
             return Ok(());
         }
         if self.args.json {

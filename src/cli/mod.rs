@@ -3,6 +3,7 @@
 mod args;
 mod audit;
 mod check;
+mod connect;
 mod demo;
 mod doctor;
 mod exit;

@@ -12,15 +12,17 @@ use super::exit::Exit;
 use super::task::{Asked, Opened, Problem};
 use super::{Failure, note};
 use crate::launch::{
-    self, EarlyToolchains, Finished, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
+    self, EarlyToolchains, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
 };
 use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
-use crate::policy::{Folders, Policy, Severity};
+use crate::policy::{Budget, Config, Folders, Policy, Severity};
 use crate::transcript::{Line, Observer, state_folder};
 
 /// Runs the command, or shows what would be run.
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     let form = Form::of(arguments);
+    // Before there is a second thread, and before anything of the environment is copied.
+    let (config, mut keys) = configuration()?;
     let toolchains = match (arguments.no_toolchains, home()) {
         (false, Some(home)) => EarlyToolchains::begin(home, std::env::vars_os().collect()),
         _ => None,
@@ -29,7 +31,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
-    let mut request = request(arguments, policy)?;
+    let mut request = request(arguments, policy, config, &keys)?;
     let wanted = &request.policy.toolchains;
     request.toolchains = toolchains.and_then(|early| early.take(&wanted.detect, wanted.caches));
     let run_id = run_id();
@@ -70,7 +72,16 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
             return refused(&request, &error, form, out);
         }
     };
-    match launch::run(plan.clone(), request.policy, streams, observer(form), task) {
+    let secrets = match plan.network.keys(&mut keys) {
+        Ok(secrets) => secrets,
+        Err(error) => {
+            if let Some(task) = task {
+                task.abandon();
+            }
+            return refused(&request, &error, form, out);
+        }
+    };
+    match launch::run(plan.clone(), request.policy, streams, observer(form), task, secrets) {
         Ok(finished) => report(&finished, form, arguments.quiet, out),
         Err(failure) => failed(&plan, &failure, form, out),
     }
@@ -102,7 +113,31 @@ fn run_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-fn request(arguments: &args::Run, policy: Policy) -> Result<RunRequest, Failure> {
+/// The user's configuration, and the keys out of the environment.
+pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
+    let config = match Config::place() {
+        Some(place) => Config::read(&place)
+            .map_err(|error| Failure::usage(error.to_string(), "mend the file, or move it away"))?,
+        None => Config::default(),
+    };
+    let keys = Keys::take(&config);
+    Ok((config, keys))
+}
+
+/// A bound of money in millionths.
+fn micros(amount: f64) -> Result<u64, Failure> {
+    if amount > 0.0 && amount <= 1e6 {
+        return Ok(((amount * 1e6).round() as u64).max(1));
+    }
+    Err(Failure::usage(format!("--max-cost {amount}: no amount of money"), "such as --max-cost 2.50"))
+}
+
+fn request(
+    arguments: &args::Run,
+    policy: Policy,
+    config: Config,
+    keys: &Keys,
+) -> Result<RunRequest, Failure> {
     let folder = match &arguments.dir {
         Some(folder) => folder.clone(),
         None => std::env::current_dir().map_err(|error| {
@@ -117,7 +152,8 @@ fn request(arguments: &args::Run, policy: Policy) -> Result<RunRequest, Failure>
         let bytes = pair.as_bytes();
         let Some(at) = bytes.iter().position(|&byte| byte == b'=').filter(|&at| at > 0) else {
             // A bare name hands the caller's own value on.
-            let value = std::env::var_os(pair).ok_or_else(|| {
+            let kept = keys.others(&[]).into_iter().find(|(name, _)| name == pair).map(|(_, value)| value);
+            let value = std::env::var_os(pair).or(kept).ok_or_else(|| {
                 Failure::usage(
                     format!("--env {}: not set here", pair.to_string_lossy()),
                     "write --env NAME=VALUE",
@@ -132,12 +168,20 @@ fn request(arguments: &args::Run, policy: Policy) -> Result<RunRequest, Failure>
     let runs = state_folder().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
+    // A key that no gateway keeps is a variable like any other.
+    let presets = policy.network.presets.iter().chain(&arguments.preset);
+    let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
+    let kept: Vec<String> = gateways
+        .filter_map(|gateway| crate::policy::gateway(&gateway.name))
+        .flat_map(|gateway| gateway.key_variables)
+        .collect();
+    let handed_on = keys.others(&kept);
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     Ok(RunRequest {
         command: arguments.command.clone(),
         folder,
         policy,
-        environment: std::env::vars_os().collect(),
+        environment: std::env::vars_os().chain(handed_on).collect(),
         home: home(),
         runs,
         scratch: std::env::temp_dir(),
@@ -153,9 +197,18 @@ fn request(arguments: &args::Run, policy: Policy) -> Result<RunRequest, Failure>
             idle_seconds: arguments.timeout,
             total_seconds: arguments.max_duration,
             no_verify: arguments.no_verify,
+            hosts: arguments.allow_host.clone(),
+            presets: arguments.preset.clone(),
+            budget: Budget {
+                max_tokens: arguments.max_tokens,
+                max_requests: arguments.max_requests,
+                max_cost_micros: arguments.max_cost.map(micros).transpose()?,
+            },
         },
         toolchains: None,
         checkout: None,
+        config,
+        key_variables: keys.names(),
     })
 }
 
@@ -239,10 +292,31 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
     }
     writeln!(out, "  read-only  everything that is not written above with `w`, metadata included")?;
     writeln!(out, "\nnetwork")?;
-    writeln!(out, "  loopback   {}", if plan.loopback { "servers the run itself starts" } else { "no" })?;
-    match plan.network.as_slice() {
-        [] => writeln!(out, "  hosts      none")?,
-        hosts => writeln!(out, "  hosts      {}", hosts.join(", "))?,
+    writeln!(
+        out,
+        "  loopback   {}",
+        if plan.network.loopback { "servers the run itself starts" } else { "no" }
+    )?;
+    if plan.network.allow.is_empty() {
+        writeln!(out, "  hosts      none")?;
+    }
+    for host in &plan.network.allow {
+        writeln!(out, "  host       {}  ({})", host.entry, host.why)?;
+    }
+    for host in &plan.network.deny {
+        writeln!(out, "  closed     {host}")?;
+    }
+    for gateway in &plan.network.gateways {
+        let key = gateway.key.as_ref().map(|key| format!(", key {key}, added outside")).unwrap_or_default();
+        writeln!(out, "  gateway    {} to {}{key}", gateway.name, gateway.upstream)?;
+    }
+    let budget = &plan.network.budget;
+    let bound = |value: Option<u64>| value.map_or("none".to_string(), |value| value.to_string());
+    if *budget != Budget::default() {
+        let cost =
+            budget.max_cost_micros.map_or("none".to_string(), |micros| format!("{}", micros as f64 / 1e6));
+        let (tokens, requests) = (bound(budget.max_tokens), bound(budget.max_requests));
+        writeln!(out, "  budget     tokens {tokens}, requests {requests}, cost {cost}")?;
     }
     writeln!(out, "\nvariables")?;
     let hidden = |name: &OsString| {
@@ -392,7 +466,7 @@ fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> 
         print_result(result, out)?;
     }
     let code = match result.error_kind.as_deref() {
-        Some("idle_timeout" | "timeout") => return Ok(Exit::TimedOut),
+        Some("idle_timeout" | "timeout" | "budget_exhausted") => return Ok(Exit::TimedOut),
         Some("internal" | "receive_refused" | "boundary_broken") => return Ok(Exit::OwnFailure),
         Some("command_not_found") if result.exit_code.is_none() => return Ok(Exit::CommandNotFound),
         Some("policy_denied") => return Ok(Exit::CannotExecute),
@@ -439,12 +513,36 @@ fn summary(result: &RunResult) -> Vec<String> {
             result.denials.len() - MOST_SHOWN
         ));
     }
+    for host in result.network.iter().filter(|host| host.connections + host.requests > 0).take(MOST_SHOWN) {
+        lines.push(format!(
+            "  network: {}:{} ({} sent, {} received)",
+            printable(&host.host),
+            host.port,
+            bytes(host.bytes_up),
+            bytes(host.bytes_down)
+        ));
+    }
+    if let Some(model) = &result.usage.model {
+        let cost = if model.cost > 0.0 { format!(", cost {:.4}", model.cost) } else { String::new() };
+        lines.push(format!(
+            "  model: {} requests, {} tokens in, {} out{cost}",
+            model.requests, model.input_tokens, model.output_tokens
+        ));
+    }
     lines.extend(worktree_lines(result));
     lines.push(format!("  transcript: guard log {} ({})", result.run_id, result.transcript.path));
     if let Some(head) = &result.transcript.head {
         lines.push(format!("  head: {head}"));
     }
     lines
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..10_000 => format!("{count} bytes"),
+        10_000..10_000_000 => format!("{} kB", count / 1000),
+        _ => format!("{} MB", count / 1_000_000),
+    }
 }
 
 /// What became of the branch, and what to do next.

@@ -17,6 +17,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::supervisor::{Later, LaterResult, Supervisor, folder_of};
 use super::wire::CONTROL_NAME;
+use crate::egress::{Doors, Visitor};
 use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{process, socket};
@@ -126,6 +127,9 @@ impl Supervisor {
                 Some(self.refuse_socket(notification, "connect", "an abstract socket", UNIX_ABSTRACT))
             }
             Target::Internet(to) => {
+                if let Some(doors) = self.setting.doors.clone().filter(|doors| doors.lead_to(to)) {
+                    return self.connect_to_door(notification, fd, address, &doors);
+                }
                 let allowed = self.setting.loopback && is_loopback(to.ip()) && self.is_own_server(to);
                 if is_loopback(to.ip()) && to.port() == self.setting.canary_port {
                     // The canary: refused like everything, but nothing the agent did.
@@ -142,6 +146,24 @@ impl Supervisor {
                 Some(self.refuse_socket(notification, "connect", "another kind of socket", FAMILY))
             }
         }
+    }
+
+    /// To a door of the run's own: whoever waits behind it must know that this is not somebody else.
+    fn connect_to_door(
+        &mut self,
+        notification: &Notification,
+        fd: OwnedFd,
+        address: Vec<u8>,
+        doors: &Doors,
+    ) -> Option<Reply> {
+        let local = |fd: &OwnedFd| match target(&socket::local_address(fd.as_fd()).ok()?)? {
+            Target::Internet(from) if from.port() != 0 => Some(from),
+            _ => None,
+        };
+        let visitor = Visitor { tid: notification.tid };
+        let reply = doors.announce(visitor, || (connect_at_once(fd.as_fd(), &address), local(&fd)));
+        // The queue is full: the connection is known by now, and goes on where it stopped.
+        reply.or_else(|| self.connect_later(notification, fd, address, None))
     }
 
     fn connect_unix(&mut self, notification: &Notification, fd: OwnedFd, path: &[u8]) -> Option<Reply> {

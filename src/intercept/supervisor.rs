@@ -28,6 +28,7 @@ use super::remote::Remote;
 use super::repository::Repositories;
 use crate::command::Context;
 use crate::decide::Verdict;
+use crate::egress::Doors;
 use crate::policy::Policy;
 use crate::sys::seccomp::{self, Notification, Reply};
 use crate::sys::{calls, process, ptrace};
@@ -73,6 +74,8 @@ pub struct Setting {
     pub verify: bool,
     /// Own servers on loopback may be reached.
     pub loopback: bool,
+    /// The ports that lead to the network.
+    pub doors: Option<Arc<Doors>>,
     /// The socket the shims ask on.
     pub control: PathBuf,
     /// The file the shims lead to.

@@ -14,6 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use super::child::Equipment;
 use super::group::{Group, threads_on_machine};
 use super::init::{self, Setting as InitSetting};
+use super::network::{self, Network};
 use super::plan::LaunchPlan;
 use super::task::Task;
 use super::{prepare, watch};
@@ -21,6 +22,7 @@ use crate::outcome::RunResult;
 use crate::policy::{Namespaces, Policy};
 use crate::sandbox::{self, Need};
 use crate::sys::process::{self, Ended};
+use crate::sys::secret::Secret;
 use crate::sys::socket;
 use crate::transcript::{Observer, Stream};
 
@@ -79,14 +81,18 @@ pub struct Finished {
 
 /// Runs a plan to its end. Must be called while this process has one thread.
 pub fn run(
-    plan: LaunchPlan,
+    mut plan: LaunchPlan,
     policy: Policy,
     streams: Streams,
     observer: Option<Observer>,
     mut task: Option<Task>,
+    keys: Vec<Option<Secret>>,
 ) -> Result<Finished, Failure> {
     process::keep_memory_small();
-    let finished = prepare_and_run(plan, policy, streams, observer, &mut task);
+    let opened = network::open(&plan.network, keys, &mut plan.environment);
+    let finished = opened
+        .map_err(machine("open the doors to the network"))
+        .and_then(|network| prepare_and_run(plan, policy, streams, observer, &mut task, network));
     // It was not concluded: there was no run.
     if let Some(task) = task {
         task.abandon();
@@ -100,6 +106,7 @@ fn prepare_and_run(
     streams: Streams,
     observer: Option<Observer>,
     task: &mut Option<Task>,
+    network: Network,
 ) -> Result<Finished, Failure> {
     check_kernel(&plan, &policy)?;
     block_signals().map_err(machine("block signals"))?;
@@ -110,7 +117,7 @@ fn prepare_and_run(
     let group = Group::make(&plan);
     let started = begin(plan, &policy, &streams, &group, task.as_ref());
     let finished =
-        started.and_then(|started| watch::oversee(started, policy, streams, observer, &group, task));
+        started.and_then(|started| watch::oversee(started, policy, streams, observer, &group, task, network));
     group.remove();
     drop(cleaner);
     finished

@@ -12,10 +12,11 @@ use serde::Serialize;
 
 use super::checkout::{Checkout, GitPlaces, git_places};
 use super::installation::installation;
+use super::network::{self, NetworkPlan};
 use super::system;
 use super::toolchain::{self, Toolchain};
 use crate::intercept::wire::{CONTROL_NAME, SOCKET_VARIABLE};
-use crate::policy::{Namespaces, Pattern, Policy};
+use crate::policy::{Budget, Config, Namespaces, Pattern, Policy};
 use crate::sandbox::{Grant, Layer, Rights, View};
 
 /// Somebody wants a command run.
@@ -45,6 +46,10 @@ pub struct RunRequest {
     pub toolchains: Option<Vec<Toolchain>>,
     /// The worktree and git folder that were made for the run, in a repository.
     pub checkout: Option<Checkout>,
+    /// The user's configuration.
+    pub config: Config,
+    /// Variables that held keys, which the environment has no more.
+    pub key_variables: Vec<String>,
 }
 
 /// What a caller adds to, or takes from, the policy for one run.
@@ -66,6 +71,12 @@ pub struct Options {
     pub idle_seconds: Option<u64>,
     /// The total limit in seconds, instead of the policy's.
     pub total_seconds: Option<u64>,
+    /// More hosts that may be reached.
+    pub hosts: Vec<String>,
+    /// More network presets.
+    pub presets: Vec<String>,
+    /// A tighter budget.
+    pub budget: Budget,
     /// Do not look at programs again when they have started, whatever the policy says: for measuring what that costs.
     pub no_verify: bool,
 }
@@ -118,10 +129,8 @@ pub struct LaunchPlan {
     pub redact: Vec<String>,
     /// Every path with its rights.
     pub grants: Vec<Grant>,
-    /// Hosts that may be reached.
-    pub network: Vec<String>,
-    /// Whether own servers on loopback may be reached.
-    pub loopback: bool,
+    /// What of the network it gets.
+    pub network: NetworkPlan,
     /// Bounds.
     pub limits: Limits,
     /// Namespaces: what is wanted.
@@ -193,7 +202,8 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
     let shims = shims(request);
     let shim_folder = shims.as_ref().map(|(folder, _, _)| folder.as_path());
-    let environment = environment(request, shim_folder, &home, &tmp, &toolchains);
+    let network = network::plan(request, &mut notes)?;
+    let environment = environment(request, shim_folder, &home, &tmp, &toolchains, &network);
     let program = find_program(&request.command, &folder, &environment, shim_folder)?;
     let namespaces = request.options.namespaces.unwrap_or(policy.sandbox.namespaces);
     let worktree = request.checkout.as_ref().map_or(folder.as_path(), |checkout| &checkout.worktree);
@@ -224,12 +234,6 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         why: "the repository's git folder".to_string(),
     }));
     let grants = without_repeats(grants);
-    if !policy.network.allow.is_empty() {
-        notes.push(
-            "the policy names hosts, but this version has no way to reach them: there is no network"
-                .to_string(),
-        );
-    }
     let (layers, linked_caches) = caches(&toolchains, &run_folder, &home);
     let view = view(request, &grants, &places, &git, layers, &mut notes);
     Ok(LaunchPlan {
@@ -238,8 +242,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         program,
         control: run_folder.join("control"),
         redact: policy.environment.redact.clone(),
-        network: policy.network.allow.clone(),
-        loopback: policy.network.loopback,
+        network,
         limits: limits(request),
         namespaces,
         view,
@@ -504,6 +507,7 @@ fn environment(
     home: &Path,
     tmp: &Path,
     toolchains: &[Toolchain],
+    network: &NetworkPlan,
 ) -> Vec<(OsString, OsString)> {
     let policy = &request.policy.environment;
     let mut variables: Vec<(OsString, OsString)> = Vec::new();
@@ -529,6 +533,9 @@ fn environment(
     if request.checkout.is_none() {
         // The repository is read-only to the agent: git must not try to write what it can do without.
         set(OsStr::new("GIT_OPTIONAL_LOCKS"), "0".into());
+    }
+    for (name, value) in network.variables() {
+        set(&name, value);
     }
     for (name, value) in &policy.set {
         set(OsStr::new(name), value.into());

@@ -17,14 +17,19 @@ use super::child::{self, canary_file};
 use super::descendants;
 use super::group::Group;
 use super::init;
+use super::network::{self, Network};
 use super::parent::{Failure, Finished, Started, Streams, machine, own_signals};
 use super::prepare;
 use super::pump::{Pump, Tail};
 use super::task::Task;
 use super::terminal::{Keys, Raw, asker};
 use crate::command::Context;
+use crate::egress;
 use crate::intercept::{self, Answering, Ask, Counts, Handle, Repositories, Setting};
-use crate::outcome::{Enforcement, ErrorDetail, RunResult, Tally, TranscriptPlace, Usage, changes, duration};
+use crate::outcome::{
+    Enforcement, ErrorDetail, HostTraffic, ModelUsage, RunResult, Tally, TranscriptPlace, Usage, changes,
+    duration,
+};
 use crate::policy::{Pattern, Policy};
 use crate::sandbox::Need;
 use crate::sys::process::{self, Ended};
@@ -45,6 +50,8 @@ enum Cut {
     Total,
     Signal(Signal),
     Transcript,
+    /// A model was asked for more than there is a budget for.
+    Budget,
 }
 
 /// How a run ended.
@@ -65,6 +72,10 @@ struct Running {
     /// What was refused to shims, which the supervisor does not count.
     shim_refusals: Arc<AtomicU64>,
     activity: Arc<AtomicU64>,
+    network: Network,
+    carrier: Option<egress::Handle>,
+    /// A budget is used up.
+    exhausted: Arc<AtomicBool>,
     tails: Vec<(Stream, Tail)>,
     pumps: Vec<JoinHandle<()>>,
     /// Ends the thread that reads keys.
@@ -89,8 +100,9 @@ pub(super) fn oversee(
     observer: Option<Observer>,
     group: &Group,
     task: &mut Option<Task>,
+    network: Network,
 ) -> Result<Finished, Failure> {
-    let (mut running, asker) = attach(started, streams, observer)?;
+    let (mut running, asker) = attach(started, streams, observer, network)?;
     let policy = Arc::new(policy);
     match running.release(&policy, asker, group) {
         Ok((enforcement, supervisor)) => {
@@ -117,6 +129,7 @@ fn attach(
     mut started: Started,
     streams: Streams,
     observer: Option<Observer>,
+    network: Network,
 ) -> Result<(Running, Option<Box<dyn Ask>>), Failure> {
     let tally = Tally::default();
     let plan = &started.plan;
@@ -125,7 +138,7 @@ fn attach(
         folder: plan.run_folder.clone(),
         run_id: plan.run_id.clone(),
         limit_bytes: output_bytes.saturating_add(ROOM_BESIDE_OUTPUT),
-        redact_values: secrets(plan),
+        redact_values: secrets(plan).chain(network.secrets()).collect(),
     };
     let (seen, mut others) = (tally.clone(), observer);
     let observe = move |line: &Line<'_>| {
@@ -160,6 +173,9 @@ fn attach(
         tally,
         shim_refusals: Arc::default(),
         activity: Arc::new(AtomicU64::new(0)),
+        network,
+        carrier: None,
+        exhausted: Arc::default(),
         tails: Vec::new(),
         pumps: Vec::new(),
         over: Arc::new(AtomicBool::new(false)),
@@ -183,13 +199,15 @@ fn feed(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
 }
 
 /// Values of variables whose names the policy wants hidden: the agent's, and the caller's own.
-fn secrets(plan: &super::LaunchPlan) -> Vec<Vec<u8>> {
+fn secrets(plan: &super::LaunchPlan) -> impl Iterator<Item = Vec<u8>> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let patterns: Vec<Pattern> = plan.redact.iter().filter_map(|text| Pattern::new(text).ok()).collect();
-    let is_secret = |name: &std::ffi::OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
+    let is_secret =
+        move |name: &std::ffi::OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
+    // What the agent has instead of a key is no secret, and hiding it would hide that it is not the key.
+    let given = plan.environment.iter().filter(|(_, value)| value != network::PLACEHOLDER).cloned();
     let own = std::env::vars_os();
-    let given = plan.environment.iter().cloned();
-    own.chain(given).filter(|(name, _)| is_secret(name)).map(|(_, value)| value.into_vec()).collect()
+    own.chain(given).filter(move |(name, _)| is_secret(name)).map(|(_, value)| value.into_vec())
 }
 
 impl Running {
@@ -291,6 +309,10 @@ impl Running {
             refusals: self.shim_refusals.clone(),
         };
         intercept::serve(&self.started.plan.control, answering).map_err(failed)?;
+        let plan = &self.started.plan.network;
+        let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
+        let carrier = self.network.serve(plan, self.recorder.clone(), activity, exhausted);
+        self.carrier = carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?;
         let supervisor = intercept::supervise(self.setting(policy, context, repositories, asker), listener)
             .map_err(failed)?;
         let mut enforcement = self.await_canary(&mut message)?;
@@ -394,7 +416,8 @@ impl Running {
             repositories,
             has_view: self.started.has_view,
             verify: plan.verify_exec,
-            loopback: plan.loopback,
+            loopback: plan.network.loopback,
+            doors: self.network.doors.clone(),
             control: plan.control.clone(),
             shim: plan.shims.as_ref().map(|(_, shim, _)| shim.clone()),
             first_process: self.started.first_process,
@@ -478,6 +501,9 @@ impl Running {
                 }
             }
         }
+        if end.cut.is_none() && self.exhausted.load(Ordering::Acquire) {
+            end.cut = Some(Cut::Budget);
+        }
         end.ended = self.end_everything(end.ended);
         end
     }
@@ -499,6 +525,8 @@ impl Running {
             Some(Cut::Total)
         } else if over(limits.idle_seconds, clock.last_active) {
             Some(Cut::Idle)
+        } else if self.exhausted.load(Ordering::Acquire) {
+            Some(Cut::Budget)
         } else {
             None
         }
@@ -605,6 +633,8 @@ impl Running {
         task: &mut Option<Task>,
     ) -> Result<Finished, Failure> {
         self.close();
+        let traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
+        let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
         let plan = &self.started.plan;
         let took = self.started.began.elapsed();
         let (files, complete) = changes(self.worktree(), self.started.began_at, plan.checkout.is_some());
@@ -631,7 +661,8 @@ impl Running {
             findings: ending.findings,
             files_changed: files,
             files_changed_truncated: !complete,
-            usage: usage(self.with_shims(counts)),
+            usage: Usage { model: model_usage(&traffic.spent), ..usage(self.with_shims(counts)) },
+            network: traffic.rows.into_iter().map(host_traffic).collect(),
             transcript: TranscriptPlace {
                 path: plan.run_folder.join(transcript::FILE).to_string_lossy().into_owned(),
                 head: None,
@@ -767,6 +798,7 @@ impl Cut {
             Self::Total => "timeout",
             Self::Signal(_) => "cancelled",
             Self::Transcript => "internal",
+            Self::Budget => "budget_exhausted",
         }
     }
 
@@ -782,6 +814,7 @@ impl Cut {
                 format!("not done after {} seconds", plan.limits.total_seconds.unwrap_or_default())
             }
             Self::Signal(signal) => format!("cancelled by {signal}"),
+            Self::Budget => "the budget for the model is used up".to_string(),
             Self::Transcript => format!("the transcript cannot be written: {}", failure.unwrap_or_default()),
         }
     }
@@ -799,6 +832,24 @@ fn canary_word(letter: u8) -> &'static str {
     }
 }
 
+/// What of models was used, if anything was.
+fn model_usage(spent: &egress::Spent) -> Option<ModelUsage> {
+    (*spent != egress::Spent::default()).then(|| ModelUsage {
+        requests: spent.requests,
+        refused: spent.refused,
+        input_tokens: spent.tokens.input,
+        output_tokens: spent.tokens.output,
+        cached_tokens: spent.tokens.cached,
+        estimated: spent.estimated,
+        cost: spent.cost_micros as f64 / 1e6,
+    })
+}
+
+fn host_traffic(row: egress::Row) -> HostTraffic {
+    let egress::Row { host, port, connections, requests, refused, bytes_up, bytes_down } = row;
+    HostTraffic { host, port, connections, requests, refused, bytes_up, bytes_down }
+}
+
 /// What everything that has ended used. The first process has waited for its children, and we for it.
 fn usage(counts: Counts) -> Usage {
     let used = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN);
@@ -807,5 +858,5 @@ fn usage(counts: Counts) -> Usage {
     let (cpu_ms, max_rss_kib) = used.map_or((0, 0), |used| {
         (milliseconds(used.user_time()) + milliseconds(used.system_time()), used.max_rss().max(0) as u64)
     });
-    Usage { programs: counts.starts, refusals: counts.refusals, cpu_ms, max_rss_kib }
+    Usage { programs: counts.starts, refusals: counts.refusals, cpu_ms, max_rss_kib, model: None }
 }

@@ -32,6 +32,7 @@ pub struct RunResult {
     pub error: Option<String>,
     /// What went wrong, in a word: `idle_timeout`, `timeout`, `command_not_found`, `upstream_error`, `invalid_input`,
     /// `config_error`, `sandbox_unavailable`, `policy_denied`, `cancelled`, `receive_refused`, `boundary_broken`,
+    /// `budget_exhausted`,
     /// `internal`. More may come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
@@ -60,6 +61,9 @@ pub struct RunResult {
     pub denials: Vec<Denial>,
     /// What a reviewer should look at.
     pub findings: Vec<Finding>,
+    /// Who was talked to, and who was not, through guard.
+    #[serde(default)]
+    pub network: Vec<HostTraffic>,
     /// What it used.
     pub usage: Usage,
     /// Where everything is written down.
@@ -186,7 +190,7 @@ pub struct Denial {
 }
 
 /// What a run used.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     /// Programs started.
     pub programs: u64,
@@ -196,6 +200,47 @@ pub struct Usage {
     pub cpu_ms: u64,
     /// The largest memory of one process, in KiB.
     pub max_rss_kib: u64,
+    /// What was used of models, through a gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelUsage>,
+}
+
+/// What was used of models.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ModelUsage {
+    /// Requests that use tokens.
+    pub requests: u64,
+    /// Requests that were refused because a budget was used up.
+    pub refused: u64,
+    /// Tokens of the questions.
+    pub input_tokens: u64,
+    /// Tokens of the answers.
+    pub output_tokens: u64,
+    /// Tokens of the questions that were cached.
+    pub cached_tokens: u64,
+    /// Answers that did not say what they took; theirs is a guess by their length.
+    pub estimated: u64,
+    /// By the prices in the user's configuration; 0 without any.
+    pub cost: f64,
+}
+
+/// What went to and from one host and port.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HostTraffic {
+    /// As it was asked for.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Connections that were made.
+    pub connections: u64,
+    /// Requests that could be seen.
+    pub requests: u64,
+    /// Refusals.
+    pub refused: u64,
+    /// Sent.
+    pub bytes_up: u64,
+    /// Received.
+    pub bytes_down: u64,
 }
 
 /// Where everything is written down.

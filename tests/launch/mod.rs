@@ -3,5 +3,6 @@ mod everyday;
 mod faults;
 mod installation;
 mod killed;
+mod registries;
 mod toolchain;
 pub(crate) mod world;

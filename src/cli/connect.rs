@@ -1,0 +1,124 @@
+//! `guard check --connect HOST:PORT`, and `guard policy presets`.
+
+use std::io::{self, Write};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+
+use super::exit::Exit;
+use super::policy::print_json;
+use super::{Failure, stdout_colour};
+use crate::decide::NetworkRefusal;
+use crate::policy::{self, Host, Policy, Way};
+
+/// `guard check --connect --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ConnectJson<'a> {
+    /// `allow` or `deny`.
+    decision: &'a str,
+    /// The host in its one spelling.
+    host: String,
+    /// The port.
+    port: u16,
+    /// The entry that allows it, or the rule that does not.
+    rule: String,
+    /// Why.
+    reason: String,
+    /// What to do instead; empty when there is nothing to say.
+    instead: String,
+    /// What goes through may be something else than TLS.
+    raw: bool,
+    /// The policy asked.
+    policy: &'a str,
+}
+
+/// Whether a policy lets a connection through, before anything is looked up.
+pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let (host, port) = Host::parse_with_port(target, Some(443)).map_err(|error| {
+        Failure::usage(format!("--connect {target}: {error}"), "write HOST:PORT, such as example.org:443")
+    })?;
+    let environment: Vec<_> = std::env::vars_os().collect();
+    let (rules, notes) = crate::launch::network_rules(policy, super::run::home().as_deref(), &environment);
+    let by_address = |host: &Host| match host {
+        Host::Address(address) => rules.judge_address(host, *address, port),
+        Host::Name(_) => Ok(()),
+    };
+    let judged =
+        rules.judge(&host, port, Way::Tunnel).and_then(|allowed| by_address(&host).map(|()| allowed));
+    let is_allowed = judged.is_ok();
+    let answer = match judged {
+        Ok(allowed) => ConnectJson {
+            decision: "allow",
+            rule: allowed.entry.to_string(),
+            reason: allowed.why.clone(),
+            instead: String::new(),
+            raw: allowed.entry.is_raw(),
+            host: host.to_string(),
+            port,
+            policy: &policy.name,
+        },
+        Err(NetworkRefusal { rule, reason, instead }) => ConnectJson {
+            decision: "deny",
+            rule: rule.to_string(),
+            reason,
+            instead,
+            raw: false,
+            host: host.to_string(),
+            port,
+            policy: &policy.name,
+        },
+    };
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &answer).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        let (word, colour) = if is_allowed { ("allowed", "32") } else { ("denied", "31") };
+        let word = if stdout_colour() { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_string() };
+        writeln!(out, "{word}: connect to {}:{port}", answer.host)?;
+        writeln!(out, "  rule:    {} (policy {})", answer.rule, policy.name)?;
+        writeln!(out, "  reason:  {}", answer.reason)?;
+        if !answer.instead.is_empty() {
+            writeln!(out, "  instead: {}", answer.instead)?;
+        }
+        for note in notes {
+            writeln!(out, "  note:    {note}")?;
+        }
+    }
+    Ok(if is_allowed { Exit::Success } else { Exit::Problem })
+}
+
+/// The network presets, with what they open and why.
+pub(super) fn presets(json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let all = policy::PRESETS.iter().filter_map(|(name, _)| Some((*name, policy::preset(name)?)));
+    if json {
+        let list: Vec<_> = all
+            .map(|(name, preset)| {
+                let named = |items: &[policy::PresetName]| -> Vec<_> {
+                    items.iter().map(|item| json!({ "name": item.name, "reason": item.reason })).collect()
+                };
+                let hosts: Vec<_> =
+                    preset.allow.iter().map(|host| json!({ "entry": host.entry, "reason": host.reason })).collect();
+                json!({
+                    "name": name, "description": preset.description, "allow": hosts, "tools": named(&preset.tool),
+                    "gateways": named(&preset.gateway),
+                })
+            })
+            .collect();
+        print_json(&json!(list), out)?;
+        return Ok(Exit::Success);
+    }
+    for (name, preset) in all {
+        writeln!(out, "{name:<16} {}", preset.description)?;
+        for host in &preset.allow {
+            writeln!(out, "{:<16}   host {}: {}", "", host.entry, host.reason)?;
+        }
+        for tool in &preset.tool {
+            writeln!(out, "{:<16}   hosts of this user's {}: {}", "", tool.name, tool.reason)?;
+        }
+        for gateway in &preset.gateway {
+            writeln!(out, "{:<16}   gateway {}: {}", "", gateway.name, gateway.reason)?;
+        }
+    }
+    Ok(Exit::Success)
+}

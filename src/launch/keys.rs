@@ -1,0 +1,160 @@
+//! Keys of APIs: taken out of the caller's environment before anything starts, read from a file, or printed by a program.
+//!
+//! A key is held in a page that no child process sees ([`Secret`]); the agent gets a placeholder.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::plan::LaunchError;
+use crate::policy::{Config, KEY_VARIABLES};
+use crate::sys::secret::{Secret, take_variable};
+
+/// Larger ones are no keys.
+const LARGEST: usize = 16 << 10;
+/// How long a program may take to print one: it may ask a person.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Where a gateway's key comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// A variable of the caller's environment.
+    Variable(String),
+    /// A file.
+    File(PathBuf),
+    /// A program.
+    Command(Vec<String>),
+}
+
+impl std::fmt::Display for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Variable(name) => write!(f, "${name}"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Command(words) => {
+                write!(f, "printed by {}", words.first().map(String::as_str).unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// Keys that were in the caller's environment.
+#[derive(Debug, Default)]
+pub struct Keys {
+    variables: Vec<(String, Secret)>,
+}
+
+impl Keys {
+    /// Takes every key out of this process's environment. Must be called while it has one thread.
+    pub fn take(config: &Config) -> Self {
+        let own = config.gateway.values().filter_map(|gateway| gateway.key_variable.as_deref());
+        let mut keys = Self::default();
+        for name in KEY_VARIABLES.into_iter().chain(own) {
+            if let Ok(Some(secret)) = take_variable(name) {
+                keys.variables.push((name.to_string(), secret));
+            }
+        }
+        keys
+    }
+
+    /// The variables that hold something.
+    pub fn names(&self) -> Vec<String> {
+        let filled = self.variables.iter().filter(|(_, secret)| !secret.expose().is_empty());
+        filled.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The variables that nobody's gateway keeps, for policies that hand them on as they are.
+    pub fn others(&self, used: &[String]) -> Vec<(OsString, OsString)> {
+        let others = self.variables.iter().filter(|(name, _)| !used.contains(name));
+        others.map(|(name, secret)| (name.into(), OsString::from_vec(secret.expose().to_vec()))).collect()
+    }
+
+    /// The key from where it is.
+    pub fn fetch(&mut self, gateway: &str, source: &KeySource) -> Result<Secret, LaunchError> {
+        let failed = |problem: String| {
+            LaunchError::Input(format!(
+                "the key of the gateway {gateway} cannot be had from {source}: {problem}"
+            ))
+        };
+        match source {
+            KeySource::Variable(name) => {
+                let at = self.variables.iter().position(|(known, _)| known == name);
+                at.map(|at| self.variables.swap_remove(at).1)
+                    .ok_or_else(|| failed("it is not set".to_string()))
+            }
+            KeySource::File(path) => from_file(path).map_err(failed),
+            KeySource::Command(words) => from_command(words).map_err(failed),
+        }
+    }
+}
+
+/// The key without the line's end, and the buffer cleared.
+fn kept(mut bytes: Vec<u8>) -> Result<Secret, String> {
+    let trimmed = bytes.trim_ascii();
+    let result = if trimmed.is_empty() {
+        Err("it is empty".to_string())
+    } else if !trimmed.iter().all(u8::is_ascii_graphic) {
+        Err("it is more than one word".to_string())
+    } else {
+        Secret::new(trimmed).map_err(|error| error.to_string())
+    };
+    bytes.fill(0);
+    // What is not looked at afterwards might not be cleared at all.
+    std::hint::black_box(&bytes);
+    result
+}
+
+fn from_file(path: &Path) -> Result<Secret, String> {
+    // A pipe would be waited for.
+    let open =
+        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path);
+    let file = open.map_err(|error| error.to_string())?;
+    let data = file.metadata().map_err(|error| error.to_string())?;
+    let own = nix::unistd::geteuid().as_raw();
+    if !data.is_file() || data.len() > LARGEST as u64 {
+        return Err("it is no file of a reasonable size".to_string());
+    }
+    if data.uid() != own && data.uid() != 0 {
+        return Err("it belongs to another user".to_string());
+    }
+    if data.mode() & 0o077 != 0 {
+        return Err(format!("others may read it (mode {:o}); `chmod 600` it", data.mode() & 0o777));
+    }
+    let mut bytes = Vec::with_capacity(LARGEST + 1);
+    file.take(LARGEST as u64).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    kept(bytes)
+}
+
+fn from_command(words: &[String]) -> Result<Secret, String> {
+    let (program, rest) = words.split_first().ok_or("no program")?;
+    let mut command = Command::new(program);
+    command.args(rest).stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let output = child.stdout.take().ok_or("it has no output")?;
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::with_capacity(LARGEST + 1);
+        let read = output.take(LARGEST as u64).read_to_end(&mut bytes);
+        read.map(|_| bytes)
+    });
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it did not end within {} seconds", PATIENCE.as_secs()));
+            }
+        }
+    };
+    let bytes = reader.join().map_err(|_| "it cannot be read")?.map_err(|error| error.to_string())?;
+    if !status.success() {
+        return Err(format!("it ended with {status}"));
+    }
+    kept(bytes)
+}

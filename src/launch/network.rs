@@ -1,0 +1,369 @@
+//! What of the network a run gets: policy, presets and the user's configuration → rules, gateways and variables; and the
+//! doors, once the run is to begin.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use serde::Serialize;
+
+use super::keys::{KeySource, Keys};
+use super::plan::{LaunchError, RunRequest};
+use super::registries::{self, Tool};
+use crate::decide::NetworkRules;
+use crate::egress::{self, Bounds, CompanyProxy, Door, Doors, GatewayPlan, Opened, Upstream};
+use crate::policy::{self, Budget, Config, HostEntry, Limits, Policy};
+use crate::sys::secret::Secret;
+use crate::transcript::Recorder;
+
+/// What the agent gets instead of a key.
+pub(super) const PLACEHOLDER: &str = "guard-keeps-the-key";
+/// Stands for a port until there is one.
+const PROXY_PORT: &str = "{proxy-port}";
+
+/// What of the network a run gets.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct NetworkPlan {
+    /// Hosts that may be reached through the proxy.
+    pub allow: Vec<AllowedHost>,
+    /// Hosts that may not, whatever allows them.
+    pub deny: Vec<String>,
+    /// Names with the address they have here.
+    pub resolve: Vec<(String, IpAddr)>,
+    /// APIs behind doors of their own.
+    pub gateways: Vec<PlannedGateway>,
+    /// Own servers on loopback may be reached.
+    pub loopback: bool,
+    /// How much of a model.
+    pub budget: Budget,
+    #[serde(skip)]
+    rules: NetworkRules,
+    #[serde(skip)]
+    company: CompanyProxy,
+    #[serde(skip)]
+    bounds: Bounds,
+    #[serde(skip)]
+    prices: Config,
+}
+
+/// A host, and who says so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AllowedHost {
+    /// As in a policy.
+    pub entry: String,
+    /// Why.
+    pub why: String,
+}
+
+/// An API behind a door.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlannedGateway {
+    /// Its name.
+    pub name: String,
+    /// Where the API is.
+    pub upstream: String,
+    /// Where the key comes from.
+    pub key: Option<String>,
+    #[serde(skip)]
+    spec: policy::Gateway,
+    #[serde(skip)]
+    source: Option<KeySource>,
+    #[serde(skip)]
+    to: Upstream,
+}
+
+impl PlannedGateway {
+    fn port_mark(&self) -> String {
+        format!("{{{}-port}}", self.name)
+    }
+}
+
+fn variable<'r>(request: &'r RunRequest, name: &str) -> Option<&'r str> {
+    let found = request.environment.iter().find(|(known, _)| known == name);
+    found.and_then(|(_, value)| value.to_str()).filter(|value| !value.is_empty())
+}
+
+/// The hosts of a preset.
+fn preset_hosts(
+    name: &str,
+    preset: &policy::Preset,
+    home: Option<&Path>,
+    environment: &[(OsString, OsString)],
+    notes: &mut Vec<String>,
+) -> Vec<AllowedHost> {
+    let why = |reason: &str| format!("preset {name}: {reason}");
+    let named =
+        preset.allow.iter().map(|host| AllowedHost { entry: host.entry.clone(), why: why(&host.reason) });
+    let mut hosts: Vec<AllowedHost> = named.collect();
+    for tool in &preset.tool {
+        let Some(known) = Tool::named(&tool.name) else { continue };
+        let found = registries::of(known, home, environment);
+        hosts.extend(found.entries.into_iter().map(|entry| AllowedHost { entry, why: why(&tool.reason) }));
+        notes.extend(found.notes);
+    }
+    hosts
+}
+
+/// The hosts a policy lets runs of this user reach, and notes for people.
+pub fn network_rules(
+    policy: &Policy,
+    home: Option<&Path>,
+    environment: &[(OsString, OsString)],
+) -> (NetworkRules, Vec<String>) {
+    let mut notes = Vec::new();
+    let presets = policy.network.presets.iter().filter_map(|name| Some((name, policy::preset(name)?)));
+    let hosts: Vec<AllowedHost> = presets
+        .flat_map(|(name, preset)| preset_hosts(name, &preset, home, environment, &mut notes))
+        .collect();
+    let rules = NetworkRules::new(&policy.network, hosts.into_iter().map(|host| (host.entry, host.why)));
+    (rules, notes)
+}
+
+/// What a request's network will be.
+pub(super) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<NetworkPlan, LaunchError> {
+    let network = &request.policy.network;
+    let options = &request.options;
+    let mut hosts: Vec<AllowedHost> = Vec::new();
+    let mut gateways: Vec<PlannedGateway> = Vec::new();
+    for entry in &options.hosts {
+        HostEntry::parse(entry)
+            .map_err(|problem| LaunchError::Input(format!("--allow-host {entry}: {problem}")))?;
+        hosts.push(AllowedHost { entry: entry.clone(), why: "--allow-host".to_string() });
+    }
+    for name in network.presets.iter().chain(&options.presets) {
+        let preset = policy::preset(name).ok_or_else(|| {
+            let known: Vec<&str> = policy::PRESETS.iter().map(|(name, _)| *name).collect();
+            LaunchError::Input(format!("there is no network preset `{name}`; there are {}", known.join(", ")))
+        })?;
+        hosts.extend(preset_hosts(name, &preset, request.home.as_deref(), &request.environment, notes));
+        for wanted in &preset.gateway {
+            if gateways.iter().all(|known| known.name != wanted.name) {
+                gateways.extend(gateway(request, &wanted.name, notes)?);
+            }
+        }
+    }
+    let given = hosts.iter().map(|host| (host.entry.clone(), host.why.clone()));
+    let rules = NetworkRules::new(network, given);
+    let own =
+        network.allow.iter().map(|entry| AllowedHost { entry: entry.clone(), why: "policy".to_string() });
+    let company = CompanyProxy::from_environment(|name| variable(request, name).map(str::to_string));
+    let company = match company {
+        Ok(company) => company,
+        Err(error) if rules.is_empty() && gateways.is_empty() => {
+            notes.push(error.to_string());
+            CompanyProxy::default()
+        }
+        Err(error) => return Err(LaunchError::Input(error.to_string())),
+    };
+    Ok(NetworkPlan {
+        allow: own.chain(hosts).collect(),
+        deny: network.deny.clone(),
+        resolve: network.resolve.clone(),
+        gateways,
+        loopback: network.loopback,
+        budget: options.budget.tightened(request.policy.budget),
+        rules,
+        company,
+        bounds: bounds(&request.policy.limits),
+        prices: request.config.clone(),
+    })
+}
+
+fn bounds(limits: &Limits) -> Bounds {
+    let number = |key: &str| limits.get(key).and_then(|value| u64::try_from(value).ok());
+    Bounds {
+        connections: number("connections").and_then(|count| usize::try_from(count).ok()),
+        upload: number("upload_mib").map(|mib| mib << 20),
+        download: number("download_mib").map(|mib| mib << 20),
+        bytes_per_second: number("network_kib_per_second").map(|kib| kib << 10),
+    }
+}
+
+/// A gateway, if there is a key for it.
+fn gateway(
+    request: &RunRequest,
+    name: &str,
+    notes: &mut Vec<String>,
+) -> Result<Option<PlannedGateway>, LaunchError> {
+    let spec =
+        policy::gateway(name).ok_or_else(|| LaunchError::Input(format!("there is no gateway `{name}`")))?;
+    let config = request.config.gateway.get(name).cloned().unwrap_or_default();
+    let mut source = None;
+    if !spec.key_variables.is_empty() {
+        let home = |path: &Path| match (path.strip_prefix("~"), &request.home) {
+            (Ok(rest), Some(home)) => home.join(rest),
+            _ => path.to_path_buf(),
+        };
+        let usual = config
+            .key_variable
+            .iter()
+            .chain(spec.key_variables.iter().filter(|_| config.key_variable.is_none()));
+        let set = |name: &&String| request.key_variables.contains(name);
+        source = match (config.key_command, config.key_file) {
+            (Some(words), _) => Some(KeySource::Command(words)),
+            (None, Some(path)) => Some(KeySource::File(home(&path))),
+            (None, None) => usual.clone().find(set).cloned().map(KeySource::Variable),
+        };
+        if source.is_none() {
+            let names: Vec<String> = usual.map(|name| format!("${name}")).collect();
+            notes.push(format!("no gateway to {name}: there is no key in {}", names.join(" or ")));
+            return Ok(None);
+        }
+    }
+    let user =
+        spec.upstream_variables.iter().find_map(|name| variable(request, name).map(|value| (name, value)));
+    let to = match (user, &config.upstream) {
+        (Some((name, value)), _) => {
+            Upstream::parse(value).map_err(|error| LaunchError::Input(format!("{name}: {error}")))
+        }
+        (None, Some(value)) => {
+            Upstream::parse(value).map_err(|error| LaunchError::Input(format!("config.toml: {error}")))
+        }
+        (None, None) => {
+            Upstream::parse(&spec.upstream).map_err(|error| LaunchError::Input(error.to_string()))
+        }
+    }?;
+    let key = source.as_ref().map(ToString::to_string);
+    Ok(Some(PlannedGateway { name: name.to_string(), upstream: to.to_string(), key, spec, source, to }))
+}
+
+impl NetworkPlan {
+    /// Whether there is a proxy.
+    pub fn has_proxy(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
+    /// The variables by which programs find all this.
+    pub(super) fn variables(&self) -> Vec<(OsString, OsString)> {
+        let mut variables: Vec<(OsString, OsString)> = Vec::new();
+        if self.has_proxy() {
+            let address = format!("http://127.0.0.1:{PROXY_PORT}");
+            for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+                variables.push((name.into(), address.clone().into()));
+            }
+            // Newer versions of node look at the variables only when they are told to.
+            variables.push(("NODE_USE_ENV_PROXY".into(), "1".into()));
+        }
+        if self.has_proxy() || !self.gateways.is_empty() {
+            for name in ["no_proxy", "NO_PROXY"] {
+                variables.push((name.into(), "127.0.0.1,localhost,::1".into()));
+            }
+        }
+        let mut replaced = Vec::new();
+        for gateway in &self.gateways {
+            let address = format!("http://127.0.0.1:{}", gateway.port_mark());
+            for name in &gateway.spec.upstream_variables {
+                variables.push((name.into(), address.clone().into()));
+            }
+            if let Some(name) = gateway.spec.key_variables.first() {
+                variables.push((name.into(), PLACEHOLDER.into()));
+            }
+            replaced.extend(
+                gateway
+                    .spec
+                    .git_instead_of
+                    .iter()
+                    .map(|prefix| (format!("url.{address}/.insteadOf"), prefix.clone())),
+            );
+        }
+        if !replaced.is_empty() {
+            variables.push(("GIT_CONFIG_COUNT".into(), replaced.len().to_string().into()));
+        }
+        for (index, (key, value)) in replaced.into_iter().enumerate() {
+            variables.push((format!("GIT_CONFIG_KEY_{index}").into(), key.into()));
+            variables.push((format!("GIT_CONFIG_VALUE_{index}").into(), value.into()));
+        }
+        variables
+    }
+
+    /// The keys of the gateways, from where they are.
+    pub fn keys(&self, keys: &mut Keys) -> Result<Vec<Option<Secret>>, LaunchError> {
+        let fetch = |gateway: &PlannedGateway| {
+            gateway.source.as_ref().map(|source| keys.fetch(&gateway.name, source)).transpose()
+        };
+        self.gateways.iter().map(fetch).collect()
+    }
+
+    /// The variables whose keys a gateway keeps.
+    pub fn kept_variables(&self) -> Vec<String> {
+        self.gateways.iter().flat_map(|gateway| gateway.spec.key_variables.iter().cloned()).collect()
+    }
+}
+
+/// The doors of a run, open and with nobody behind them yet.
+pub(super) struct Network {
+    pub(super) doors: Option<Arc<Doors>>,
+    opened: Vec<Opened>,
+}
+
+impl Network {
+    /// The keys, so that they can be kept out of records. Asked for when the run's first process exists: it shares no
+    /// memory with this one any more.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.opened.iter().filter_map(|opened| match &opened.door {
+            Door::Gateway(plan) => plan.key.as_ref().map(|key| key.expose().to_vec()),
+            Door::Proxy => None,
+        })
+    }
+
+    /// Lets the run through.
+    pub(super) fn serve(
+        &mut self,
+        plan: &NetworkPlan,
+        recorder: Recorder,
+        activity: Arc<AtomicU64>,
+        exhausted: Arc<AtomicBool>,
+    ) -> std::io::Result<Option<egress::Handle>> {
+        let Some(doors) = self.doors.clone() else { return Ok(None) };
+        let setting = egress::Setting {
+            opened: std::mem::take(&mut self.opened),
+            doors,
+            rules: plan.rules.clone(),
+            proxy: plan.company.clone(),
+            bounds: plan.bounds,
+            budget: egress::Budget::new(plan.budget, plan.prices.clone()),
+            recorder,
+            activity,
+            exhausted,
+        };
+        egress::start(setting).map(Some)
+    }
+}
+
+/// Opens the doors, and writes their ports into the variables.
+pub(super) fn open(
+    plan: &NetworkPlan,
+    keys: Vec<Option<Secret>>,
+    environment: &mut [(OsString, OsString)],
+) -> std::io::Result<Network> {
+    let mut opened = Vec::new();
+    let mut ports = Vec::new();
+    let mut door = |door: Door, mark: &str| -> std::io::Result<()> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let port = listener.local_addr()?.port();
+        for (_, value) in environment.iter_mut() {
+            if let Some(text) = value.to_str().filter(|text| text.contains(mark)) {
+                *value = text.replace(mark, &port.to_string()).into();
+            }
+        }
+        ports.push(port);
+        opened.push(Opened { door, listener });
+        Ok(())
+    };
+    if plan.has_proxy() {
+        door(Door::Proxy, PROXY_PORT)?;
+    }
+    for (gateway, key) in plan.gateways.iter().zip(keys) {
+        let behind = GatewayPlan {
+            name: gateway.name.clone(),
+            upstream: gateway.to.clone(),
+            spec: gateway.spec.clone(),
+            key,
+        };
+        door(Door::Gateway(Box::new(behind)), &gateway.port_mark())?;
+    }
+    let doors = (!ports.is_empty()).then(|| Arc::new(Doors::new(ports)));
+    Ok(Network { doors, opened })
+}

@@ -1,0 +1,294 @@
+//! The hosts that package tools fetch from, by their settings in homes made for it.
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use guard::launch::registries::{Registries, Tool, of, of_system};
+
+/// A home, an `/etc` and a folder of programs.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Place {
+    fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("registries-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        // Not below the working folder: programs there are not asked.
+        let place = Self(std::env::temp_dir().join(name));
+        for folder in ["home", "etc", "bin"] {
+            std::fs::create_dir_all(place.0.join(folder)).unwrap();
+        }
+        place
+    }
+
+    fn with(self, path: &str, text: &str) -> Self {
+        let path = self.0.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+        self
+    }
+
+    /// A program that counts its starts in `started`.
+    fn program(self, name: &str, script: &str) -> Self {
+        let text = format!("#!/bin/sh\necho x >> {}\n{script}\n", self.0.join("started").display());
+        let file = format!("bin/{name}");
+        let place = self.with(&file, &text);
+        std::fs::set_permissions(place.0.join(file), PermissionsExt::from_mode(0o755)).unwrap();
+        place
+    }
+
+    fn starts(&self) -> usize {
+        std::fs::read_to_string(self.0.join("started")).unwrap_or_default().lines().count()
+    }
+
+    fn of(&self, tool: Tool, variables: &[(&str, &str)]) -> Registries {
+        let path = std::env::join_paths([self.0.join("bin"), "/usr/bin".into(), "/bin".into()]).unwrap();
+        let mut environment: Vec<(OsString, OsString)> =
+            variables.iter().map(|(key, value)| (key.into(), value.into())).collect();
+        // The machine's own tools must not answer for those that a test leaves out.
+        let asks = self.0.join("bin").read_dir().unwrap().next().is_some();
+        environment.push(("PATH".into(), if asks { path } else { self.0.join("bin").into() }));
+        of_system(tool, Some(&self.0.join("home")), &environment, &self.0.join("etc"))
+    }
+}
+
+#[track_caller]
+fn entries(found: &Registries, expected: &[&str]) {
+    assert_eq!(found.entries, expected, "{found:?}");
+}
+
+#[track_caller]
+fn one_note(found: &Registries, part: &str) {
+    assert!(found.notes.len() == 1 && found.notes[0].contains(part), "{part}: {found:?}");
+}
+
+#[test]
+fn without_settings_and_tool_people_are_told_what_to_write() {
+    for (tool, name) in [(Tool::Cargo, "cargo"), (Tool::Npm, "npm"), (Tool::Pip, "pip"), (Tool::Apt, "apt")] {
+        let found = Place::new().of(tool, &[]);
+        entries(&found, &[]);
+        one_note(&found, name);
+        one_note(&found, "[network] allow = [\"HOST:443\"]");
+    }
+    entries(&of(Tool::Cargo, None, &[]), &[]);
+    entries(&of(Tool::Npm, Some(Path::new("relative")), &[]), &[]);
+}
+
+const INDEX: &str = "home/.cargo/registry/index";
+
+#[test]
+fn cargo_goes_where_it_went() {
+    // An index whose settings are known, one whose are not, and a git repository of older days.
+    let place = Place::new()
+        .with(
+            &format!("{INDEX}/index.crates.example-0123456789abcdef/config.json"),
+            r#"{"dl":"https://files.crates.example/{crate}/{version}","api":"https://crates.example"}"#,
+        )
+        .with(&format!("{INDEX}/index.other.example-0123456789abcdef/.cache/x"), "")
+        .with(&format!("{INDEX}/git.example-0123456789abcdef/.git/HEAD"), "")
+        .with(&format!("{INDEX}/nonsense/config.json"), "{}");
+    let found = place.of(Tool::Cargo, &[]);
+    let expected = [
+        "index.crates.example:443",
+        "files.crates.example:443",
+        "index.other.example:443",
+        "static.other.example:443",
+    ];
+    entries(&found, &expected);
+    one_note(&found, "git repository");
+    // Another place for all of it.
+    entries(&place.of(Tool::Cargo, &[("CARGO_HOME", "/nonexistent")]), &[]);
+}
+
+#[test]
+fn cargo_goes_where_its_settings_say() {
+    let index = format!("{INDEX}/index.crates.example-0123456789abcdef/config.json");
+    let dl = r#"{"dl":"https://static.crates.example/crates"}"#;
+    let own = "[registries.own]\nindex = \"sparse+https://user:secret@own.example:8443/index/\"\n";
+    let found = Place::new().with(&index, dl).with("home/.cargo/config.toml", own).of(Tool::Cargo, &[]);
+    entries(&found, &["own.example:8443", "index.crates.example:443", "static.crates.example:443"]);
+    let mirror = "[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\nregistry = \"sparse+http://mirror.example/\"\n";
+    let place = Place::new().with(&index, dl).with("home/.cargo/config.toml", mirror);
+    entries(&place.of(Tool::Cargo, &[]), &["mirror.example:80"]);
+    // The file of older days wins, as for Cargo.
+    let place = place.with("home/.cargo/config", "");
+    entries(&place.of(Tool::Cargo, &[]), &["index.crates.example:443", "static.crates.example:443"]);
+    let variable = ("CARGO_REGISTRIES_TEAM_INDEX", "sparse+https://index.team.example/");
+    let found = Place::new().of(Tool::Cargo, &[variable]);
+    entries(&found, &["index.team.example:443", "static.team.example:443"]);
+    let vendored = "[source.crates-io]\nreplace-with = \"v\"\n[source.v]\ndirectory = \"vendor\"\n";
+    entries(
+        &Place::new().with(&index, dl).with("home/.cargo/config.toml", vendored).of(Tool::Cargo, &[]),
+        &[],
+    );
+}
+
+#[test]
+fn bad_files_are_notes_without_secrets() {
+    let broken = Place::new().with("home/.cargo/config.toml", "token = \"secret").of(Tool::Cargo, &[]);
+    assert!(broken.notes[0].contains("config.toml is not TOML"), "{broken:?}");
+    let odd = "registry=gopher://user:secret@x.example/\n";
+    let odd = Place::new().with("home/.npmrc", odd).of(Tool::Npm, &[]);
+    assert!(odd.notes[0].contains("not understood"), "{odd:?}");
+    let place = Place::new();
+    std::fs::create_dir_all(place.0.join("home/.npmrc")).unwrap();
+    let folder = place.of(Tool::Npm, &[]);
+    assert!(folder.notes[0].contains("not a file"), "{folder:?}");
+    let place = Place::new().with("home/.npmrc", &"#".repeat(2 << 20));
+    let long = place.of(Tool::Npm, &[]);
+    assert!(long.notes[0].contains("too long"), "{long:?}");
+    let place = Place::new();
+    std::fs::write(place.0.join("etc/pip.conf"), b"[global]\nindex-url = \xff").unwrap();
+    let binary = place.of(Tool::Pip, &[]);
+    assert!(binary.notes[0].contains("pip.conf is not read"), "{binary:?}");
+    for found in [broken, odd, folder, long, binary] {
+        assert!(found.entries.is_empty());
+        assert!(!format!("{found:?}").contains("secret"), "{found:?}");
+    }
+}
+
+#[test]
+fn npm_by_its_settings() {
+    let npmrc = "; mine\nregistry = https://npm.example/repository/npm/\n@team:registry=https://${TEAM}/\n//npm.example/:_authToken=secret\n";
+    let place = Place::new().with("home/.npmrc", npmrc);
+    entries(&place.of(Tool::Npm, &[("TEAM", "team.example")]), &["npm.example:443", "team.example:443"]);
+    let found =
+        place.of(Tool::Npm, &[("TEAM", "t.example"), ("NPM_Config_Registry", "http://env.example:4873")]);
+    entries(&found, &["env.example:4873", "t.example:443"]);
+    let place = Place::new()
+        .with("home/etc/npmrc", "registry=https://prefix.example")
+        .with("home/.npmrc", "prefix=~/\n");
+    entries(&place.of(Tool::Npm, &[]), &["prefix.example:443"]);
+    let place = Place::new().with("other", "registry=https://other.example");
+    let other = place.0.join("other");
+    let found = place.of(Tool::Npm, &[("npm_config_userconfig", other.to_str().unwrap())]);
+    entries(&found, &["other.example:443"]);
+}
+
+#[test]
+fn a_tool_is_asked_once() {
+    let npm = "[ \"$*\" = 'config get registry' ] && echo https://default.example/";
+    let place = Place::new().program("npm", npm).with("home/.npmrc", "@s:registry=https://scope.example\n");
+    for _ in 0..2 {
+        entries(&place.of(Tool::Npm, &[]), &["scope.example:443", "default.example:443"]);
+    }
+    assert_eq!(place.starts(), 1);
+    assert!(place.0.join("home/.cache/guard").is_dir());
+    // Another npm is asked again; so is one with another cache.
+    let place = place.program("npm", "echo https://newer.default.example/");
+    entries(&place.of(Tool::Npm, &[]), &["scope.example:443", "newer.default.example:443"]);
+    let cache = place.0.join("cache");
+    place.of(Tool::Npm, &[("XDG_CACHE_HOME", cache.to_str().unwrap())]);
+    assert_eq!((place.starts(), cache.join("guard").read_dir().unwrap().count()), (3, 1));
+}
+
+#[test]
+fn what_lies_in_the_working_folder_is_not_started() {
+    let place =
+        Place(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("registries-{}", std::process::id())));
+    let place = place.program("npm", "echo https://agent.example/");
+    assert!(place.0.starts_with(std::env::current_dir().unwrap()));
+    let environment = [("PATH".into(), place.0.join("bin").into())];
+    entries(&of(Tool::Npm, Some(&place.0.join("home")), &environment), &[]);
+    assert_eq!(place.starts(), 0);
+}
+
+#[test]
+fn a_tool_that_fails_or_hangs_says_nothing() {
+    for script in ["exit 1", "echo https://a.example; exit 1", "yes", "echo 'not an address'", ":"] {
+        let found = Place::new().program("npm", script).of(Tool::Npm, &[]);
+        entries(&found, &[]);
+        assert!(found.notes.iter().any(|note| note.contains("[network]")), "{found:?}");
+    }
+    let started = Instant::now();
+    let place = Place::new().program("npm", "sleep 1000 & sleep 1000");
+    entries(&place.of(Tool::Npm, &[]), &[]);
+    assert!(started.elapsed() < Duration::from_secs(60));
+}
+
+const PYTHON: &str = "[ \"$1\" = -c ] && echo https://default.example files.default.example";
+
+#[test]
+fn pip_by_its_settings() {
+    let conf = "[global]\nindex-url = https://u:secret@pip.example/simple\nextra-index-url =\n    https://extra.example/simple\n    https://more.example/simple\n[install]\nfind-links = /opt/wheels\n";
+    let place = Place::new().with("home/.config/pip/pip.conf", conf);
+    entries(&place.of(Tool::Pip, &[]), &["pip.example:443", "extra.example:443", "more.example:443"]);
+    let variables = [
+        ("PIP_INDEX_URL", "https://env.example/"),
+        ("PIP_EXTRA_INDEX_URL", "http://a.example http://b.example:81"),
+    ];
+    let expected =
+        ["env.example:443", "a.example:80", "b.example:81", "extra.example:443", "more.example:443"];
+    entries(&place.of(Tool::Pip, &variables), &expected);
+    entries(&place.of(Tool::Pip, &[("PIP_CONFIG_FILE", "/dev/null")]), &[]);
+    for file in ["home/.pip/pip.conf", "etc/pip.conf", "etc/xdg/pip/pip.conf"] {
+        let place = Place::new().with(file, "[global]\nindex_url=https://file.example/");
+        entries(&place.of(Tool::Pip, &[]), &["file.example:443"]);
+    }
+}
+
+#[test]
+fn pip_is_asked_for_its_default() {
+    let place = Place::new().program("python3", PYTHON);
+    for _ in 0..2 {
+        entries(&place.of(Tool::Pip, &[]), &["default.example:443", "files.default.example:443"]);
+    }
+    assert_eq!(place.starts(), 1);
+    // More indexes are beside it; another instead of it; and none is none.
+    let found = place.of(Tool::Pip, &[("PIP_EXTRA_INDEX_URL", "https://x.example")]);
+    entries(&found, &["x.example:443", "default.example:443", "files.default.example:443"]);
+    entries(&place.of(Tool::Pip, &[("PIP_INDEX_URL", "https://x.example")]), &["x.example:443"]);
+    entries(&place.of(Tool::Pip, &[("PIP_NO_INDEX", "1")]), &[]);
+    // Who names the default gets its files.
+    let found = place.of(Tool::Pip, &[("PIP_INDEX_URL", "https://default.example/simple")]);
+    entries(&found, &["default.example:443", "files.default.example:443"]);
+}
+
+#[test]
+fn apt_by_its_sources() {
+    let found = Place::new()
+        .with("etc/apt/sources.list", "# deb http://no.example x\ndeb [arch=amd64 signed-by=/x] http://deb.example/debian stable main # y\ndeb-src https://src.example/d x\ndeb cdrom:[x]/ y\ndeb mirror+https://m.example/l x\n")
+        .with("etc/apt/sources.list.d/b.sources", "Types: deb\nURIs: http://one.example/debian\n https://two.example\nSuites: x\n y\n\n# c\nEnabled: no\nURIs: http://no.example/\n\nuris: https://three.example\n")
+        .with("etc/apt/sources.list.d/a.list", "deb https://a.example x\n")
+        .with("etc/apt/sources.list.d/c.list.disabled", "deb https://no.example x\n")
+        .of(Tool::Apt, &[]);
+    let expected = [
+        "deb.example:80",
+        "src.example:443",
+        "m.example:443",
+        "a.example:443",
+        "one.example:80",
+        "two.example:443",
+        "three.example:443",
+    ];
+    entries(&found, &expected);
+    assert!(found.notes.is_empty(), "{found:?}");
+}
+
+/// The tools of this machine answer too, whatever they are set to.
+#[test]
+fn the_real_tools() {
+    let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let place = Place::new();
+    let mut isolated = environment.clone();
+    isolated.push(("XDG_CACHE_HOME".into(), place.0.join("cache").into()));
+    for (tool, program) in [(Tool::Npm, "npm"), (Tool::Pip, "python3")] {
+        let is_there = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .any(|folder| folder.join(program).is_file());
+        if !is_there {
+            eprintln!("SKIP: {program} is not installed");
+            continue;
+        }
+        let found = of(tool, home.as_deref(), &isolated);
+        assert!(!found.entries.is_empty(), "{program}: {found:?}");
+    }
+}
