@@ -177,6 +177,10 @@ pub(crate) struct Run {
     /// In a repository: work in the folder itself, whose repository can only be read; no worktree, no branch, no commits
     #[arg(long, conflicts_with_all = ["name", "base", "here", "auto", "keep", "discard"])]
     pub(crate) in_place: bool,
+    /// In a repository: its own configuration is mine. Without this guard refuses one that names programs (filters), other
+    /// repositories or files outside: an agent could have planted it
+    #[arg(long)]
+    pub(crate) trust_repository: bool,
     /// Remove worktree and branch when there is nothing new in them, and keep them otherwise (the default)
     #[arg(long, conflicts_with_all = ["keep", "discard"])]
     pub(crate) auto: bool,

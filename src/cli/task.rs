@@ -88,7 +88,7 @@ impl Asked<'_> {
             ));
             return Ok(None);
         }
-        Ok(Some(repository))
+        Ok(Some(Repository { trusted: self.arguments.trust_repository, ..repository }))
     }
 
     fn request(&self) -> Request {

@@ -39,6 +39,16 @@ const ALWAYS: &[(&str, &str)] = &[
     ("core.pager", "cat"),
     ("core.editor", "false"),
     ("sequence.editor", "false"),
+    // Hooks that are settings (git 2.54) are in no folder: every event that a call of guard's could be.
+    ("hook.post-checkout.enabled", "false"),
+    ("hook.post-index-change.enabled", "false"),
+    ("hook.reference-transaction.enabled", "false"),
+    ("hook.pre-receive.enabled", "false"),
+    ("hook.update.enabled", "false"),
+    ("hook.proc-receive.enabled", "false"),
+    ("hook.post-receive.enabled", "false"),
+    ("hook.post-update.enabled", "false"),
+    ("hook.push-to-checkout.enabled", "false"),
 ];
 
 /// The same for calls that look at what an agent has written.
@@ -55,6 +65,8 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("diff.ignoreSubmodules", "all"),
     ("status.submoduleSummary", "false"),
     ("core.untrackedCache", "false"),
+    ("core.alternateRefsCommand", "true"),
+    ("diff.orderFile", "/dev/null"),
 ];
 
 /// Variables of the user's that say how to reach other machines and where their configuration is.
@@ -188,6 +200,7 @@ impl Git {
                     .env("GIT_CONFIG_GLOBAL", "/dev/null")
                     .env("GIT_ATTR_NOSYSTEM", "1")
                     .env("GIT_ALLOW_PROTOCOL", "none")
+                    .env("GIT_NO_LAZY_FETCH", "1")
                     .env("GIT_ASKPASS", "/bin/false")
                     .env("SSH_ASKPASS", "/bin/false");
             }
@@ -371,14 +384,18 @@ impl Running {
         Ok(Answer { status, output, message: self.message() })
     }
 
-    /// Whether it says anything at all on standard output; it is not heard to its end.
+    /// Whether it says anything at all on standard output within its time; it is not heard to its end.
     pub(super) fn says_anything(mut self) -> bool {
-        let mut byte = [0u8; 1];
-        let said = self
-            .child
-            .stdout
-            .take()
-            .is_some_and(|mut pipe| pipe.read(&mut byte).is_ok_and(|count| count > 0));
+        let said = self.child.stdout.take().is_some_and(|mut pipe| {
+            loop {
+                let Ok(timeout) = self.left() else { return false };
+                match poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)], timeout) {
+                    Ok(0) | Err(nix::errno::Errno::EINTR) => {}
+                    Ok(_) => return pipe.read(&mut [0u8; 1]).is_ok_and(|count| count > 0),
+                    Err(_) => return false,
+                }
+            }
+        });
         let _ = self.child.kill();
         let _ = self.child.wait();
         said

@@ -5,15 +5,15 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::quarantine::settings_path;
 use super::repository::Repository;
 use super::settings::Settings;
 
 /// Hook folders are small; a larger one is something else (a whole project, a home).
-const MOST_FILES: usize = 2_000;
+pub(super) const MOST_FILES: usize = 2_000;
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Copies the hooks below `to`; the folder that `core.hooksPath` must name.
@@ -26,20 +26,11 @@ pub(super) fn bring(
 ) -> io::Result<PathBuf> {
     fs::DirBuilder::new().mode(0o755).recursive(true).create(to)?;
     let from = folder(repository, settings).filter(|_| !skip);
-    let place = match &from {
-        // husky's `_` calls the scripts beside it.
-        Some(from) if from.file_name() == Some("_".as_ref()) => {
-            if let Some(parent) = from.parent() {
-                copy(parent, &to.join("hooks"), &mut Budget::default())?;
-            }
-            to.join("hooks/_")
-        }
-        Some(from) => {
-            copy(from, &to.join("hooks"), &mut Budget::default())?;
-            to.join("hooks")
-        }
-        None => to.join("hooks"),
-    };
+    if let Some(from) = &from {
+        copy(tree(from), &to.join("hooks"), &mut Budget::default())?;
+    }
+    let is_nested = from.is_some_and(|from| tree(&from) != from);
+    let place = to.join(if is_nested { "hooks/_" } else { "hooks" });
     fs::DirBuilder::new().mode(0o755).recursive(true).create(&place)?;
     if !trailers.is_empty() {
         add_trailers(&place, trailers)?;
@@ -47,18 +38,22 @@ pub(super) fn bring(
     Ok(place)
 }
 
+/// The tree of the user's hooks that is copied; none when there is none.
+pub(super) fn source(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
+    folder(repository, settings).map(|folder| tree(&folder).to_path_buf())
+}
+
+/// husky's `_` calls the scripts beside it.
+fn tree(folder: &Path) -> &Path {
+    let is_huskys = folder.file_name() == Some("_".as_ref());
+    folder.parent().filter(|_| is_huskys).unwrap_or(folder)
+}
+
 /// Where the user's hooks are; none when there are none.
 fn folder(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     let named = match settings.get("core.hookspath").filter(|path| !path.is_empty()) {
         None => repository.common_dir.join("hooks"),
-        Some(path) => {
-            let path = Path::new(std::ffi::OsStr::from_bytes(path));
-            match path.strip_prefix("~") {
-                Ok(rest) => PathBuf::from(std::env::var_os("HOME")?).join(rest),
-                // Hooks run at the top of the working tree, and so is a relative path meant.
-                Err(_) => repository.toplevel.as_ref().unwrap_or(&repository.common_dir).join(path),
-            }
-        }
+        Some(path) => settings_path(repository, path),
     };
     named.is_dir().then_some(named)
 }

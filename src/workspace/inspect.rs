@@ -3,8 +3,10 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::git::GitError;
+use super::git::{Git, GitError, Trust, program};
+use super::jail::{Bounds, Jail};
 use super::open::Workspace;
 use super::record::{Lock, Record};
 use super::{WorkspaceError, at};
@@ -62,10 +64,24 @@ struct Reader {
 }
 
 impl Reader {
-    fn git(&self, verb: &str) -> Result<super::git::Git, GitError> {
+    /// A call that reads what an agent committed, and starts nothing.
+    fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
+        let bounds = Bounds { cpu_seconds: 600, memory: 8 << 30, file: 0 };
+        self.jailed(verb, &[], true, bounds).map(|git| git.within(&self.record.common_dir))
+    }
+
+    fn jailed(
+        &self,
+        verb: &str,
+        write: &[&Path],
+        alone: bool,
+        bounds: Bounds,
+    ) -> Result<Git, WorkspaceError> {
         let record = &self.record;
-        let git = super::git::Git::new(super::git::Trust::Neutral, verb)?;
-        Ok(git.dir(&record.common_dir).within(&record.common_dir))
+        let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
+        read.push(&record.common_dir);
+        let jail = Jail::new(program()?, &read, write, alone, bounds)?;
+        Ok(Git::new(Trust::Neutral, verb)?.dir(&record.common_dir).jailed(jail))
     }
 
     fn branch(&self) -> &str {
@@ -82,6 +98,9 @@ pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
         .args([
             "--no-ext-diff",
             "--no-textconv",
+            // Which commit of a submodule it is is part of the change; what is in it is asked of nobody.
+            "--ignore-submodules=none",
+            "--submodule=short",
             "--no-color",
             shape,
             &reader.record.base,
@@ -120,7 +139,7 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
     let (behind, ahead) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
     let names = reader
         .git("diff")?
-        .args(["--name-only", "-z", "--no-ext-diff"])
+        .args(["--name-only", "-z", "--no-ext-diff", "--ignore-submodules=none"])
         .arg(format!("{target}...{}", reader.branch()))
         .arg("--")
         .run()?;
@@ -129,13 +148,19 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
     at("make", &scratch, std::fs::create_dir_all(&scratch))?;
     let objects: Vec<Vec<u8>> =
         reader.record.objects.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
+    // Merging starts the drivers that attributes and configuration name: they run where they can reach nothing. Their
+    // temporary files go where git is started.
+    let bounds = Bounds { cpu_seconds: 120, memory: 8 << 30, file: libc::RLIM_INFINITY };
     let merged = reader
-        .git("merge-tree")?
+        .jailed("merge-tree", &[&scratch], false, bounds)?
+        .within(&scratch)
+        .limit(Duration::from_secs(120))
         .args(["--write-tree", "--name-only", "--no-messages", "-z", &target, reader.branch()])
         .env("GIT_OBJECT_DIRECTORY", &scratch)
         .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", OsStr::from_bytes(&objects.join(&b':')))
-        .answer()?;
+        .answer();
     let _ = std::fs::remove_dir_all(&scratch);
+    let merged = merged?;
     if merged.code() > 1 {
         let (verb, code) = ("merge-tree".to_string(), merged.code());
         return Err(GitError::Failed { verb, code, message: merged.message }.into());

@@ -16,6 +16,7 @@
 //! delete work that is not kept elsewhere.
 
 pub mod dangers;
+mod doubts;
 pub mod fingerprint;
 mod git;
 mod hooks;
@@ -100,6 +101,9 @@ impl WorkspaceError {
         match self {
             Self::Refused { hint, .. } => Some(hint),
             Self::Git(GitError::NotFound) => Some("install git 2.38 or newer"),
+            Self::Git(GitError::TimedOut { .. }) => {
+                Some("something holds git up there: a pipe in the place of a file, or a very slow disk")
+            }
             Self::Busy(_) => Some("wait for the run to end; `guard worktree list` shows it"),
             _ => None,
         }

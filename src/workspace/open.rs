@@ -5,12 +5,14 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use super::git::GitError;
 use super::quarantine::{self, Committer, Parts};
 use super::record::{Lock, Record, State};
 use super::repository::{Head, Repository};
 use super::settings::Settings;
-use super::{WorkspaceError, at, hooks, name, pointer, untracked};
+use super::{WorkspaceError, at, doubts, hooks, name, pointer, untracked};
 use crate::policy::Policy;
 
 /// What a workspace is to be.
@@ -71,12 +73,17 @@ pub struct Workspace {
     /// The user has changes that are not committed, which the agent does not get.
     uncommitted: bool,
     _lock: Lock,
+    /// Nobody else works in the worktree.
+    _worktree_lock: Option<Lock>,
 }
 
 impl Workspace {
     /// Makes everything. On failure nothing is left.
     pub fn open(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
+        let settings = trusted_settings(repository)?;
         let wanted = Wanted::new(repository, request)?;
+        let worktree_lock =
+            if wanted.here { Lock::of_worktree(&wanted.admin_dir, &wanted.worktree)? } else { None };
         let made = DirBuilder::new().mode(0o700).recursive(true).create(&request.run_folder);
         at("make", &request.run_folder, made)?;
         let lock = Lock::take(&request.run_folder)?;
@@ -86,9 +93,14 @@ impl Workspace {
         }
         let record = wanted.record(repository, request);
         record.write(&request.run_folder)?;
-        let mut workspace =
-            Self { run_folder: request.run_folder.clone(), record, uncommitted: false, _lock: lock };
-        match workspace.make(repository, request) {
+        let mut workspace = Self {
+            run_folder: request.run_folder.clone(),
+            record,
+            uncommitted: false,
+            _lock: lock,
+            _worktree_lock: worktree_lock,
+        };
+        match workspace.make(repository, &settings, request) {
             Ok(()) => Ok(workspace),
             Err(error) => {
                 // What went wrong first is what the user has to know.
@@ -98,27 +110,31 @@ impl Workspace {
         }
     }
 
-    fn make(&mut self, repository: &Repository, request: &Request) -> Result<(), WorkspaceError> {
-        // Three questions that can be answered while the files are written.
+    fn make(
+        &mut self,
+        repository: &Repository,
+        settings: &Settings,
+        request: &Request,
+    ) -> Result<(), WorkspaceError> {
+        // Two questions that can be answered while the files are written.
         let refs = quarantine::refs_call(repository)?.start(false)?;
-        let settings = Settings::call(repository)?.start(false)?;
         let changes = self.look_for_changes(repository)?;
         let refs = std::thread::spawn(move || refs.succeed());
         if !self.record.here {
             self.add_worktree(repository)?;
+            self._worktree_lock = Lock::of_worktree(&self.record.admin_dir, &self.record.worktree)?;
         }
         self.record.write(&self.run_folder)?;
-        let settings = Settings::understand(&settings.succeed()?);
         let refs = refs.join().unwrap_or_else(|_| Ok(Vec::new()))?;
         self.uncommitted = changes.is_some_and(super::git::Running::says_anything);
-        self.record.excludes = quarantine::users_file(&settings, "core.excludesfile", "ignore");
+        self.record.excludes = quarantine::users_file(repository, settings, "core.excludesfile", "ignore");
         let hooks = self.run_folder.join("hooks");
-        let brought = hooks::bring(repository, &settings, request.skip_hooks, &request.trailers, &hooks);
+        let brought = hooks::bring(repository, settings, request.skip_hooks, &request.trailers, &hooks);
         let hooks = at("copy the hooks to", &hooks, brought)?;
         let identity = request.identity.as_ref().map(|(name, email)| (name.as_str(), email.as_str()));
         let parts = Parts {
             repository,
-            settings: &settings,
+            settings,
             refs: &refs,
             branch: &self.record.branch,
             tip: &self.record.base,
@@ -132,8 +148,9 @@ impl Workspace {
         let gitfile = self.gitfile();
         at("write", &gitfile, fs::write(&gitfile, pointer::content(&git)))?;
         if let Some(from) = repository.toplevel.as_ref().filter(|_| !self.record.here) {
+            let within = (!repository.trusted).then_some(from.as_path());
             let brought =
-                untracked::bring(from, &self.record.worktree, &request.copy, &request.link_readonly);
+                untracked::bring(from, within, &self.record.worktree, &request.copy, &request.link_readonly);
             self.record.brought = at("bring files to", &self.record.worktree, brought)?;
         }
         self.record.submodules = if self.record.here { self.submodule_pointers()? } else { Vec::new() };
@@ -147,7 +164,7 @@ impl Workspace {
         repository: &Repository,
     ) -> Result<Option<super::git::Running>, WorkspaceError> {
         let Some(top) = repository.toplevel.as_ref().filter(|_| !self.record.here) else { return Ok(None) };
-        let call = repository.git("status")?.worktree(top);
+        let call = repository.git("status")?.worktree(top).limit(LOOK);
         Ok(Some(call.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start(false)?))
     }
 
@@ -160,7 +177,8 @@ impl Workspace {
             let git =
                 repository.git("worktree")?.args(["add", "--quiet", "--lock", "--reason", &reason, "--"]);
             git.arg(&record.worktree).arg(branch).run()
-        })?;
+        })
+        .map_err(|error| missing_objects(error, repository))?;
         // Nobody but git has written here yet.
         let file = record.worktree.join(".git");
         let text = at("read", &file, pointer::read_small(&file, 8192))?;
@@ -179,6 +197,7 @@ impl Workspace {
         repository: &Repository,
         request: &Request,
     ) -> Result<(String, String, PathBuf), WorkspaceError> {
+        trusted_settings(repository)?;
         if request.here {
             let here = Wanted::here(repository, request)?;
             return Ok((here.branch, here.base, here.worktree));
@@ -220,8 +239,17 @@ impl Workspace {
         Record::read(run_folder)?;
         let lock = Lock::take(run_folder)?;
         let record = Record::read(run_folder)?;
-        let workspace =
-            Self { run_folder: run_folder.to_path_buf(), record, uncommitted: false, _lock: lock };
+        // One whose making was interrupted may have none yet.
+        let has_worktree = !record.admin_dir.as_os_str().is_empty();
+        let worktree_lock =
+            if has_worktree { Lock::of_worktree(&record.admin_dir, &record.worktree)? } else { None };
+        let workspace = Self {
+            run_folder: run_folder.to_path_buf(),
+            record,
+            uncommitted: false,
+            _lock: lock,
+            _worktree_lock: worktree_lock,
+        };
         if !matches!(workspace.record.state, State::Kept | State::Removed) {
             workspace.remove_stale_locks();
         }
@@ -294,6 +322,17 @@ impl Workspace {
         let pointed = pointer::point(&record.worktree, &record.admin_dir, &self.run_folder);
         at("point at the repository from", &record.worktree, pointed)
     }
+}
+
+/// How long a look at the user's own files is waited for: it is only for a note, and an earlier agent may have left a pipe
+/// among them.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The configuration of a repository whose configuration may be followed.
+fn trusted_settings(repository: &Repository) -> Result<Settings, WorkspaceError> {
+    let settings = Settings::understand(&Settings::call(repository)?.run()?);
+    doubts::check(repository, &settings)?;
+    Ok(settings)
 }
 
 /// What was asked for, checked: nothing has been made.
@@ -401,6 +440,22 @@ fn names(repository: &Repository, request: &Request) -> Result<(String, OsString
     let branch = format!("refs/heads/{}{slug}", request.prefix);
     let folder = [repository.name().as_slice(), b"-", slug.as_bytes()].concat();
     Ok((branch, OsString::from_vec(folder)))
+}
+
+/// Files of a partial clone that are not there are fetched for who is trusted only.
+fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
+    let said = error.to_string();
+    let is_missing =
+        ["promisor remote", "lazy fetching", "transport '"].iter().any(|word| said.contains(word));
+    if repository.trusted || !is_missing {
+        return error.into();
+    }
+    WorkspaceError::refused(
+        format!(
+            "files of the commit are missing in this partial clone, and guard does not fetch them unasked: {said}"
+        ),
+        "fetch them (`git checkout` the commit once), or give --trust-repository",
+    )
 }
 
 fn there_already(branch: &str) -> WorkspaceError {

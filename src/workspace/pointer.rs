@@ -53,7 +53,16 @@ fn is_known(file: &Path, run_folder: &Path) -> bool {
 
 /// A small plain file; never through a link, never waiting for a pipe.
 pub(super) fn read_small(file: &Path, most: usize) -> io::Result<Vec<u8>> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    read_with(file, most, libc::O_NOFOLLOW)
+}
+
+/// The same, through links.
+pub(super) fn read_linked(file: &Path, most: usize) -> io::Result<Vec<u8>> {
+    read_with(file, most, 0)
+}
+
+fn read_with(file: &Path, most: usize, flags: i32) -> io::Result<Vec<u8>> {
+    let flags = flags | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
     let data = opened.metadata()?;
     if !data.is_file() || data.len() > most as u64 {

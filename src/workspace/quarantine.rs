@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::git::{Git, GitError};
@@ -73,8 +73,8 @@ pub(super) fn make(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<(
         (common.join("shallow"), "shallow"),
         (parts.admin_dir.join("info/sparse-checkout"), "info/sparse-checkout"),
         (parts.admin_dir.join("index"), "index"),
-        (users_file(parts.settings, "core.excludesfile", "ignore"), EXCLUDES),
-        (users_file(parts.settings, "core.attributesfile", "attributes"), ATTRIBUTES),
+        (users_file(parts.repository, parts.settings, "core.excludesfile", "ignore"), EXCLUDES),
+        (users_file(parts.repository, parts.settings, "core.attributesfile", "attributes"), ATTRIBUTES),
     ];
     for (from, to) in copies {
         copy_if_there(&from, &git.join(to))?;
@@ -92,26 +92,54 @@ pub(super) fn make(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<(
 const EXCLUDES: &str = "info/user-excludes";
 const ATTRIBUTES: &str = "info/user-attributes";
 
+/// The largest list of ignored files or attributes that is copied; an index may have any size.
+const MOST_BYTES: u64 = 64 << 20;
+
 fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::copy(from, to) {
+    let is_index = to.file_name().is_some_and(|name| name.as_bytes().ends_with(b"index"));
+    // Through links, which people's own lists often are, but never waiting for a pipe.
+    let copy = || -> io::Result<u64> {
+        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(from)?;
+        let data = file.metadata()?;
+        if !data.is_file() || !is_index && data.len() > MOST_BYTES {
+            let problem = format!("{} is no file that could be copied", from.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        }
+        io::copy(&mut file, &mut fs::File::create(to)?)
+    };
+    match copy() {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(())
         }
         // The user's own list that the user cannot read: git passes over it too.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !to.ends_with("index") => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_index => Ok(()),
         copied => copied.map(drop),
     }
 }
 
 /// A list of the user's: where a setting says, or where git looks for it.
-pub(super) fn users_file(settings: &Settings, key: &str, name: &str) -> PathBuf {
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
-    match settings.get(key).map(|value| Path::new(OsStr::from_bytes(value))) {
-        Some(path) => path.strip_prefix("~").map_or_else(|_| path.to_path_buf(), |rest| home().join(rest)),
+pub(super) fn users_file(repository: &Repository, settings: &Settings, key: &str, name: &str) -> PathBuf {
+    match settings.get(key).filter(|path| !path.is_empty()) {
+        Some(path) => settings_path(repository, path),
         None => {
             let folder = std::env::var_os("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty());
             folder.map_or_else(|| home().join(".config"), PathBuf::from).join("git").join(name)
         }
+    }
+}
+
+fn home() -> PathBuf {
+    PathBuf::from(std::env::var_os("HOME").unwrap_or_default())
+}
+
+/// The path a setting names. A relative one is meant from the top of the working tree, where hooks run and most calls
+/// begin, whatever folder guard was started in.
+pub(super) fn settings_path(repository: &Repository, value: &[u8]) -> PathBuf {
+    let path = Path::new(OsStr::from_bytes(value));
+    match path.strip_prefix("~") {
+        Ok(rest) => home().join(rest),
+        Err(_) => repository.toplevel.as_ref().unwrap_or(&repository.common_dir).join(path),
     }
 }
 
@@ -165,7 +193,11 @@ pub(super) fn alternates(folders: &[PathBuf]) -> Vec<u8> {
 }
 
 fn config(git: &Path, parts: &Parts<'_>) -> Vec<u8> {
-    let set = |key: &str, value: &[u8]| Setting { key: key.to_string(), value: Some(value.to_vec()) };
+    let set = |key: &str, value: &[u8]| Setting {
+        key: key.to_string(),
+        value: Some(value.to_vec()),
+        is_repositorys: false,
+    };
     let sha256 = parts.repository.object_format == "sha256";
     let mut settings = vec![set("core.repositoryformatversion", if sha256 { b"1" } else { b"0" })];
     if sha256 {

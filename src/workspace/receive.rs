@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::git::{Git, GitError, Trust};
 use super::open::Workspace;
+use super::pointer::read_linked;
 use super::push::Report;
 use super::record::State;
 use super::refs::{self, RefError};
@@ -325,12 +326,12 @@ impl Workspace {
     fn heads(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let common = &self.record.common_dir;
         let branch = |folder: &Path| -> Option<Vec<u8>> {
-            let text = std::fs::read(folder.join("HEAD")).ok()?;
+            let text = read_linked(&folder.join("HEAD"), 8192).ok()?;
             Some(text.strip_prefix(b"ref: ")?.trim_ascii_end().to_vec())
         };
         let worktrees = std::fs::read_dir(common.join("worktrees")).into_iter().flatten().flatten();
         let linked = worktrees.filter_map(|entry| {
-            let file = std::fs::read(entry.path().join("gitdir")).ok()?;
+            let file = read_linked(&entry.path().join("gitdir"), 8192).ok()?;
             let file = entry.path().join(OsStr::from_bytes(file.trim_ascii_end()));
             Some((file.parent()?.to_path_buf(), branch(&entry.path())?))
         });

@@ -147,11 +147,26 @@ impl Lock {
     pub(super) fn take(run_folder: &Path) -> Result<Self, WorkspaceError> {
         let path = run_folder.join(LOCK);
         let open = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let file = at("open", &path, open)?;
+        Self::hold(at("open", &path, open)?, &path, run_folder)
+    }
+
+    /// The right to work in a worktree: two runs in one would give it back under each other's agent. None when the worktree
+    /// is not there any more.
+    pub(super) fn of_worktree(admin_dir: &Path, worktree: &Path) -> Result<Option<Self>, WorkspaceError> {
+        // A file that every linked worktree has, that git never writes again, and that no agent can open: so nothing has
+        // to be made and taken away, and all who can work there agree.
+        let path = admin_dir.join("commondir");
+        match OpenOptions::new().write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => Self::hold(at("open", &path, opened)?, &path, worktree).map(Some),
+        }
+    }
+
+    fn hold(file: File, path: &Path, what: &Path) -> Result<Self, WorkspaceError> {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => Ok(Self { _file: file }),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(WorkspaceError::Busy(run_folder.to_path_buf())),
-            Err((_, error)) => at("lock", &path, Err(error.into())),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(WorkspaceError::Busy(what.to_path_buf())),
+            Err((_, error)) => at("lock", path, Err(error.into())),
         }
     }
 

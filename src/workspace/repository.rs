@@ -3,8 +3,10 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::git::{Git, GitError, Trust};
+use super::pointer::read_linked;
 use super::{WorkspaceError, at};
 
 /// Where `HEAD` leads.
@@ -47,7 +49,12 @@ pub struct Repository {
     pub shallow: bool,
     /// Where `HEAD` leads.
     pub head: Head,
+    /// The user says that its configuration and where it leads are their own.
+    pub trusted: bool,
 }
+
+/// How long a question about names may take: a pipe in the place of a file would hold it up for ever.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What one call of `rev-parse` is asked, before the paths.
 const FACTS: [&str; 4] =
@@ -58,6 +65,7 @@ impl Repository {
     pub fn find(folder: &Path) -> Result<Option<Self>, WorkspaceError> {
         let answer = Git::new(Trust::User, "rev-parse")?
             .within(folder)
+            .limit(PATIENCE)
             .args(FACTS)
             .args(["--path-format=absolute", "--absolute-git-dir", "--git-common-dir", "--show-toplevel"])
             .answer()?;
@@ -115,6 +123,7 @@ impl Repository {
             object_format,
             ref_format,
             head: Head::Unborn(String::new()),
+            trusted: false,
         })
     }
 
@@ -122,7 +131,7 @@ impl Repository {
     fn read_head(&self) -> Result<Head, WorkspaceError> {
         let commit = self.commit("HEAD")?;
         // The file says it for the usual format; a process is only needed for the other.
-        let text = at("read", &self.git_dir, std::fs::read(self.git_dir.join("HEAD")))?;
+        let text = at("read", &self.git_dir, read_linked(&self.git_dir.join("HEAD"), 64 << 10))?;
         let mut branch =
             text.strip_prefix(b"ref: ").map(|name| String::from_utf8_lossy(name).trim_end().to_string());
         if self.ref_format == "reftable" {
@@ -144,6 +153,7 @@ impl Repository {
             .git("rev-parse")?
             .args(["--verify", "--quiet", "--end-of-options"])
             .arg(format!("{name}^{{commit}}"))
+            .limit(PATIENCE)
             .answer()?;
         let text = String::from_utf8_lossy(&answer.output).trim_end().to_string();
         Ok((answer.status.success() && self.is_id(&text)).then_some(text))
@@ -183,10 +193,14 @@ impl Repository {
     /// A call of git in this repository with the user's configuration.
     pub(super) fn git(&self, verb: &str) -> Result<Git, GitError> {
         // Its owner was looked at when it was found.
-        Ok(Git::new(Trust::User, verb)?
+        let git = Git::new(Trust::User, verb)?
             .dir(&self.git_dir)
             .within(&self.common_dir)
-            .config("safe.directory", "*"))
+            .config("safe.directory", "*");
+        // A partial clone fetches what is missing, by whatever program its configuration names. The variable for protocols
+        // is for gits that do not know the other; no configuration beats it.
+        let offline = |git: Git| git.env("GIT_NO_LAZY_FETCH", "1").env("GIT_ALLOW_PROTOCOL", "none");
+        Ok(if self.trusted { git } else { offline(git) })
     }
 
     /// Every folder with objects: the repository's own and those it borrows from.
@@ -197,7 +211,7 @@ impl Repository {
         while next < folders.len() && folders.len() < 32 {
             let folder = folders[next].clone();
             next += 1;
-            let Ok(text) = std::fs::read(folder.join("info/alternates")) else { continue };
+            let Ok(text) = read_linked(&folder.join("info/alternates"), 1 << 20) else { continue };
             for line in text.split(|byte| *byte == b'\n') {
                 let Some(found) = alternate(line, &folder) else { continue };
                 if !folders.contains(&found) {

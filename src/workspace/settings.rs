@@ -5,13 +5,15 @@
 //! inside the sandbox).
 
 use super::git::GitError;
-use super::repository::Repository;
+use super::repository::{PATIENCE, Repository};
 
 /// One value, with its key as git writes it: section and name in lower case, the part between as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) key: String,
     pub(super) value: Option<Vec<u8>>,
+    /// It stands in the repository's own files, not in the user's or the machine's.
+    pub(super) is_repositorys: bool,
 }
 
 /// The user's configuration, in the order in which later values beat earlier ones.
@@ -23,7 +25,8 @@ pub(super) struct Settings {
 impl Settings {
     /// The call that reads it.
     pub(super) fn call(repository: &Repository) -> Result<super::git::Git, GitError> {
-        Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]))
+        // A pipe in the place of a file would hold it up for ever.
+        Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]).limit(PATIENCE))
     }
 
     /// What the call answered.
@@ -36,8 +39,11 @@ impl Settings {
                 continue;
             }
             let mut halves = entry.splitn(2, |byte| *byte == b'\n');
-            let Some(Ok(key)) = halves.next().map(|key| String::from_utf8(key.to_vec())) else { continue };
-            all.push(Setting { key, value: halves.next().map(<[u8]>::to_vec) });
+            let Some(key) = halves.next() else { continue };
+            // A name that is no text is still a name that git knows, and runs.
+            let key = String::from_utf8_lossy(key).into_owned();
+            let is_repositorys = !matches!(scope, b"system" | b"global");
+            all.push(Setting { key, value: halves.next().map(<[u8]>::to_vec), is_repositorys });
         }
         Self { all }
     }
@@ -47,9 +53,34 @@ impl Settings {
         self.all.iter().rev().find(|setting| setting.key == key)?.value.as_deref()
     }
 
+    /// What the repository itself says.
+    pub(super) fn of_repository(&self) -> impl Iterator<Item = &Setting> {
+        self.all.iter().filter(|setting| setting.is_repositorys)
+    }
+
+    /// The last value of a key that the repository itself says.
+    pub(super) fn in_repository(&self, key: &str) -> Option<&[u8]> {
+        self.of_repository().filter(|setting| setting.key == key).last()?.value.as_deref()
+    }
+
+    /// Whether the user or the machine says the very same for every repository.
+    pub(super) fn is_users(&self, setting: &Setting) -> bool {
+        let same = |other: &Setting| other.key == setting.key && other.value == setting.value;
+        self.all.iter().any(|other| !other.is_repositorys && same(other))
+    }
+
+    /// Whether the user or the machine has filters for every repository.
+    pub(super) fn has_filters_of_users(&self) -> bool {
+        let is_program = |key: &str| [".clean", ".smudge", ".process"].iter().any(|end| key.ends_with(end));
+        self.all.iter().any(|setting| {
+            !setting.is_repositorys && setting.key.starts_with("filter.") && is_program(&setting.key)
+        })
+    }
+
     /// What of it the private repository gets.
     pub(super) fn kept(&self) -> Vec<Setting> {
-        let kept = self.all.iter().filter(|setting| is_kept(&setting.key)).cloned();
+        let is_text = |setting: &&Setting| !setting.key.contains(char::REPLACEMENT_CHARACTER);
+        let kept = self.all.iter().filter(is_text).filter(|setting| is_kept(&setting.key)).cloned();
         kept.map(without_credentials).collect()
     }
 }
@@ -150,7 +181,7 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
 pub(super) fn render(settings: &[Setting]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut current: Option<&str> = None;
-    for Setting { key, value } in settings {
+    for Setting { key, value, .. } in settings {
         let (Some(first), Some(last)) = (key.find('.'), key.rfind('.')) else { continue };
         let (section, name) = (&key[..last], &key[last + 1..]);
         if current != Some(section) {
@@ -224,6 +255,7 @@ mod tests {
         let text = render(&[Setting {
             key: "filter.a \"b\\.c.clean".to_string(),
             value: Some(b"x \"y\" \\ ; # \n\tz ".to_vec()),
+            is_repositorys: false,
         }]);
         assert_eq!(
             String::from_utf8(text).unwrap_or_default(),

@@ -433,11 +433,11 @@ impl Workspace {
         let wanted = self.record.worktree.join(".git");
         // Another run, or the user, may have had a worktree at the same place: the lock says whose it is.
         let is_own = |folder: &Path| {
-            let text = fs::read(folder.join("locked")).unwrap_or_default();
+            let text = pointer::read_linked(&folder.join("locked"), 8192).unwrap_or_default();
             self.record.state != State::Opening || text.trim_ascii_end() == self.mark().as_bytes()
         };
         let leads_here = |folder: &PathBuf| {
-            let text = fs::read(folder.join("gitdir")).unwrap_or_default();
+            let text = pointer::read_linked(&folder.join("gitdir"), 8192).unwrap_or_default();
             text.strip_suffix(b"\n").is_some_and(|text| text == wanted.as_os_str().as_bytes())
                 && is_own(folder)
         };

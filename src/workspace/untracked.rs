@@ -27,8 +27,16 @@ pub struct Brought {
     pub seal: String,
 }
 
-/// Brings these paths of the user's worktree. What is not there, or is there already, is left out.
-pub(super) fn bring(from: &Path, to: &Path, copy: &[String], link: &[String]) -> io::Result<Vec<Brought>> {
+/// Brings these paths of the user's worktree. What is not there, or is there already, or leads out of `within`, is left
+/// out; so is what would have to be put through a link, which the commit may have in the place of a folder.
+pub(super) fn bring(
+    from: &Path,
+    within: Option<&Path>,
+    to: &Path,
+    copy: &[String],
+    link: &[String],
+) -> io::Result<Vec<Brought>> {
+    let within = within.map(Path::canonicalize).transpose()?;
     let mut brought: Vec<Brought> = Vec::new();
     let wanted = copy.iter().map(|path| (path, false)).chain(link.iter().map(|path| (path, true)));
     for (path, is_link) in wanted {
@@ -38,7 +46,8 @@ pub(super) fn bring(from: &Path, to: &Path, copy: &[String], link: &[String]) ->
         }
         let (source, place) = (from.join(&path), to.join(&path));
         let Ok(source) = source.canonicalize() else { continue };
-        if place.symlink_metadata().is_ok() {
+        let leads_out = within.as_ref().is_some_and(|root| !source.starts_with(root));
+        if leads_out || place.symlink_metadata().is_ok() || !is_way_plain(to, &path) {
             continue;
         }
         if let Some(parent) = place.parent() {
@@ -54,6 +63,14 @@ pub(super) fn bring(from: &Path, to: &Path, copy: &[String], link: &[String]) ->
         brought.push(Brought { path, is_link, from: source, seal });
     }
     Ok(brought)
+}
+
+/// Nothing but folders lies on the way to a path, as far as there is one.
+fn is_way_plain(top: &Path, path: &Path) -> bool {
+    let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+    above
+        .map(|above| top.join(above).symlink_metadata())
+        .all(|data| data.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |data| data.is_dir()))
 }
 
 /// Below the folder it is joined to, and no part of git's own.

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use guard::workspace::Request;
+use guard::workspace::{Request, Workspace};
 
 use super::{Place, agent, commit, git};
 
@@ -95,7 +95,8 @@ fn filters_and_the_users_lists_are_in_force_inside() {
     std::fs::write(place.scratch.0.join("excludes"), "*.swp\n").unwrap();
     place.git(&["config", "core.excludesFile", place.scratch.0.join("excludes").to_str().unwrap()]);
     std::fs::write(place.repository.join(".git/info/exclude"), "local-only\n").unwrap();
-    let mut workspace = place.open("filtered");
+    let mut workspace = Workspace::open(&place.find_trusted(), &place.request("filtered")).unwrap();
+    workspace.point_at_quarantine().unwrap();
     assert_eq!(std::fs::read_to_string(workspace.worktree().join("x.up")).unwrap(), "COMMITTED\n");
     for name in ["y.swp", "local-only"] {
         std::fs::write(workspace.worktree().join(name), "").unwrap();

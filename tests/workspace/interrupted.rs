@@ -135,7 +135,7 @@ fn a_failed_open_leaves_nothing() {
     place.git(&["config", "filter.broken.smudge", "false"]);
     place.git(&["config", "filter.broken.required", "true"]);
     let refs = place.git(&["for-each-ref"]);
-    let error = Workspace::open(&place.find(), &place.request("broken")).unwrap_err();
+    let error = Workspace::open(&place.find_trusted(), &place.request("broken")).unwrap_err();
     assert!(error.to_string().contains("worktree"), "{error}");
     assert_eq!(place.git(&["for-each-ref"]), refs);
     assert_eq!(place.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);

@@ -4,6 +4,7 @@ mod attempts;
 mod commands;
 mod dangers;
 mod differential;
+mod doubts;
 mod everyday;
 mod fingerprint;
 mod hooks;
@@ -11,6 +12,7 @@ mod hostile;
 mod interrupted;
 mod kinds;
 mod objects;
+mod planted;
 mod shim_load;
 mod user_hooks;
 
@@ -94,6 +96,11 @@ impl Place {
         Repository::find(&self.repository).unwrap().unwrap()
     }
 
+    /// The same, with what it says of programs and places taken for the user's own.
+    pub(crate) fn find_trusted(&self) -> Repository {
+        Repository { trusted: true, ..self.find() }
+    }
+
     /// A workspace whose `.git` leads to the quarantine, as the agent sees it.
     pub(crate) fn open(&self, name: &str) -> Workspace {
         self.open_with(&self.request(name))
@@ -147,7 +154,7 @@ fn as_an_ordinary_user() {
         .arg(&program)
         // Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves.
         .args(["workspace::", "--skip", "commands", "--skip", "killed", "--skip", "attempts"])
-        .args(["--skip", "differential", "--skip", "shim_load", "--skip", "user_hooks"])
+        .args(["--skip", "differential", "--skip", "shim_load", "--skip", "user_hooks", "--skip", "planted"])
         .env(AGAIN, "1")
         .env("HOME", "/nonexistent")
         .env("TMPDIR", &scratch.0)

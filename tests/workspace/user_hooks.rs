@@ -31,6 +31,11 @@ fn run(world: &World, name: &str, options: &[&str], script: &str) -> (Ran, Strin
     let tools = root(world).join("tools");
     let path = world.outside("printf %s \"$PATH\"");
     command.env("PATH", format!("{}:{path}", tools.display())).current_dir(root(world).join("hooked"));
+    // The user's own configuration for every repository, where a test has one.
+    let users = root(world).join("gitconfig");
+    if users.exists() {
+        command.env("GIT_CONFIG_GLOBAL", users);
+    }
     let ran = world.finish(command, b"");
     let said = format!("{}{}", String::from_utf8_lossy(&ran.output), ran.error);
     (ran, said)
@@ -265,26 +270,35 @@ fn trailers_come_before_the_users_own_hook() {
     });
 }
 
-/// A repository with git-lfs attributes and the user's filters, one file of it committed as a pointer.
+/// A repository with git-lfs attributes, one file of it committed as a pointer.
 const LFS: &str = "printf '*.bin filter=lfs diff=lfs merge=lfs -text\\n' > .gitattributes
 printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:aa\\n' > old.bin
 git add . && git commit -qm lfs
-git config filter.lfs.clean 'git-lfs clean -- %f' && git config filter.lfs.smudge 'git-lfs smudge -- %f' && git config filter.lfs.required true
 ";
 
+/// Its filters in a file of settings, as `git lfs install` (`--global`, or `--local`) has them.
+fn filters(file: &str) -> String {
+    ["clean 'git-lfs clean -- %f'", "smudge 'git-lfs smudge -- %f'", "required true"]
+        .map(|setting| format!("git config -f {file} filter.lfs.{setting}\n"))
+        .concat()
+}
+
 /// Without git-lfs a checkout of such a repository fails for git too; guard says so, and nothing is left of the try.
-/// Where no file needs it, the run begins, and adding one fails as it does outside.
+/// Where no file needs it, the run begins, and adding one fails as it does outside. The filters are in the repository's
+/// own configuration: whoever means them says so.
 #[test]
 fn git_lfs_that_is_not_installed() {
     in_two_worlds(|world| {
-        repository(world, LFS);
+        repository(world, &format!("{LFS}{}", filters(".git/config")));
         let (ran, said) = run(world, "lfs", &[], "true");
+        assert!(ran.code == 125 && said.contains("--trust-repository"), "{}: {said}", world.name());
+        let (ran, said) = run(world, "lfs", &["--trust-repository"], "true");
         assert!(ran.code == 125 && said.contains("smudge filter lfs failed"), "{}: {said}", world.name());
         let left = world.outside("cd hooked && git worktree list | wc -l && git branch --list 'task/*' && ls -d ../.worktrees/* || true");
         assert_eq!(left.trim(), "1", "{}", world.name());
         world.outside("cd hooked && git -c filter.lfs.required=false -c filter.lfs.clean=cat rm -q -f old.bin && git commit -qm without");
-        let (_, said) =
-            run(world, "lfs", &[], "echo n > new.bin; git add new.bin; echo code $?; git status -s");
+        let script = "echo n > new.bin; git add new.bin; echo code $?; git status -s";
+        let (_, said) = run(world, "lfs", &["--trust-repository"], script);
         assert!(
             said.contains("clean filter 'lfs' failed") && said.contains("code 128\n"),
             "{}: {said}",
@@ -294,16 +308,18 @@ fn git_lfs_that_is_not_installed() {
 }
 
 /// The user's filters run inside, from the same settings: pointers are committed, files are smudged by guard's checkout.
+/// They are in the user's configuration for every repository, and so need no word of trust.
 #[test]
 fn git_lfs_that_is_installed() {
     in_two_worlds(|world| {
         repository(
             world,
             &format!(
-                "{LFS}mkdir -p ../tools && cat > ../tools/git-lfs <<'END'\n#!/bin/sh\ncase $1 in\n\
+                "{LFS}{}mkdir -p ../tools && cat > ../tools/git-lfs <<'END'\n#!/bin/sh\ncase $1 in\n\
                  clean) printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%s\\n' \"$(cut -c1-2)\" ;;\n\
                  smudge) echo \"aa is the content\" ;;\nesac\nEND\nchmod +x ../tools/git-lfs\n\
-                 PATH=$(cd ../tools && pwd):$PATH git checkout-index -f -u old.bin"
+                 GIT_CONFIG_GLOBAL=$(cd .. && pwd)/gitconfig PATH=$(cd ../tools && pwd):$PATH git checkout-index -f -u old.bin",
+                filters("../gitconfig")
             ),
         );
         let tools = root(world).join("tools");
@@ -321,7 +337,8 @@ fn git_lfs_that_is_installed() {
             world.name()
         );
         assert_eq!(world.outside("cd hooked && git show task/lfs:new.bin"), pointer);
-        let path = format!("PATH={}:$PATH", tools.display());
+        let users = root(world).join("gitconfig");
+        let path = format!("GIT_CONFIG_GLOBAL={} PATH={}:$PATH", users.display(), tools.display());
         assert_eq!(
             world.outside(&format!("cd .worktrees/hooked-lfs && {path} git status -s")),
             "",

@@ -1,0 +1,45 @@
+//! Settings of a repository's own that name programs, or files of somebody else's.
+
+use std::path::Path;
+
+use super::super::quarantine::settings_path;
+use super::super::repository::Repository;
+use super::super::settings::{Setting, Settings};
+use super::{inside, shown};
+
+pub(super) fn all(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
+    let filtered = settings.has_filters_of_users();
+    for setting in settings.of_repository() {
+        // The same that the user has for every repository is the user's.
+        if is_doubtful(repository, filtered, setting) && !settings.is_users(setting) {
+            let value = setting.value.as_deref().unwrap_or_default();
+            doubts.push(format!("{} = {}", shown(setting.key.as_bytes()), shown(value)));
+        }
+    }
+}
+
+fn is_doubtful(repository: &Repository, filtered: bool, setting: &Setting) -> bool {
+    let Some(value) = setting.value.as_deref().filter(|value| !value.is_empty()) else { return false };
+    let Some((section, rest)) = setting.key.split_once('.') else { return false };
+    let (part, name) = rest.rsplit_once('.').unwrap_or(("", rest));
+    let leads_out = || {
+        let path = settings_path(repository, value);
+        path.symlink_metadata().is_ok() && !inside(Path::new(&path), repository)
+    };
+    match (section, name) {
+        ("filter", "clean" | "smudge" | "process") => true,
+        // Hooks that are settings: no folder of hooks switches them off.
+        ("hook", "command") => true,
+        ("include" | "includeif", "path") => true,
+        ("core", "hookspath" | "excludesfile" | "attributesfile") => leads_out(),
+        // A place for refs, which newer gits take behind the format.
+        ("extensions", "refstorage") => value.contains(&b':'),
+        // git-lfs starts these, and so the user's own filter does.
+        ("core", "sshcommand" | "askpass" | "gitproxy") | ("credential", "helper") => filtered,
+        ("lfs", "standalonetransferagent") => filtered,
+        ("lfs", "path") => filtered && part.starts_with("customtransfer."),
+        ("lfs", "clean" | "smudge") => filtered && part.starts_with("extension."),
+        ("lfs", "storage") => filtered && leads_out(),
+        _ => false,
+    }
+}

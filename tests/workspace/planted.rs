@@ -1,0 +1,141 @@
+//! Whole runs where an earlier one has planted something, or is still at work.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::launch::world::{World, in_every_world, in_two_worlds};
+
+fn root(world: &World) -> PathBuf {
+    world.temporary().parent().unwrap().to_path_buf()
+}
+
+/// guard as this person starts it below the world's root: what it ended with, and all it said.
+fn guard_in(world: &World, folder: &str, options: &[&str], script: &str) -> (i32, String) {
+    let mut command = world.command(crate::launch::world::program());
+    let namespaces = if world.namespaces { "require" } else { "off" };
+    command.args(["run", "-q", "--namespaces", namespaces]).args(options).args(["--", "bash", "-c", script]);
+    let users = root(world).join("gitconfig");
+    if users.exists() {
+        command.env("GIT_CONFIG_GLOBAL", users);
+    }
+    let ran = world.finish(
+        {
+            command.current_dir(root(world).join(folder));
+            command
+        },
+        b"",
+    );
+    (ran.code, format!("{}{}", String::from_utf8_lossy(&ran.output), ran.error))
+}
+
+/// A repository whose filters leave a canary, with its git folder as an ordinary one: `template`.
+const TEMPLATE: &str = "git init -q -b main t && cd t && git config user.name a && git config user.email a@b
+echo x > x.bin && echo '*.bin filter=evil' > .gitattributes && git add . && git commit -qm x
+for way in smudge clean; do git config filter.evil.$way \"touch '$CANARY'; cat\"; done
+rm -r .git/hooks .git/logs && mv .git template && cd ..
+git init -q -b main p && cd p && git config user.name U && git config user.email u@e && cp -r ../t sub && git add . && git commit -qm first
+cd .. && cp -r t plain";
+
+/// The whole story: a run plants, the next one starts there.
+#[test]
+fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
+    in_every_world(|world| {
+        let (name, canary) = (world.name(), root(world).join("CANARY"));
+        world.outside(&format!("CANARY='{}'\n{TEMPLATE}", canary.display()));
+        // No git is needed for it.
+        let plant = "python3 -c 'import os; os.rename(\"template\", \".git\")'; ls -d .git";
+        let (code, said) = guard_in(world, "p/sub", &["--name", "one", "--keep"], plant);
+        assert!(code == 0 && said.ends_with(".git\n"), "{name}: {said}");
+        let (code, said) = guard_in(world, "plain", &["--in-place"], plant);
+        assert!(code == 0 && said.ends_with(".git\n"), "{name}: {said}");
+        for folder in [".worktrees/p-one/sub", "plain"] {
+            let before = world.outside(&format!("cd {folder} && find . -type f | sort | xargs sha256sum"));
+            let listing = world.outside("find .worktrees plain state/guard -maxdepth 2 | sort");
+            let (code, said) = guard_in(world, folder, &["--name", "two"], "true");
+            assert_eq!(code, 125, "{name}: {said}");
+            for wanted in ["filter.evil.smudge = touch", "filter.evil.clean = touch", "--trust-repository"] {
+                assert!(said.contains(wanted), "{name}: {wanted:?} in {said}");
+            }
+            assert!(!canary.exists(), "{name}: {folder}");
+            let after = world.outside(&format!("cd {folder} && find . -type f | sort | xargs sha256sum"));
+            assert_eq!(before, after, "{name}");
+            let left = world.outside("find .worktrees plain state/guard -maxdepth 2 | sort");
+            assert_eq!(listing, left, "{name}: {folder}");
+            let (code, said) = guard_in(world, folder, &["--name", "two", "--trust-repository"], "true");
+            assert!(code == 0 && canary.exists(), "{name}: it is real: {said}");
+            std::fs::remove_file(&canary).unwrap();
+        }
+    });
+}
+
+/// What the user has for every repository is the user's; what a repository adds for the user's own filter to run is not.
+#[test]
+fn the_users_own_filter_and_what_it_is_told() {
+    in_two_worlds(|world| {
+        let name = world.name();
+        world.outside(
+            "git init -q -b main p && cd p && git config user.name U && git config user.email u@e && mkdir -p a/b \
+             && echo x > a/b/x.bin && echo '*.bin filter=up' > .gitattributes && git add . && git commit -qm first
+             for file in ../gitconfig .git/config; do git config -f $file filter.up.smudge 'tr a-z A-Z' \
+             && git config -f $file filter.up.clean 'tr A-Z a-z'; done",
+        );
+        let (code, said) = guard_in(world, "p", &["--name", "same"], "cat a/b/x.bin");
+        assert_eq!((code, &*said), (0, "X\n"), "{name}");
+        world.outside("git config -f p/.git/config filter.up.smudge 'tr x y'");
+        let (code, said) = guard_in(world, "p", &["--name", "other"], "cat a/b/x.bin");
+        assert!(code == 125 && said.contains("filter.up.smudge = tr x y"), "{name}: {said}");
+        world.outside("git config -f p/.git/config --unset filter.up.smudge");
+        for (key, value) in [
+            ("lfs.customtransfer.evil.path", "evil"),
+            ("lfs.extension.evil.smudge", "evil"),
+            ("lfs.standalonetransferagent", "evil"),
+            ("core.sshCommand", "evil"),
+            ("credential.helper", "!evil"),
+        ] {
+            world.outside(&format!("git config -f p/.git/config {key} '{value}'"));
+            let (code, said) = guard_in(world, "p", &["--name", "told"], "true");
+            assert!(code == 125 && said.contains(&key.to_lowercase()), "{name}: {key}: {said}");
+            world.outside(&format!("git config -f p/.git/config --unset {key}"));
+        }
+        // Without filters of the user's nobody asks for those.
+        world.outside(
+            "rm gitconfig; git -C p config --unset filter.up.clean; git -C p config core.sshCommand x",
+        );
+        let (code, said) = guard_in(world, "p", &["--name", "plain"], "true");
+        assert_eq!((code, &*said), (0, ""), "{name}");
+        // A relative list is not looked for where guard happens to be started.
+        world.outside("echo SECRET > p/secret; git -C p config core.excludesFile ../../secret");
+        let script = "cat $(git rev-parse --git-dir)/info/user-excludes";
+        let (_, said) = guard_in(world, "p/a/b", &["--name", "relative"], script);
+        assert!(!said.contains("SECRET"), "{name}: {said}");
+    });
+}
+
+/// The second of two runs in one worktree is refused, and the first one's work arrives.
+#[test]
+fn two_at_once_in_one_worktree() {
+    in_every_world(|world| {
+        let name = world.name();
+        let first = "touch started; while [ ! -e go ]; do sleep 0.02; done; rm started go
+                     echo w > w; git add w; git -c user.name=n -c user.email=e commit -qm work";
+        let mut command = world.guard(&["-q", "--here"], &["bash", "-c", first]);
+        let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+        let began = Instant::now();
+        while !world.folder.join("started").exists() {
+            assert!(began.elapsed() < Duration::from_secs(30), "{name}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (code, said) = guard_in(world, "project", &["--here"], "echo second");
+        assert_eq!(code, 125, "{name}: {said}");
+        // Without namespaces the worktree leads to the first one's private repository, which is doubt enough.
+        let wanted = if world.namespaces { "in use by another guard" } else { "do not lead to each other" };
+        assert!(said.contains(wanted) && !said.contains("second"), "{name}: {said}");
+        world.outside("touch project/go");
+        let ran = crate::launch::world::collect(child.unwrap(), b"", began);
+        assert_eq!(ran.code, 0, "{name}: {}", ran.error);
+        let log = world.outside("git -C project log --format=%s && git -C project status -s && ls project");
+        assert_eq!(log, "work\nfirst\ntracked\nw\n", "{name}");
+        let (code, said) = guard_in(world, "project", &["--here"], "echo third");
+        assert_eq!((code, &*said), (0, "third\n"), "{name}");
+    });
+}
