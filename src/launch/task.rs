@@ -146,8 +146,10 @@ impl Task {
 
     fn look_for_dangers(&self, ending: &mut Ending) {
         let record = self.workspace.record();
-        let inspection =
-            Inspection::new(&record.common_dir, &record.worktree, Some(&record.base), Some(&record.tip));
+        let inspection = Inspection {
+            objects: record.objects.clone(),
+            ..Inspection::new(&record.common_dir, &record.worktree, Some(&record.base), Some(&record.tip))
+        };
         match dangers::inspect(&inspection) {
             Ok(found) => ending.findings.extend(found.into_iter().map(|danger| {
                 let kind = format!("danger.{}", danger.kind.name());

@@ -369,14 +369,11 @@ impl Running {
         let feed =
             |mut pipe: std::process::ChildStdin| std::thread::spawn(move || drop(pipe.write_all(&input)));
         let feeder = self.child.stdin.take().map(feed);
-        let output = self.read();
-        let output = match output {
-            Ok(output) => output,
-            Err(error) => {
-                self.end();
-                return Err(error);
-            }
-        };
+        let mut output = Vec::new();
+        if let Err(error) = self.read(&mut output) {
+            self.end();
+            return Err(error);
+        }
         let status = self.wait()?;
         if let Some(feeder) = feeder {
             let _ = feeder.join();
@@ -429,9 +426,31 @@ impl Running {
         Ok(PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX))
     }
 
-    fn read(&mut self) -> Result<Vec<u8>, GitError> {
-        let Some(mut pipe) = self.child.stdout.take() else { return Ok(Vec::new()) };
+    /// As much of its answer as there is room and time for, and whether that is all of it. An end with an error is one only
+    /// where it came to its end.
+    pub(super) fn part(mut self) -> Result<(Vec<u8>, bool), GitError> {
         let mut output = Vec::new();
+        match self.read(&mut output) {
+            Ok(()) => {}
+            Err(GitError::TimedOut { .. } | GitError::TooMuch { .. }) => {
+                self.end();
+                return Ok((output, false));
+            }
+            Err(error) => {
+                self.end();
+                return Err(error);
+            }
+        }
+        let status = self.wait()?;
+        if status.success() {
+            return Ok((output, true));
+        }
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        Err(GitError::Failed { verb: self.verb.clone(), code, message: self.message() })
+    }
+
+    fn read(&mut self, output: &mut Vec<u8>) -> Result<(), GitError> {
+        let Some(mut pipe) = self.child.stdout.take() else { return Ok(()) };
         let mut buffer = vec![0u8; 64 << 10];
         loop {
             let timeout = self.left()?;
@@ -442,7 +461,7 @@ impl Running {
                 Err(error) => return Err(self.failed(error.into())),
             }
             match pipe.read(&mut buffer) {
-                Ok(0) => return Ok(output),
+                Ok(0) => return Ok(()),
                 Ok(count) if output.len() + count > self.most => {
                     return Err(GitError::TooMuch { verb: self.verb.clone(), limit: self.most });
                 }

@@ -22,16 +22,17 @@ use serde::{Deserialize, Serialize};
 pub use config::{Setting, effect, settings};
 
 use super::fingerprint::Name;
+use super::pointer::read_linked;
 use names::Wrong;
 use objects::{Blob, Commits, Objects};
 
 /// What is looked at.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The git program.
-    pub git: PathBuf,
     /// The real repository's shared folder, which has the commits.
     pub repository: PathBuf,
+    /// Folders with its objects, where they are elsewhere.
+    pub objects: Vec<PathBuf>,
     /// The folder that the agent worked in. Nothing of it may still run.
     pub worktree: PathBuf,
     /// The commit that the run began with; `None` when the branch had none.
@@ -53,8 +54,8 @@ impl Inspection {
     /// With the usual bounds.
     pub fn new(repository: &Path, worktree: &Path, base: Option<&str>, tip: Option<&str>) -> Self {
         Self {
-            git: PathBuf::from("git"),
             repository: repository.to_path_buf(),
+            objects: Vec::new(),
             worktree: worktree.to_path_buf(),
             base: base.map(str::to_string),
             tip: tip.map(str::to_string),
@@ -221,7 +222,7 @@ pub fn inspect(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
         most_of_a_kind: inspection.most_of_a_kind,
         count: BTreeMap::new(),
     };
-    let mut objects = Objects::new(&inspection.git, &inspection.repository, deadline);
+    let mut objects = Objects::new(inspection, deadline);
     let commits = match &inspection.tip {
         Some(tip) => {
             objects.commits(inspection.base.as_deref(), tip).map_err(failed(&inspection.repository))?
@@ -245,11 +246,13 @@ pub fn inspect(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
     Ok(findings.done())
 }
 
+/// The largest configuration of the repository's own that is read.
+const MOST_CONFIG: usize = 16 << 20;
+
 /// Where hooks come from if not from the repository itself: relative folders are taken from the worktree.
 fn hook_folders(inspection: &Inspection) -> Vec<Name> {
     let mut folders = inspection.hooks.clone();
-    // The real repository is the user's: plain reading is safe.
-    let text = std::fs::read(inspection.repository.join("config")).unwrap_or_default();
+    let text = read_linked(&inspection.repository.join("config"), MOST_CONFIG).unwrap_or_default();
     for setting in settings(&text) {
         if setting.section == b"core"
             && setting.name == b"hookspath"

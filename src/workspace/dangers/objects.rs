@@ -1,5 +1,4 @@
-//! What two commits of the real repository hold: asked of the real git, which gets the repository named, no configuration
-//! but the repository's own, and nothing to run. It is never started in the agent's folder.
+//! What two commits of the real repository hold: asked of git in a jail, which has nothing to write and nothing to start.
 //!
 //! The objects are the agent's. A small tree can name itself so often that its listing never ends, and a file can be
 //! larger than memory: every answer is bounded in size and in time.
@@ -7,13 +6,17 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout};
 use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::super::WorkspaceError;
 use super::super::fingerprint::Name;
+use super::super::git::{Git, Running, Trust, program};
+use super::super::jail::{Bounds, Jail};
+use super::Inspection;
 
 /// A file of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,59 +66,43 @@ pub(super) const LARGEST: u64 = 1 << 20;
 
 /// Git on the real repository.
 pub(super) struct Objects<'a> {
-    program: &'a Path,
-    repository: &'a Path,
+    inspection: &'a Inspection,
     deadline: Instant,
-    reader: Option<(Child, ChildStdin, ChildStdout)>,
+    reader: Option<(Running, ChildStdin, ChildStdout)>,
     /// An answer is outstanding or was cut: the reader cannot be asked again.
     spoilt: bool,
 }
 
 impl Drop for Objects<'_> {
     fn drop(&mut self) {
-        if let Some((mut child, ..)) = self.reader.take() {
-            let _ = child.kill();
-            let _ = child.wait();
+        if let Some((mut running, ..)) = self.reader.take() {
+            let _ = running.child.kill();
+            let _ = running.child.wait();
         }
     }
 }
 
 impl<'a> Objects<'a> {
-    pub(super) fn new(program: &'a Path, repository: &'a Path, deadline: Instant) -> Self {
-        Self { program, repository, deadline, reader: None, spoilt: false }
+    pub(super) fn new(inspection: &'a Inspection, deadline: Instant) -> Self {
+        Self { inspection, deadline, reader: None, spoilt: false }
     }
 
-    fn git(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(self.program);
-        command
+    fn git(&self, words: &[&str]) -> Result<Git, WorkspaceError> {
+        let Inspection { repository, objects, .. } = self.inspection;
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let mut read: Vec<&Path> = objects.iter().map(PathBuf::as_path).collect();
+        read.push(repository);
+        let bounds = Bounds { cpu_seconds: left.as_secs() + 1, memory: 4 << 30, file: 0 };
+        let jail = Jail::new(program()?, &read, &[], true, bounds)?;
+        let (verb, words) = words.split_first().unwrap_or((&"version", &[]));
+        Ok(Git::new(Trust::Neutral, verb)?
             .args(words)
-            .current_dir(self.repository)
-            .env_clear()
-            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-            .env("LC_ALL", "C")
-            .env("HOME", "/nonexistent")
-            .env("GIT_DIR", self.repository)
-            .env("GIT_CONFIG_NOSYSTEM", "1")
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_ATTR_NOSYSTEM", "1")
+            .dir(repository)
+            .within(repository)
             .env("GIT_NO_REPLACE_OBJECTS", "1")
-            .env("GIT_NO_LAZY_FETCH", "1")
-            .env("GIT_OPTIONAL_LOCKS", "0")
-            .env("GIT_TERMINAL_PROMPT", "0")
-            // A repository of the user's, looked at by root, is still the one that was named.
-            .env("GIT_CONFIG_COUNT", "4")
-            .env("GIT_CONFIG_KEY_0", "safe.directory")
-            .env("GIT_CONFIG_VALUE_0", "*")
-            .env("GIT_CONFIG_KEY_1", "core.fsmonitor")
-            .env("GIT_CONFIG_VALUE_1", "false")
-            .env("GIT_CONFIG_KEY_2", "core.hooksPath")
-            .env("GIT_CONFIG_VALUE_2", "/dev/null")
-            .env("GIT_CONFIG_KEY_3", "protocol.allow")
-            .env("GIT_CONFIG_VALUE_3", "never")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        command
+            .limit(left)
+            .most(MOST_LISTED)
+            .jailed(jail))
     }
 
     /// The files of the tip and what changed since the base. An unknown base is an empty one.
@@ -163,19 +150,8 @@ impl<'a> Objects<'a> {
     }
 
     fn output(&self, words: &[&str]) -> io::Result<(Vec<u8>, bool)> {
-        let mut child = self.git(words).spawn()?;
-        let Some(mut out) = child.stdout.take() else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let mut bytes = Vec::new();
-        let whole = read_until(&mut out, &mut bytes, MOST_LISTED, self.deadline);
-        if !matches!(whole, Ok(true)) {
-            let _ = child.kill();
-        }
-        let status = child.wait()?;
-        let whole = whole?;
-        if whole && !status.success() {
-            return Err(io::Error::other(format!("git {} failed: {status}", words.first().unwrap_or(&""))));
-        }
-        Ok((bytes, whole))
+        let git = self.git(words).map_err(io::Error::other)?;
+        git.start(false).and_then(Running::part).map_err(io::Error::other)
     }
 
     /// The content of a file of a commit; `None` when it is too large, or gone, or there was no time.
@@ -191,11 +167,13 @@ impl<'a> Objects<'a> {
 
     fn ask(&mut self, object: &str) -> io::Result<Option<Vec<u8>>> {
         if self.reader.is_none() {
-            let mut child = self.git(&["cat-file", "--batch-command"]).stdin(Stdio::piped()).spawn()?;
-            let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            let git = self.git(&["cat-file", "--batch-command"]).map_err(io::Error::other)?;
+            let mut running = git.start(true).map_err(io::Error::other)?;
+            let (Some(stdin), Some(stdout)) = (running.child.stdin.take(), running.child.stdout.take())
+            else {
                 return Err(io::ErrorKind::BrokenPipe.into());
             };
-            self.reader = Some((child, stdin, stdout));
+            self.reader = Some((running, stdin, stdout));
         }
         let deadline = self.deadline;
         let Some((_, stdin, stdout)) = self.reader.as_mut() else {
@@ -243,25 +221,6 @@ fn blob(mode: &[u8], object: &[u8]) -> Option<Blob> {
 fn complete(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
     listed[..end].split(|byte| *byte == 0).filter(|part| !part.is_empty())
-}
-
-/// Reads to the end; `false` when that is too far away.
-fn read_until(
-    from: &mut ChildStdout,
-    bytes: &mut Vec<u8>,
-    most: usize,
-    deadline: Instant,
-) -> io::Result<bool> {
-    loop {
-        if bytes.len() > most {
-            return Ok(false);
-        }
-        match read_some(from, bytes, 1 << 16, deadline)? {
-            None => return Ok(false),
-            Some(0) => return Ok(true),
-            Some(_) => {}
-        }
-    }
 }
 
 fn read_exactly(
