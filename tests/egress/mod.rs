@@ -1,2 +1,5 @@
 mod hello;
+mod infrastructure;
+mod registries;
+mod server;
 mod usage;
