@@ -1,3 +1,5 @@
+mod api;
+mod gemini;
 mod hello;
 mod infrastructure;
 mod registries;

@@ -1,0 +1,204 @@
+//! A Gemini API that says what a test has written down for it.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::infrastructure::{ONCE, exchange};
+use super::server::{Authority, Request, Response, Server, Step};
+
+/// What every answer says it used: input, output, thoughts, and what of the input was cached.
+pub(crate) const USED: [u64; 4] = [100, 10, 5, 20];
+
+/// One answer of the model, to one streamed question.
+#[derive(Debug, Clone)]
+pub(crate) enum Turn {
+    /// Parts, an event for each.
+    Says(Vec<Part>),
+    /// Refused with this status and body.
+    Fails(u16, Value),
+    /// Parts, but the connection breaks off before the last event.
+    Cut(Vec<Part>),
+    /// Parts, and then nothing more.
+    Silent(Vec<Part>),
+    /// As if said, but with a pause before every event.
+    Slow(Duration, Vec<Part>),
+}
+
+/// A part of an answer.
+#[derive(Debug, Clone)]
+pub(crate) enum Part {
+    Text(String),
+    /// The model wants a tool of the agent to be used.
+    Call(&'static str, Value),
+}
+
+impl Turn {
+    pub(crate) fn text(text: &str) -> Self {
+        Self::Says(vec![Part::Text(text.to_string())])
+    }
+
+    /// The agent is to run this in a shell. The CLI itself refuses texts with `$(…)`, backticks or `<(…)`.
+    pub(crate) fn shell(command: &str) -> Self {
+        let arguments = json!({"command": command, "description": "asked for by the test"});
+        Self::Says(vec![Part::Call("run_shell_command", arguments)])
+    }
+
+    /// The agent is to write a file.
+    pub(crate) fn write(path: &str, content: &str) -> Self {
+        Self::Says(vec![Part::Call("write_file", json!({"file_path": path, "content": content}))])
+    }
+
+    /// The quota is used up, in the API's own words.
+    pub(crate) fn quota() -> Self {
+        let error = json!({"code": 429, "message": "You exceeded your current quota.", "status": "RESOURCE_EXHAUSTED"});
+        Self::Fails(429, json!({ "error": error }))
+    }
+}
+
+/// The running API.
+pub(crate) struct Api {
+    pub(crate) server: Server,
+}
+
+impl Api {
+    pub(crate) fn plain(turns: Vec<Turn>) -> Self {
+        Self { server: Server::plain(routes(turns)) }
+    }
+
+    pub(crate) fn tls(authority: &Authority, names: &[&str], turns: Vec<Turn>) -> Self {
+        Self { server: Server::tls(authority, names, routes(turns)) }
+    }
+
+    /// The questions that used up turns.
+    pub(crate) fn questions(&self) -> Vec<Request> {
+        let is_question = |request: &Request| request.path().ends_with(":streamGenerateContent");
+        self.server.requests().into_iter().filter(is_question).collect()
+    }
+
+    /// What the agent's tools answered to the model, in the order they did: names and responses.
+    pub(crate) fn tool_results(&self) -> Vec<(String, Value)> {
+        let Some(last) = self.questions().pop() else { return Vec::new() };
+        let body = last.json();
+        let contents = body["contents"].as_array().cloned().unwrap_or_default();
+        let parts = contents.iter().filter_map(|content| content["parts"].as_array()).flatten();
+        let results = parts.filter_map(|part| part.get("functionResponse"));
+        results
+            .map(|result| {
+                (result["name"].as_str().unwrap_or_default().to_string(), result["response"].clone())
+            })
+            .collect()
+    }
+}
+
+fn routes(turns: Vec<Turn>) -> impl Fn(&Request) -> Response + Send + Sync + 'static {
+    let turns = Mutex::new(VecDeque::from(turns));
+    move |request| {
+        let method = request.path().rsplit_once(':').map_or("", |(_, method)| method);
+        let is_of_api =
+            ["/v1beta/models/", "/v1/models/"].iter().any(|start| request.path().starts_with(start));
+        match (request.method.as_str(), method) {
+            ("POST", "streamGenerateContent") if is_of_api => match turns.lock().unwrap().pop_front() {
+                Some(turn) => streamed(&turn, request.query().contains("alt=sse")),
+                None => failed(400, "the script of this test is over"),
+            },
+            // Side questions of agents must not use up the script.
+            ("POST", "generateContent") if is_of_api => {
+                Response::json(200, &document(&[Part::Text("fine".to_string())], true))
+            }
+            ("POST", "countTokens") if is_of_api => Response::json(200, &json!({"totalTokens": USED[0]})),
+            _ => failed(404, "there is nothing here"),
+        }
+    }
+}
+
+fn failed(status: u16, text: &str) -> Response {
+    Response::json(
+        status,
+        &json!({"error": {"code": status, "message": text, "status": "FAILED_PRECONDITION"}}),
+    )
+}
+
+/// One document of an answer.
+fn document(parts: &[Part], is_last: bool) -> Value {
+    let part = |part: &Part| match part {
+        Part::Text(text) => json!({ "text": text }),
+        Part::Call(name, arguments) => json!({"functionCall": {"name": name, "args": arguments}}),
+    };
+    let parts: Vec<Value> = parts.iter().map(part).collect();
+    let mut candidate = json!({"content": {"role": "model", "parts": parts}, "index": 0});
+    if is_last {
+        candidate["finishReason"] = json!("STOP");
+    }
+    let [input, output, thoughts, cached] = USED;
+    // The counts grow while the answer does.
+    let output = if is_last { output } else { 1 };
+    json!({
+        "candidates": [candidate],
+        "usageMetadata": {
+            "promptTokenCount": input,
+            "candidatesTokenCount": output,
+            "thoughtsTokenCount": thoughts,
+            "cachedContentTokenCount": cached,
+            "totalTokenCount": input + output + thoughts,
+        },
+        "modelVersion": "gemini-2.5-flash",
+        "responseId": "test",
+    })
+}
+
+fn streamed(turn: &Turn, is_event_stream: bool) -> Response {
+    let (parts, pause) = match turn {
+        Turn::Fails(status, body) => return Response::json(*status, body),
+        Turn::Says(parts) | Turn::Cut(parts) | Turn::Silent(parts) => (parts, None),
+        Turn::Slow(pause, parts) => (parts, Some(*pause)),
+    };
+    let is_whole = matches!(turn, Turn::Says(_) | Turn::Slow(..));
+    let documents: Vec<Value> = parts
+        .iter()
+        .enumerate()
+        .map(|(at, part)| document(std::slice::from_ref(part), is_whole && at + 1 == parts.len()))
+        .collect();
+    if !is_event_stream {
+        return Response::json(200, &Value::Array(documents));
+    }
+    let mut steps = Vec::new();
+    for document in documents {
+        steps.extend(pause.map(Step::Wait));
+        steps.push(Step::Bytes(format!("data: {document}\r\n\r\n").into_bytes()));
+    }
+    match turn {
+        Turn::Cut(_) => {
+            steps.push(Step::Bytes(b"data: {\"candidates\": [{\"con".to_vec()));
+            steps.push(Step::Cut);
+        }
+        Turn::Silent(_) => steps.push(Step::Silence),
+        _ => {}
+    }
+    Response::steps("text/event-stream", steps)
+}
+
+#[test]
+fn a_silent_answer_ends_with_its_client() {
+    let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())]), Turn::text("later")]);
+    let target = "/v1beta/models/m:streamGenerateContent?alt=sse";
+    let question = format!("POST {target} HTTP/1.1\r\n{ONCE}");
+    let mut client = TcpStream::connect(api.server.address()).unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    client.write_all(question.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    assert!(client.read_to_end(&mut answer).is_err(), "it should not end");
+    assert!(String::from_utf8_lossy(&answer).contains("Well"));
+    drop(client);
+    let (answer, _) = exchange(TcpStream::connect(api.server.address()).unwrap(), &question);
+    assert!(
+        answer.contains("later") && answer.contains(&format!("\"promptTokenCount\":{}", USED[0])),
+        "{answer}"
+    );
+    let (answer, _) = exchange(TcpStream::connect(api.server.address()).unwrap(), &question);
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("over"), "{answer}");
+}

@@ -1,0 +1,237 @@
+//! The real Gemini CLI: first without guard, to know that it works with the API of these tests.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::api::{Api, Part, Turn};
+use super::server::{Authority, Request};
+use crate::launch::world::collect;
+
+/// The CLI as `scripts/test` installs it.
+pub(crate) struct Gemini {
+    program: PathBuf,
+}
+
+impl Gemini {
+    /// The installed one, or nothing with a reason.
+    pub(crate) fn installed() -> Option<Self> {
+        let program = Self::folder().join("node_modules/.bin/gemini");
+        if !program.exists() {
+            eprintln!("SKIP: the Gemini CLI is not installed; scripts/test does it");
+            return None;
+        }
+        Some(Self { program })
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Where the package and everything it needs lies, to be granted to a run.
+    pub(crate) fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/gemini")
+    }
+
+    /// Settings that need no person and call nobody else.
+    pub(crate) fn settings() -> Value {
+        json!({
+            "security": {
+                "auth": {"selectedType": "gemini-api-key"},
+                "environmentVariableRedaction": {"enabled": true},
+            },
+            "privacy": {"usageStatisticsEnabled": false},
+            "telemetry": {"enabled": false},
+            "hooksConfig": {"enabled": false},
+            "mcp": {"allowed": ["none"]},
+            "skills": {"enabled": false},
+            "advanced": {"ignoreLocalEnv": true},
+            "general": {
+                "enableAutoUpdate": false,
+                "enableAutoUpdateNotification": false,
+                "maxAttempts": 1,
+                "sessionRetention": {"enabled": false},
+            },
+        })
+    }
+
+    /// Puts the settings into a home.
+    pub(crate) fn furnish(home: &Path) {
+        std::fs::create_dir_all(home.join(".gemini")).unwrap();
+        std::fs::write(home.join(".gemini/settings.json"), Self::settings().to_string()).unwrap();
+    }
+
+    /// What it is told about its surroundings; the API and its key are the caller's matter.
+    pub(crate) fn environment() -> [(&'static str, &'static str); 4] {
+        [
+            ("TERM", "xterm-256color"),
+            // It is in a sandbox already, and must not start another, nor itself again.
+            ("SANDBOX", "guard"),
+            ("GEMINI_SANDBOX", "false"),
+            ("GEMINI_CLI_NO_RELAUNCH", "true"),
+        ]
+    }
+
+    /// How it is asked one thing, and may do everything.
+    pub(crate) fn arguments(prompt: &str) -> Vec<String> {
+        let prompt = format!("--prompt={prompt}");
+        let words = [
+            &prompt,
+            "--skip-trust",
+            "--approval-mode",
+            "yolo",
+            "-o",
+            "stream-json",
+            "-m",
+            "gemini-2.5-flash",
+        ];
+        words.map(str::to_string).to_vec()
+    }
+
+    /// What it does without guard in a folder.
+    fn bare(&self, place: &Place, url: &str, prompt: &str) -> Session {
+        let mut command = Command::new(self.program());
+        command
+            .args(Self::arguments(prompt))
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin")))
+            .env("HOME", place.home())
+            .env("TMPDIR", place.0.join("tmp"))
+            .env("LANG", "C.UTF-8")
+            .envs(Self::environment())
+            .env("GOOGLE_GEMINI_BASE_URL", url)
+            .env("GEMINI_API_KEY", "dummy")
+            .env("NO_PROXY", "127.0.0.1")
+            .current_dir(place.folder())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if place.authorities().exists() {
+            command.env("NODE_EXTRA_CA_CERTS", place.authorities());
+        }
+        let ran = collect(command.spawn().unwrap(), b"", Instant::now());
+        Session::new(ran.code, &ran.output, ran.error, ran.took)
+    }
+}
+
+/// What a CLI did, as it tells it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) code: i32,
+    /// The lines of its output that are JSON.
+    pub(crate) events: Vec<Value>,
+    pub(crate) error: String,
+    pub(crate) took: Duration,
+}
+
+impl Session {
+    pub(crate) fn new(code: i32, output: &[u8], error: String, took: Duration) -> Self {
+        let lines = output.split(|&byte| byte == b'\n');
+        let events = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        Self { code, events, error, took }
+    }
+
+    /// What the model said, without the user's words.
+    pub(crate) fn said(&self) -> String {
+        let is_answer = |event: &&Value| event["type"] == "message" && event["role"] == "assistant";
+        self.events.iter().filter(is_answer).filter_map(|event| event["content"].as_str()).collect()
+    }
+
+    /// How it says it ended: `success` or `error`.
+    pub(crate) fn status(&self) -> &str {
+        let last = self.events.iter().rev().find(|event| event["type"] == "result");
+        last.and_then(|event| event["status"].as_str()).unwrap_or_default()
+    }
+}
+
+/// A home, a folder to work in, and one for temporary files.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let place = Self(std::env::temp_dir().join(format!("gemini-{name}-{}", std::process::id())));
+        for folder in ["home", "tmp", "work"] {
+            std::fs::create_dir_all(place.0.join(folder)).unwrap();
+        }
+        Gemini::furnish(&place.home());
+        place
+    }
+
+    fn home(&self) -> PathBuf {
+        self.0.join("home")
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.0.join("work")
+    }
+
+    /// A file of authorities to be believed; it need not be there.
+    fn authorities(&self) -> PathBuf {
+        self.0.join("authorities.pem")
+    }
+}
+
+fn key(request: &Request) -> Option<&str> {
+    request.header("x-goog-api-key")
+}
+
+#[test]
+fn it_answers_and_uses_tools_without_guard() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let place = Place::new("tools");
+    let file = place.folder().join("written");
+    let api = Api::plain(vec![
+        Turn::shell("n=42; echo from-the-${n}-shell | tee made"),
+        Turn::write(file.to_str().unwrap(), "by the tool\n"),
+        Turn::text("All done."),
+    ]);
+    let session = gemini.bare(&place, &api.server.url(""), "do it");
+    assert_eq!((session.code, session.status()), (0, "success"), "{session:?}");
+    assert!(session.said().contains("All done."), "{session:?}");
+    let made = std::fs::read_to_string(place.folder().join("made"));
+    assert_eq!(made.unwrap_or_default(), "from-the-42-shell\n", "{:?}", api.tool_results());
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "by the tool\n");
+    let questions = api.questions();
+    assert_eq!(questions.len(), 3, "{:?}", api.server.requests());
+    assert!(questions.iter().all(|question| key(question) == Some("dummy")));
+    let results = api.tool_results();
+    assert_eq!(results.len(), 2, "{results:?}");
+    assert!(results[0].1.to_string().contains("from-the-42-shell"), "{results:?}");
+}
+
+#[test]
+fn it_ends_when_the_api_refuses_or_breaks_off() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let half = vec![Part::Text("Half".to_string())];
+    for (name, turn) in [("quota", Turn::quota()), ("cut", Turn::Cut(half))] {
+        let place = Place::new(name);
+        let api = Api::plain(vec![turn]);
+        let session = gemini.bare(&place, &api.server.url(""), "say something");
+        assert_ne!((session.code, session.status()), (0, "success"), "{name}: {session:?}");
+        assert!(!session.error.is_empty() && session.took < Duration::from_secs(60), "{name}: {session:?}");
+        assert!(!api.questions().is_empty(), "{name}: {session:?}");
+    }
+}
+
+#[test]
+fn it_believes_an_authority_of_the_test() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let place = Place::new("tls");
+    let authority = Authority::new();
+    std::fs::write(place.authorities(), authority.pem()).unwrap();
+    let words = ["Slow", "ly", " said."].map(|text| Part::Text(text.to_string())).to_vec();
+    let turns = vec![Turn::Slow(Duration::from_millis(100), words)];
+    let api = Api::tls(&authority, &["localhost", "127.0.0.1"], turns);
+    let session = gemini.bare(&place, &api.server.url(""), "say something");
+    assert_eq!((session.code, session.status()), (0, "success"), "{session:?}");
+    assert!(session.said().contains("Slowly said."), "{session:?}");
+}
