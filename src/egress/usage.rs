@@ -277,11 +277,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         while let Some(child) = map.next_key_seed(Key(self.node))? {
             match child {
                 Some(node) => {
-<<<<<<< ours
-                    map.next_value_seed(Walk { node, is_top: false, largest: &mut *self.largest })?
-=======
                     map.next_value_seed(Walk { node, is_top: false, largest: &mut *self.largest })?;
->>>>>>> theirs
                 }
                 None => _ = map.next_value::<IgnoredAny>()?,
             }
@@ -293,15 +289,9 @@ impl<'de> Visitor<'de> for Walk<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         if self.is_top {
             let node = self.node;
-<<<<<<< ours
-            while list.next_element_seed(Walk { node, is_top: false, largest: &mut *self.largest })?.is_some()
-            {
-            }
-=======
             let mut walk =
                 || list.next_element_seed(Walk { node, is_top: false, largest: &mut *self.largest });
             while walk()?.is_some() {}
->>>>>>> theirs
         } else {
             while list.next_element::<IgnoredAny>()?.is_some() {}
         }
