@@ -21,9 +21,8 @@ impl Place {
     fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("registries-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        // Not below the working folder: programs there are not asked.
         let place = Self(std::env::temp_dir().join(name));
-        for folder in ["home", "etc", "bin"] {
+        for folder in ["home", "etc", "bin", "work/.git", "work/below"] {
             std::fs::create_dir_all(place.0.join(folder)).unwrap();
         }
         place
@@ -56,7 +55,13 @@ impl Place {
         // The machine's own tools must not answer for those that a test leaves out.
         let asks = self.0.join("bin").read_dir().unwrap().next().is_some();
         environment.push(("PATH".into(), if asks { path } else { self.0.join("bin").into() }));
-        of_system(tool, Some(&self.0.join("home")), &environment, &self.0.join("etc"))
+        of_system(
+            tool,
+            Some(&self.0.join("home")),
+            &environment,
+            &self.0.join("etc"),
+            Some(&self.0.join("work")),
+        )
     }
 }
 
@@ -191,14 +196,53 @@ fn a_tool_is_asked_once() {
 }
 
 #[test]
-fn what_lies_in_the_working_folder_is_not_started() {
-    let place =
-        Place(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("registries-{}", std::process::id())));
-    let place = place.program("npm", "echo https://agent.example/");
-    assert!(place.0.starts_with(std::env::current_dir().unwrap()));
-    let environment = [("PATH".into(), place.0.join("bin").into())];
-    entries(&of(Tool::Npm, Some(&place.0.join("home")), &environment), &[]);
+fn what_lies_in_the_working_tree_is_not_believed() {
+    let place = Place::new()
+        .program("npm", "echo https://agent.example/")
+        .with("work/venv/pip.conf", "[global]\nindex-url = https://agent.example/\n")
+        .with("work/cargo/config.toml", "[registries.x]\nindex = \"sparse+https://agent.example/\"\n")
+        .with("work/cargo/registry/index/agent.example-0123456789abcdef/config.json", "{}");
+    let work = place.0.join("work");
+    std::fs::rename(place.0.join("bin"), work.join("bin")).unwrap();
+    // A link from elsewhere leads there too.
+    std::os::unix::fs::symlink(work.join("bin"), place.0.join("bin")).unwrap();
+    std::os::unix::fs::symlink(work.join("venv/pip.conf"), place.0.join("etc/pip.conf")).unwrap();
+    let path = std::env::join_paths([place.0.join("bin"), work.join("bin"), "bin".into()]).unwrap();
+    let environment = [
+        ("PATH".into(), path),
+        ("VIRTUAL_ENV".into(), work.join("venv").into()),
+        ("CARGO_HOME".into(), work.join("cargo").into()),
+    ];
+    let (home, etc) = (place.0.join("home"), place.0.join("etc"));
+    // Also from further below.
+    for folder in [work.clone(), work.join("below")] {
+        for tool in [Tool::Npm, Tool::Pip, Tool::Cargo] {
+            entries(&of_system(tool, Some(&home), &environment, &etc, Some(&folder)), &[]);
+        }
+    }
     assert_eq!(place.starts(), 0);
+    // Elsewhere they are the user's.
+    for tool in [Tool::Npm, Tool::Pip, Tool::Cargo] {
+        let found = of_system(tool, Some(&home), &environment, &etc, Some(&home));
+        entries(&found, &["agent.example:443"]);
+    }
+}
+
+#[test]
+fn a_tool_that_is_asked_finds_nothing_in_the_working_tree() {
+    let script = "command -v node && exit 1; [ -z \"$NODE_OPTIONS$PYTHONPATH\" ] && echo https://own.example";
+    let place = Place::new().program("npm", script).with("work/bin/node", "");
+    let work = place.0.join("work");
+    std::fs::set_permissions(work.join("bin/node"), PermissionsExt::from_mode(0o755)).unwrap();
+    let path = std::env::join_paths([work.join("bin"), place.0.join("bin")]).unwrap();
+    let environment = [
+        ("PATH".into(), path),
+        ("NODE_OPTIONS".into(), "--x".into()),
+        ("PYTHONPATH".into(), work.clone().into()),
+    ];
+    let found =
+        of_system(Tool::Npm, Some(&place.0.join("home")), &environment, &place.0.join("etc"), Some(&work));
+    entries(&found, &["own.example:443"]);
 }
 
 #[test]

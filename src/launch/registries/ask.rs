@@ -40,25 +40,34 @@ pub(super) fn ask(search: &mut Search<'_>, programs: &[&str], arguments: &[&str]
     if let Some(answer) = kept.as_deref().and_then(|kept| std::fs::read_to_string(kept).ok()) {
         return Some(answer);
     }
-    let answer = answer(&program, arguments, search.environment)?;
+    let answer = answer(&program, arguments, &environment(search))?;
     if let Some(kept) = kept {
         keep(&kept, &answer);
     }
     Some(answer)
 }
 
-/// The program as the user's PATH finds it; not in the working folder, where an agent may have put one.
+/// The program as the user's PATH finds it; not one that an agent may have put there.
 fn installed(search: &Search<'_>, name: &str) -> Option<PathBuf> {
-    let here = std::env::current_dir().ok();
-    let is_foreign =
-        |folder: &Path| folder.is_absolute() && !here.as_ref().is_some_and(|here| folder.starts_with(here));
     let is_program = |file: &PathBuf| {
         file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
     std::env::split_paths(search.variable("PATH")?)
-        .filter(|folder| is_foreign(folder))
+        .filter(|folder| folder.is_absolute() && !search.is_agents(folder))
         .map(|folder| folder.join(name))
-        .find(is_program)
+        .find(|file| is_program(file) && !search.is_agents(file))
+}
+
+/// The user's environment, without what makes interpreters find something of an agent's.
+fn environment(search: &Search<'_>) -> Vec<(OsString, OsString)> {
+    let leads_astray = |name: &OsStr| {
+        let name = name.as_bytes();
+        name == b"PATH" || [&b"NODE_"[..], b"PYTHON"].iter().any(|start| name.starts_with(start))
+    };
+    let others = search.environment.iter().filter(|(name, _)| !leads_astray(name)).cloned();
+    let folders = std::env::split_paths(search.variable("PATH").unwrap_or_default())
+        .filter(|folder| folder.is_absolute() && !search.is_agents(folder));
+    others.chain(std::env::join_paths(folders).ok().map(|path| ("PATH".into(), path))).collect()
 }
 
 /// What a program prints, if it works and does not take for ever.

@@ -12,7 +12,7 @@ struct Index {
 }
 
 pub(super) fn search(search: &mut Search<'_>) {
-    let home = search.base("CARGO_HOME", ".cargo");
+    let home = search.base("CARGO_HOME", ".cargo").filter(|home| !search.is_agents(home));
     let indexes = home.as_deref().map(indexes).unwrap_or_default();
     let mut addresses: Vec<(String, String)> = Vec::new();
     for (key, value) in search.environment {

@@ -64,18 +64,21 @@ pub struct Registries {
 
 /// Finds what a tool fetches from. May start the tool, to ask for its defaults; the answer is kept in the user's cache.
 pub fn of(tool: Tool, home: Option<&Path>, environment: &[(OsString, OsString)]) -> Registries {
-    of_system(tool, home, environment, Path::new("/etc"))
+    let folder = std::env::current_dir().ok();
+    of_system(tool, home, environment, Path::new("/etc"), folder.as_deref())
 }
 
-/// The same with another folder for the machine's own settings, as tests need it.
+/// The same with another folder for the machine's own settings, and another one to work in.
 pub fn of_system(
     tool: Tool,
     home: Option<&Path>,
     environment: &[(OsString, OsString)],
     etc: &Path,
+    folder: Option<&Path>,
 ) -> Registries {
     let home = home.filter(|home| home.is_absolute());
-    let mut search = Search { tool, home, environment, etc, found: Registries::default() };
+    let tree = folder.and_then(|folder| tree(folder, home));
+    let mut search = Search { tool, home, environment, etc, tree, found: Registries::default() };
     match tool {
         Tool::Cargo => cargo::search(&mut search),
         Tool::Npm => npm::search(&mut search),
@@ -89,12 +92,23 @@ pub fn of_system(
     search.found
 }
 
+/// The working tree of a folder, by its real path; not if the home lies in it, with everything the user has.
+fn tree(folder: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let folder = folder.canonicalize().ok()?;
+    let tree = folder.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&folder);
+    let home = home.and_then(|home| home.canonicalize().ok());
+    let holds_home = |tree: &Path| home.as_ref().is_some_and(|home| home.starts_with(tree));
+    [tree, &folder].into_iter().find(|tree| !holds_home(tree)).map(Path::to_path_buf)
+}
+
 /// A search for one tool's hosts.
 struct Search<'a> {
     tool: Tool,
     home: Option<&'a Path>,
     environment: &'a [(OsString, OsString)],
     etc: &'a Path,
+    /// Where agents work: nothing in it is read or started.
+    tree: Option<PathBuf>,
     found: Registries,
 }
 
@@ -115,8 +129,20 @@ impl Search<'_> {
         self.folder(variable).or_else(|| Some(self.home?.join(usual)))
     }
 
+    /// Whether an agent may have put something there.
+    fn is_agents(&self, path: &Path) -> bool {
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        self.tree.as_ref().is_some_and(|tree| real.starts_with(tree))
+    }
+
     /// What a settings file says. One that is not there says nothing; one that cannot be read is a note.
     fn text(&mut self, path: &Path) -> Option<String> {
+        if self.is_agents(path) {
+            if path.exists() {
+                self.note(&format!("{} is not read: agents may write to it", path.display()));
+            }
+            return None;
+        }
         let read = || {
             // A pipe would be waited for.
             if !std::fs::metadata(path)?.is_file() {
