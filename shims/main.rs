@@ -50,6 +50,11 @@ fn ask(argv: &[OsString]) -> Result<Answer, String> {
         argv: argv.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
         folder: std::env::current_dir().map_err(|error| error.to_string())?.into_os_string().into_vec(),
         environment: std::env::vars_os()
+            .map(
+                |(name, value)| {
+                    if skips_hooks(&name, &value) { (name, DROPPED.into()) } else { (name, value) }
+                },
+            )
             .filter(|(name, _)| is_relevant(name.as_bytes()))
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
             .collect(),
@@ -64,6 +69,16 @@ fn ask(argv: &[OsString]) -> Result<Answer, String> {
     talk().map_err(|error| error.to_string())
 }
 
+/// What stands in the place of a setting that is not handed on.
+const DROPPED: &str = "guard.dropped";
+
+/// Whether a variable is git's setting of another folder for hooks. Agents set it for every command they run, to keep the
+/// repository's hooks from running; here the hooks are in the sandbox too, so it is passed over and no reason to refuse.
+fn skips_hooks(name: &OsStr, value: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"GIT_CONFIG_KEY_")
+        && value.as_bytes().eq_ignore_ascii_case(b"core.hookspath")
+}
+
 /// Becomes the next program of that name on PATH that is not a shim.
 fn run(argv: &[OsString]) -> ExitCode {
     let name = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or(OsStr::new(""));
@@ -71,7 +86,9 @@ fn run(argv: &[OsString]) -> ExitCode {
         eprintln!("guard: {}: command not found", name.to_string_lossy());
         return ExitCode::from(NOT_FOUND);
     };
-    let error = Command::new(&program).arg0(&argv[0]).args(&argv[1..]).exec();
+    let dropped = std::env::vars_os().filter(|(name, value)| skips_hooks(name, value));
+    let dropped = dropped.map(|(name, _)| (name, DROPPED));
+    let error = Command::new(&program).arg0(&argv[0]).args(&argv[1..]).envs(dropped).exec();
     eprintln!("guard: {}: {error}", program.display());
     ExitCode::from(REFUSED)
 }

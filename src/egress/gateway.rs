@@ -137,7 +137,9 @@ impl Service {
         }
         meter.request();
         let began = std::time::Instant::now();
-        let mut response = self.send(office, outgoing, body).await?;
+        let length = body.len();
+        let sent = self.send(office, outgoing, body).await;
+        let mut response = sent.inspect_err(|_| meter.unsent(length))?;
         strip(response.headers_mut());
         response.headers_mut().remove(hyper::header::ALT_SVC);
         response.headers_mut().remove(hyper::header::SET_COOKIE);

@@ -210,6 +210,12 @@ impl Meter {
         self.add(count, &self.down, &self.office.down, self.office.bounds.download, "received")
     }
 
+    /// So much was not sent after all.
+    pub(super) fn unsent(&self, count: usize) {
+        self.up.set(self.up.get().saturating_sub(count as u64));
+        self.office.up.set(self.office.up.get().saturating_sub(count as u64));
+    }
+
     pub(super) fn request(&self) {
         self.requests.set(self.requests.get() + 1);
     }

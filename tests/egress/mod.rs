@@ -1,5 +1,6 @@
 mod api;
 mod gemini;
+mod guarded;
 mod hello;
 mod infrastructure;
 mod registries;

@@ -1,0 +1,183 @@
+//! The real Gemini CLI in the sandbox, with a gateway between it and the API: it works, and never holds the key.
+
+use serde_json::Value;
+
+use super::api::{Api, Turn, USED};
+use super::gemini::{Gemini, Session};
+use crate::launch::world::{Ran, World, in_every_world, in_two_worlds, one_world};
+
+/// In two halves, so that whoever looks for it does not carry it.
+const HALVES: [&str; 2] = ["AIzaTheRealKeyNobody", "MaySee-31415926535897"];
+
+fn key() -> String {
+    HALVES.concat()
+}
+
+/// Looks for the key in everything that can be read from inside, and says how much that was.
+const SEARCH: &str = r#"
+import os, sys
+key = (sys.argv[1] + sys.argv[2]).encode()
+found, looked = [], {"environ": 0, "cmdline": 0, "files": 0, "memory": 0}
+own = os.getpid()
+
+def look(kind, path, data):
+    looked[kind] += 1
+    if key in data:
+        found.append(path)
+
+if key in b"\0".join(k + b"=" + v for k, v in os.environb.items()):
+    found.append("own environment")
+for pid in os.listdir("/proc"):
+    if not pid.isdigit():
+        continue
+    for kind in ("environ", "cmdline"):
+        try:
+            look(kind, f"/proc/{pid}/{kind}", open(f"/proc/{pid}/{kind}", "rb").read())
+        except OSError:
+            pass
+    if int(pid) == own:
+        continue
+    try:
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+            for line in maps:
+                span, rights = line.split()[:2]
+                begin, end = (int(part, 16) for part in span.split("-"))
+                if "r" not in rights or end - begin > 1 << 28 or "[vvar" in line or "[vsyscall" in line:
+                    continue
+                try:
+                    memory.seek(begin)
+                    look("memory", f"/proc/{pid}/mem {span}", memory.read(end - begin))
+                except (OSError, OverflowError, ValueError):
+                    pass
+    except OSError:
+        pass
+for root in (os.environ["HOME"], os.environ["TMPDIR"], os.getcwd(), "/tmp", "/etc", "/run", "/var/tmp", "/dev/shm"):
+    for folder, folders, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                if os.path.isfile(path) and os.path.getsize(path) < 1 << 24:
+                    look("files", path, open(path, "rb").read())
+            except OSError:
+                pass
+print("key found in:", found or "nothing")
+print("looked at:", looked)
+"#;
+
+/// Runs the CLI in a world, with the API as the user's own environment says it is.
+fn ask(world: &World, gemini: &Gemini, url: &str, options: &[&str], prompt: &str) -> (Ran, Session) {
+    let settings = world.temporary().join("gemini-settings.json");
+    std::fs::write(&settings, Gemini::settings().to_string()).unwrap();
+    let place = settings.to_str().unwrap();
+    let mut all = vec!["--json", "--policy", "strict", "--read", place];
+    let given: Vec<String> =
+        Gemini::environment().iter().map(|(name, value)| format!("{name}={value}")).collect();
+    for pair in &given {
+        all.extend(["--env", pair]);
+    }
+    all.extend(options);
+    let arguments = Gemini::arguments(prompt);
+    let furnish = "mkdir -p ~/.gemini && cp \"$1\" ~/.gemini/settings.json && shift && exec \"$@\"";
+    let program = gemini.program().to_str().unwrap();
+    let folder = Gemini::folder();
+    all.extend(["--read", folder.to_str().unwrap()]);
+    let mut command = vec!["sh", "-c", furnish, "sh", place, program];
+    command.extend(arguments.iter().map(String::as_str));
+    let mut guard = world.guard(&all, &command);
+    guard.env("GEMINI_API_KEY", key()).env("GOOGLE_GEMINI_BASE_URL", url);
+    let ran = world.finish(guard, b"");
+    let session = Session::new(ran.code, ran.printed().as_bytes(), ran.error.clone(), ran.took);
+    (ran, session)
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+#[test]
+fn it_works_and_the_key_is_nowhere_inside() {
+    let Some(gemini) = Gemini::installed() else { return };
+    in_every_world(|world| {
+        std::fs::write(world.folder.join("search.py"), SEARCH).unwrap();
+        let [first, second] = HALVES;
+        let api = Api::plain(vec![
+            Turn::shell("echo made > made && env | sort"),
+            Turn::shell(&format!("python3 search.py {first} {second}")),
+            Turn::shell(
+                "cat /proc/$PPID/environ | tr '\\0' '\\n' | grep -a KEY; curl -sS https://elsewhere.example/",
+            ),
+            Turn::text("All done."),
+        ]);
+        let (ran, session) = ask(world, &gemini, &api.server.url(""), &[], "do it");
+        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
+        assert_eq!((ran.code, session.status()), (0, "success"), "{}", problem());
+        assert!(session.said().contains("All done."), "{}", problem());
+        assert_eq!(std::fs::read_to_string(world.folder.join("made")).unwrap(), "made\n", "{}", problem());
+
+        // The API got the key with every question, and what the tools saw is in the last.
+        let questions = api.questions();
+        assert_eq!(questions.len(), 4, "{}", problem());
+        for request in api.server.requests() {
+            assert_eq!(request.header("x-goog-api-key"), Some(key().as_str()), "{}", problem());
+            assert!(!request.query().contains("key="), "{}", request.query());
+        }
+        let tools = api.tool_results();
+        let told = |index: usize| tools[index].1.to_string();
+        assert!(told(0).contains("GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:"), "{}", told(0));
+        assert!(told(1).contains("key found in: nothing"), "{}: {}", world.name(), told(1));
+        assert!(!told(1).contains("'environ': 0") && !told(1).contains("'files': 0"), "{}", told(1));
+        assert!(
+            told(2).contains("GEMINI_API_KEY=guard-keeps-the-key") && !told(2).contains(first),
+            "{}",
+            told(2)
+        );
+
+        // Nor is it in anything that was written down.
+        assert!(!contains(&ran.output, &key()), "{}", problem());
+        let folder = ran.transcript().parent().unwrap().to_path_buf();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                assert!(!contains(&std::fs::read(&path).unwrap(), &key()), "{}", path.display());
+            }
+        }
+        let model = &ran.result["usage"]["model"];
+        let [input, output, thoughts, _] = USED;
+        assert_eq!(model["requests"], 4, "{}", problem());
+        assert_eq!(model["input_tokens"], 4 * input, "{}", problem());
+        assert_eq!(model["output_tokens"], 4 * (output + thoughts), "{}", problem());
+    });
+}
+
+/// The test above can fail: with the key in the environment it is found.
+#[test]
+fn the_search_finds_a_key_that_is_there() {
+    let world = one_world();
+    std::fs::write(world.folder.join("search.py"), SEARCH).unwrap();
+    let [first, second] = HALVES;
+    let handed = format!("GEMINI_API_KEY={}", key());
+    let ran = world.run(&["--env", &handed], &["python3", "search.py", first, second]);
+    assert!(ran.printed().contains("own environment"), "{:#}", ran.result);
+    assert!(ran.printed().contains("/environ'"), "{:#}", ran.result);
+}
+
+#[test]
+fn a_budget_ends_the_run() {
+    let Some(gemini) = Gemini::installed() else { return };
+    in_two_worlds(|world| {
+        let turns = || (0..10).map(|turn| Turn::shell(&format!("echo {turn} >> turns"))).collect();
+        let each: u64 = USED[..3].iter().sum();
+        for (option, value) in [("--max-tokens", 2 * each), ("--max-requests", 2)] {
+            let api = Api::plain(turns());
+            let (ran, _) = ask(world, &gemini, &api.server.url(""), &[option, &value.to_string()], "go on");
+            let problem = || format!("{} {option}\n{:#}\n{}", world.name(), ran.result, ran.error);
+            assert_eq!((ran.code, ran.kind()), (124, "budget_exhausted"), "{}", problem());
+            assert_eq!(ran.result["success"], false);
+            assert_eq!(api.questions().len(), 2, "{}", problem());
+            assert_eq!(ran.result["usage"]["model"]["requests"], 2, "{}", problem());
+            assert!(ran.result["usage"]["model"]["refused"].as_u64() >= Some(1), "{}", problem());
+            let denied: Vec<&Value> = ran.result["denials"].as_array().unwrap().iter().collect();
+            assert!(denied.iter().any(|denial| denial["rule"] == "gateway.budget"), "{}", problem());
+        }
+    });
+}
