@@ -2,11 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use nix::sys::socket::{Shutdown, shutdown};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -23,6 +25,12 @@ const IDLE: Duration = Duration::from_secs(15 * 60);
 const HALF_IDLE: Duration = Duration::from_secs(60);
 /// Read at once.
 const SCRATCH: usize = 256 << 10;
+/// From here on the kernel moves the bytes by itself,
+const MUCH: usize = 64 << 10;
+/// until so little comes many times in a row.
+const LITTLE: usize = 4 << 10;
+/// What it moves at once.
+const PIPE: i32 = 1 << 20;
 
 thread_local! {
     /// One buffer for all tunnels: nothing stays in it across a wait.
@@ -145,18 +153,28 @@ async fn one_way(
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                     Err(error) => return Err(error),
                 };
-                Ok(if written == read { Step::Done } else { Step::Left(buffer[written..read].to_vec()) })
+                Ok(match read {
+                    MUCH.. => Step::Much(buffer[written..read].to_vec()),
+                    _ if written == read => Step::Done,
+                    _ => Step::Left(buffer[written..read].to_vec()),
+                })
             })?;
             pulse.last.set(Instant::now());
             match step {
                 Step::End => return Ok(()),
-                Step::Wait => {}
-                Step::Done => meter.pace().await,
-                Step::Left(rest) => {
+                Step::Wait => continue,
+                Step::Done => {}
+                Step::Left(rest) => send(to, &rest).await?,
+                Step::Much(rest) => {
                     send(to, &rest).await?;
-                    meter.pace().await;
+                    if let Ok(pipe) = Pipe::new()
+                        && pipe.carry(from, to, &count, pulse, meter).await?
+                    {
+                        return Ok(());
+                    }
                 }
             }
+            meter.pace().await;
         }
     };
     let result = carried.await;
@@ -164,9 +182,9 @@ async fn one_way(
     pulse.last.set(Instant::now());
     // An end is handed on as an end, and trouble as the end of both.
     let how = if result.is_ok() { Shutdown::Write } else { Shutdown::Both };
-    let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&to.as_fd()), how);
+    let _ = shutdown(to.as_raw_fd(), how);
     if result.is_err() {
-        let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&from.as_fd()), Shutdown::Both);
+        let _ = shutdown(from.as_raw_fd(), Shutdown::Both);
     }
 }
 
@@ -174,7 +192,68 @@ enum Step {
     Done,
     Wait,
     Left(Vec<u8>),
+    /// So much came at once that more will.
+    Much(Vec<u8>),
     End,
+}
+
+/// A pipe through which the kernel moves bytes from one socket to another without our touching them.
+struct Pipe {
+    out: OwnedFd,
+    into: OwnedFd,
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
+        let (out, into) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        // As much as the user may have; less is slower and nothing else.
+        let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(PIPE));
+        Ok(Self { out, into })
+    }
+
+    /// Carries while there is much. Whether that was the end.
+    async fn carry(
+        &self,
+        from: &TcpStream,
+        to: &TcpStream,
+        count: &impl Fn(usize) -> bool,
+        pulse: &Pulse,
+        meter: &Meter,
+    ) -> io::Result<bool> {
+        let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
+        let mut little = 0;
+        while little < 64 {
+            from.readable().await?;
+            let moved = from.try_io(Interest::READABLE, || {
+                splice(from, None, &self.into, None, PIPE as usize, flags).map_err(io::Error::from)
+            });
+            let mut left = match moved {
+                Ok(0) => return Ok(true),
+                Ok(moved) => moved,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error),
+            };
+            if !count(left) {
+                return Err(io::Error::other("a limit is reached"));
+            }
+            pulse.last.set(Instant::now());
+            little = if left < LITTLE { little + 1 } else { 0 };
+            while left > 0 {
+                to.writable().await?;
+                let moved = to.try_io(Interest::WRITABLE, || {
+                    splice(&self.out, None, to, None, left, flags).map_err(io::Error::from)
+                });
+                match moved {
+                    Ok(moved) => left -= moved,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+                pulse.last.set(Instant::now());
+            }
+            meter.pace().await;
+        }
+        Ok(false)
+    }
 }
 
 async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use serde::Serialize;
 
 use super::keys::{KeySource, Keys};
-use super::plan::{LaunchError, RunRequest};
+use super::plan::{LaunchError, LaunchPlan, RunRequest};
 use super::registries::{self, Tool};
 use crate::decide::NetworkRules;
 use crate::egress::{self, Bounds, CompanyProxy, Door, Doors, GatewayPlan, Opened, Upstream};
@@ -75,6 +75,11 @@ pub struct PlannedGateway {
 }
 
 impl PlannedGateway {
+    /// What the run calls it.
+    fn address(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port_mark())
+    }
+
     fn port_mark(&self) -> String {
         format!("{{{}-port}}", self.name)
     }
@@ -251,31 +256,26 @@ impl NetworkPlan {
                 variables.push((name.into(), "127.0.0.1,localhost,::1".into()));
             }
         }
-        let mut replaced = Vec::new();
         for gateway in &self.gateways {
-            let address = format!("http://127.0.0.1:{}", gateway.port_mark());
             for name in &gateway.spec.upstream_variables {
-                variables.push((name.into(), address.clone().into()));
+                variables.push((name.into(), gateway.address().into()));
             }
             if let Some(name) = gateway.spec.key_variables.first() {
                 variables.push((name.into(), PLACEHOLDER.into()));
             }
-            replaced.extend(
-                gateway
-                    .spec
-                    .git_instead_of
-                    .iter()
-                    .map(|prefix| (format!("url.{address}/.insteadOf"), prefix.clone())),
-            );
-        }
-        if !replaced.is_empty() {
-            variables.push(("GIT_CONFIG_COUNT".into(), replaced.len().to_string().into()));
-        }
-        for (index, (key, value)) in replaced.into_iter().enumerate() {
-            variables.push((format!("GIT_CONFIG_KEY_{index}").into(), key.into()));
-            variables.push((format!("GIT_CONFIG_VALUE_{index}").into(), value.into()));
         }
         variables
+    }
+
+    /// Files of the private home by which programs find all this: where it lies there, and what is in it.
+    pub(super) fn home_files(&self) -> Vec<(&'static str, String)> {
+        let replaced = |gateway: &PlannedGateway| {
+            let prefixes = gateway.spec.git_instead_of.iter();
+            let lines: String = prefixes.map(|prefix| format!("\tinsteadOf = {prefix}\n")).collect();
+            if lines.is_empty() { lines } else { format!("[url \"{}/\"]\n{lines}", gateway.address()) }
+        };
+        let git: String = self.gateways.iter().map(replaced).collect();
+        if git.is_empty() { Vec::new() } else { vec![(".config/git/config", git)] }
     }
 
     /// The keys of the gateways, from where they are.
@@ -284,11 +284,6 @@ impl NetworkPlan {
             gateway.source.as_ref().map(|source| keys.fetch(&gateway.name, source)).transpose()
         };
         self.gateways.iter().map(fetch).collect()
-    }
-
-    /// The variables whose keys a gateway keeps.
-    pub fn kept_variables(&self) -> Vec<String> {
-        self.gateways.iter().flat_map(|gateway| gateway.spec.key_variables.iter().cloned()).collect()
     }
 }
 
@@ -332,12 +327,9 @@ impl Network {
     }
 }
 
-/// Opens the doors, and writes their ports into the variables.
-pub(super) fn open(
-    plan: &NetworkPlan,
-    keys: Vec<Option<Secret>>,
-    environment: &mut [(OsString, OsString)],
-) -> std::io::Result<Network> {
+/// Opens the doors, and writes their ports into the variables and files of the run.
+pub(super) fn open(plan: &mut LaunchPlan, keys: Vec<Option<Secret>>) -> std::io::Result<Network> {
+    let LaunchPlan { network: plan, environment, home_files, .. } = plan;
     let mut opened = Vec::new();
     let mut ports = Vec::new();
     let mut door = |door: Door, mark: &str| -> std::io::Result<()> {
@@ -347,6 +339,9 @@ pub(super) fn open(
             if let Some(text) = value.to_str().filter(|text| text.contains(mark)) {
                 *value = text.replace(mark, &port.to_string()).into();
             }
+        }
+        for (_, text) in home_files.iter_mut() {
+            *text = text.replace(mark, &port.to_string());
         }
         ports.push(port);
         opened.push(Opened { door, listener });

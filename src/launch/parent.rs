@@ -89,7 +89,7 @@ pub fn run(
     keys: Vec<Option<Secret>>,
 ) -> Result<Finished, Failure> {
     process::keep_memory_small();
-    let opened = network::open(&plan.network, keys, &mut plan.environment);
+    let opened = network::open(&mut plan, keys);
     let finished = opened
         .map_err(machine("open the doors to the network"))
         .and_then(|network| prepare_and_run(plan, policy, streams, observer, &mut task, network));

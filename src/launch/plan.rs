@@ -139,6 +139,8 @@ pub struct LaunchPlan {
     pub view: View,
     /// Caches that a run without namespaces gets as folders of symbolic links: (the user's, its own, real levels).
     pub linked_caches: Vec<(PathBuf, PathBuf, usize)>,
+    /// Files written into the private home: (where, what).
+    pub home_files: Vec<(PathBuf, String)>,
     /// Files copied into the private home: (from, to).
     pub imports: Vec<(PathBuf, PathBuf)>,
     /// The shims: (folder, program they lead to, names).
@@ -242,6 +244,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         program,
         control: run_folder.join("control"),
         redact: policy.environment.redact.clone(),
+        home_files: network.home_files().into_iter().map(|(path, text)| (home.join(path), text)).collect(),
         network,
         limits: limits(request),
         namespaces,

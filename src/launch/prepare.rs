@@ -20,6 +20,10 @@ pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
     private(&plan.home)?;
     // Exclusive: somebody else's folder of that name in a shared place is not taken over.
     private(&plan.tmp)?;
+    for (to, text) in &plan.home_files {
+        to.parent().map_or(Ok(()), create_dir_all)?;
+        std::fs::write(to, text)?;
+    }
     for (from, to) in &plan.imports {
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::copy(from, to)?;
