@@ -15,10 +15,12 @@
 //! intercept  ─ egress decide policy command transcript sandbox sys   questions and notifications from inside → answers. Denies on any error.
 //! outcome    ─ transcript policy        what a run did → one structured result.
 //! launch     ─ egress intercept workspace sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns what a user asks for.
+//! agent      ─ policy                   a CLI's flags, stream and exits, as data → how it is asked, what it answered. No I/O.
 //! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
 //! cli        ─ launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```
 
+pub mod agent;
 pub mod audit;
 pub mod cli;
 pub mod command;

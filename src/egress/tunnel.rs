@@ -30,7 +30,7 @@ const MUCH: usize = 64 << 10;
 /// until so little comes many times in a row.
 const LITTLE: usize = 4 << 10;
 /// What it moves at once.
-const PIPE: i32 = 1 << 20;
+const PIPE: i32 = 256 << 10;
 
 thread_local! {
     /// One buffer for all tunnels: nothing stays in it across a wait.
@@ -221,34 +221,40 @@ impl Pipe {
         meter: &Meter,
     ) -> io::Result<bool> {
         let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
-        let mut little = 0;
-        while little < 64 {
-            from.readable().await?;
-            let moved = from.try_io(Interest::READABLE, || {
-                splice(from, None, &self.into, None, PIPE as usize, flags).map_err(io::Error::from)
-            });
-            let mut left = match moved {
-                Ok(0) => return Ok(true),
-                Ok(moved) => moved,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Err(error),
+        let fill = || splice(from, None, &self.into, None, PIPE as usize, flags).map_err(io::Error::from);
+        let (mut held, mut little) = (0, 0);
+        while held > 0 || little < 64 {
+            // Filled again while it is being emptied, so that neither side waits for the other. That it is full says
+            // nothing about the socket: only an empty pipe tells that there was nothing to read.
+            let filled = match fill() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && held == 0 => {
+                    from.readable().await?;
+                    from.try_io(Interest::READABLE, fill)
+                }
+                other => other,
             };
-            if !count(left) {
-                return Err(io::Error::other("a limit is reached"));
+            match filled {
+                // The end is met again when the pipe is empty.
+                Ok(0) if held == 0 => return Ok(true),
+                Ok(count_read) => {
+                    if count_read > 0 && !count(count_read) {
+                        return Err(io::Error::other("a limit is reached"));
+                    }
+                    held += count_read;
+                    little = if count_read < LITTLE { little + 1 } else { 0 };
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
             }
             pulse.last.set(Instant::now());
-            little = if left < LITTLE { little + 1 } else { 0 };
-            while left > 0 {
+            if held > 0 {
+                let empty = || splice(&self.out, None, to, None, held, flags).map_err(io::Error::from);
                 to.writable().await?;
-                let moved = to.try_io(Interest::WRITABLE, || {
-                    splice(&self.out, None, to, None, left, flags).map_err(io::Error::from)
-                });
-                match moved {
-                    Ok(moved) => left -= moved,
+                match to.try_io(Interest::WRITABLE, empty) {
+                    Ok(moved) => held -= moved,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error),
                 }
-                pulse.last.set(Instant::now());
             }
             meter.pace().await;
         }
