@@ -17,7 +17,8 @@
 //! launch     ─ egress intercept workspace sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns what a user asks for.
 //! agent      ─ policy                   a CLI's flags, stream and exits, as data → how it is asked, what it answered. No I/O.
 //! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
-//! cli        ─ launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
+//! executor   ─ agent outcome transcript sys   request → attempts of guard itself → events and one result. Starts nothing else.
+//! cli        ─ executor agent launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```
 
 pub mod agent;
@@ -26,6 +27,7 @@ pub mod cli;
 pub mod command;
 pub mod decide;
 pub mod egress;
+pub mod executor;
 pub mod intercept;
 pub mod launch;
 pub mod outcome;

@@ -11,6 +11,7 @@ mod cli;
 mod command;
 mod decide;
 mod egress;
+mod executor;
 mod intercept;
 mod launch;
 mod map;

@@ -24,6 +24,9 @@ pub(crate) enum Command {
     /// Run a command in the sandbox: every program it starts judged, everything recorded, one result
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
+    /// Ask an agent: a request in JSON, one result in JSON; for other programs
+    #[command(after_help = EXEC_EXAMPLES)]
+    Exec(Exec),
     /// See it work: a scripted agent in a scratch repository, with no key and no network
     Demo {
         /// Namespaces of the run's own, instead of what the policy says
@@ -57,6 +60,29 @@ pub(crate) enum Command {
     /// The branches and worktrees that runs left: list, look, merge, receive, clean
     #[command(subcommand, after_help = WORKTREE_EXAMPLES)]
     Worktree(Worktree),
+}
+
+const EXEC_EXAMPLES: &str = "\
+Examples:
+  echo '{\"prompt\": \"add a dark mode toggle\", \"cd\": \"/work/app\"}' | guard exec
+  guard exec --request request.json --stream-json      # events as they come, the result last
+  echo '{\"command\": [\"make\", \"test\"], \"cd\": \"/work/app\"}' | guard exec
+
+A request has `prompt` (or `command`) and `cd`, and may have `agent`, `sandbox` (read-only, workspace-write), `model`, `SESSION_ID`,
+`timeout`, `max_duration`, `max_retries`, `max_tokens` and more: schemas/exec-request.schema.json. The result is the agent's:
+`success`, `SESSION_ID`, `result`, or `error`, `error_kind`, `error_detail`.
+
+Exit codes: 0 it succeeded, 1 it failed, 2 the request cannot be run, 124 a time limit or a budget, 125 guard itself failed,
+127 the agent is not installed.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Exec {
+    /// The file with the request [default: standard input]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) request: Option<PathBuf>,
+    /// Print every event as a JSON line, and the result as the last one
+    #[arg(long)]
+    pub(crate) stream_json: bool,
 }
 
 const WORKTREE_EXAMPLES: &str = "\
@@ -235,6 +261,15 @@ pub(crate) struct Run {
     /// End it after so many seconds in all
     #[arg(long, value_name = "SECONDS")]
     pub(crate) max_duration: Option<u64>,
+    /// A folder whose content the private home begins with
+    #[arg(long, value_name = "DIR")]
+    pub(crate) home_from: Option<PathBuf>,
+    /// A folder that gets what is kept of the private home (see --home-keep)
+    #[arg(long, value_name = "DIR", requires = "home_keep")]
+    pub(crate) home_to: Option<PathBuf>,
+    /// A file or folder of the private home that is kept
+    #[arg(long, value_name = "PATH", requires = "home_to")]
+    pub(crate) home_keep: Vec<PathBuf>,
     /// Do not look for toolchains in the home folder
     #[arg(long)]
     pub(crate) no_toolchains: bool,

@@ -4,8 +4,10 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 
+use super::connect::ConnectJson;
 use crate::command::Analysis;
 use crate::decide::{Decision, Verdict};
+use crate::executor::{ExecRequest, ExecResult};
 use crate::outcome::RunResult;
 use crate::policy::{self, Location};
 use crate::transcript::Event;
@@ -178,8 +180,16 @@ pub const SCHEMAS: &[Published] = &[
     ("policy.schema.json", policy::schema),
     ("check.schema.json", || titled(as_written::<VerdictJson<'static>>(), "guard check --json")),
     ("event.schema.json", || titled(as_written::<Event>(), "a line of a transcript")),
+    ("connect.schema.json", || titled(as_written::<ConnectJson<'static>>(), "guard check --connect --json")),
+    ("exec-request.schema.json", || titled(as_read::<ExecRequest>(), "guard exec: a request")),
+    ("exec-result.schema.json", || titled(as_written::<ExecResult>(), "guard exec: the result")),
     ("result.schema.json", || titled(as_written::<RunResult>(), "guard run --json")),
 ];
+
+/// The schema of what is read: fields with a default are not required.
+fn as_read<T: JsonSchema>() -> Schema {
+    SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>()
+}
 
 /// The schema of what is printed: fields that may be left out are not required.
 fn as_written<T: JsonSchema>() -> Schema {

@@ -6,6 +6,7 @@ mod check;
 mod connect;
 mod demo;
 mod doctor;
+mod exec;
 mod exit;
 mod json;
 mod log;
@@ -47,6 +48,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         args::Command::Check(check) => check::run(check, &mut out),
         args::Command::Policy(policy) => policy::run(policy, &mut out),
         args::Command::Run(arguments) => run::run(&arguments, &mut out),
+        args::Command::Exec(arguments) => exec::run(&arguments, &mut out),
         args::Command::Demo { namespaces } => demo::run(namespaces.map(Into::into), &mut out),
         args::Command::DemoAgent { arguments } => demo::agent(&arguments),
         args::Command::Doctor { json } => doctor::run(json, &mut out),

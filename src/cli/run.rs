@@ -12,7 +12,8 @@ use super::exit::Exit;
 use super::task::{Asked, Opened, Problem};
 use super::{Failure, note};
 use crate::launch::{
-    self, EarlyToolchains, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
+    self, Belongings, EarlyToolchains, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams,
+    Task,
 };
 use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Folders, Policy, Severity};
@@ -197,6 +198,11 @@ fn request(
             idle_seconds: arguments.timeout,
             total_seconds: arguments.max_duration,
             no_verify: arguments.no_verify,
+            belongings: Belongings {
+                from: arguments.home_from.as_ref().map(absolute),
+                to: arguments.home_to.as_ref().map(absolute),
+                keep: arguments.home_keep.clone(),
+            },
             hosts: arguments.allow_host.clone(),
             presets: arguments.preset.clone(),
             budget: Budget {

@@ -8,6 +8,7 @@
 //!
 //! [`plan`] decides everything and touches nothing; [`run`] only does what a plan says.
 
+mod belongings;
 mod bounds;
 mod checkout;
 mod child;
@@ -31,6 +32,7 @@ mod terminal;
 pub mod toolchain;
 mod watch;
 
+pub use belongings::Belongings;
 pub use checkout::{Checkout, is_shared_place, may_be_in_repository};
 pub use early::EarlyToolchains;
 pub use keys::{KeySource, Keys};

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::belongings::Belongings;
 use super::checkout::{Checkout, GitPlaces, git_places};
 use super::installation::installation;
 use super::network::{self, NetworkPlan};
@@ -75,6 +76,8 @@ pub struct Options {
     pub hosts: Vec<String>,
     /// More network presets.
     pub presets: Vec<String>,
+    /// What the home begins with, and what of it is kept.
+    pub belongings: Belongings,
     /// A tighter budget.
     pub budget: Budget,
     /// Do not look at programs again when they have started, whatever the policy says: for measuring what that costs.
@@ -139,6 +142,8 @@ pub struct LaunchPlan {
     pub view: View,
     /// Caches that a run without namespaces gets as folders of symbolic links: (the user's, its own, real levels).
     pub linked_caches: Vec<(PathBuf, PathBuf, usize)>,
+    /// What the home begins with, and what of it is kept.
+    pub belongings: Belongings,
     /// Files written into the private home: (where, what).
     pub home_files: Vec<(PathBuf, String)>,
     /// Files copied into the private home: (from, to).
@@ -204,6 +209,12 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
     let shims = shims(request);
     let shim_folder = shims.as_ref().map(|(folder, _, _)| folder.as_path());
+    if let Some(path) = request.options.belongings.bad_path() {
+        return Err(LaunchError::Input(format!(
+            "--home-keep {}: not a plain path inside the home",
+            path.display()
+        )));
+    }
     let network = network::plan(request, &mut notes)?;
     let environment = environment(request, shim_folder, &home, &tmp, &toolchains, &network);
     let program = find_program(&request.command, &folder, &environment, shim_folder)?;
@@ -244,6 +255,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         program,
         control: run_folder.join("control"),
         redact: policy.environment.redact.clone(),
+        belongings: request.options.belongings.clone(),
         home_files: network.home_files().into_iter().map(|(path, text)| (home.join(path), text)).collect(),
         network,
         limits: limits(request),

@@ -20,6 +20,7 @@ pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
     private(&plan.home)?;
     // Exclusive: somebody else's folder of that name in a shared place is not taken over.
     private(&plan.tmp)?;
+    plan.belongings.bring(&plan.home)?;
     for (to, text) in &plan.home_files {
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::write(to, text)?;

@@ -639,6 +639,13 @@ impl Running {
         let took = self.started.began.elapsed();
         let (files, complete) = changes(self.worktree(), self.started.began_at, plan.checkout.is_some());
         let ending = task.take().map(|task| task.end(&self.recorder)).unwrap_or_default();
+        if let Err(error) = plan.belongings.take(&plan.home) {
+            self.recorder.record(
+                "note",
+                &format!("what the home should keep was not kept: {error}"),
+                &json!({}),
+            );
+        }
         let (text, cut) = self.printed();
         let mut result = RunResult {
             success: end.cut.is_none() && end.not_started.is_none() && end.ended == Some(Ended::Code(0)),

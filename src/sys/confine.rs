@@ -48,3 +48,9 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })
         .map(drop)
 }
+
+/// Makes a command be asked to end (SIGTERM) when the thread that starts it ends, however that comes.
+pub fn ends_with_parent(command: &mut Command) {
+    // SAFETY: one system call on plain integers.
+    unsafe { command.pre_exec(|| process::signal_with_parent(libc::SIGTERM)) };
+}

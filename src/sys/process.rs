@@ -65,7 +65,12 @@ pub fn become_subreaper() -> io::Result<()> {
 
 /// The kernel kills this process when its parent ends.
 pub fn die_with_parent() -> io::Result<()> {
-    prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize, 0).map(drop)
+    signal_with_parent(libc::SIGKILL)
+}
+
+/// Gets this signal when the parent's thread ends.
+pub(super) fn signal_with_parent(signal: i32) -> io::Result<()> {
+    prctl(libc::PR_SET_PDEATHSIG, signal as usize, 0).map(drop)
 }
 
 /// Gives up every capability, for this process and whatever it executes; also those root has by being root.

@@ -1,8 +1,8 @@
-mod api;
-mod gemini;
+pub(crate) mod api;
+pub(crate) mod gemini;
 mod guarded;
 mod hello;
 mod infrastructure;
 mod registries;
-mod server;
+pub(crate) mod server;
 mod usage;

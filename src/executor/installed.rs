@@ -1,0 +1,64 @@
+//! Which version of a CLI is installed, without starting it.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::result::Failure;
+use crate::agent::Adapter;
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    version: String,
+}
+
+/// The file a name leads to.
+fn find(program: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(PathBuf::from(program));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// The version that the package around a program says it has.
+fn version(program: &Path, package: &str) -> Option<String> {
+    let real = program.canonicalize().ok()?;
+    real.ancestors().skip(1).take(8).find_map(|folder| {
+        let text = std::fs::read_to_string(folder.join("package.json")).ok()?;
+        let found: Package = serde_json::from_str(&text).ok()?;
+        (found.name == package).then_some(found.version)
+    })
+}
+
+/// Numbers of a version; what follows a dash is not compared.
+fn numbers(version: &str) -> Vec<u64> {
+    let plain = version.split(['-', '+']).next().unwrap_or_default();
+    plain.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+}
+
+/// Refuses a CLI that is known not to work.
+pub(super) fn check(adapter: &Adapter, program: &str) -> Result<(), Failure> {
+    let (Some(oldest), Some(package)) = (&adapter.oldest, &adapter.package) else { return Ok(()) };
+    // One that is not there is told by the run.
+    let Some(found) = find(program).and_then(|file| version(&file, package)) else { return Ok(()) };
+    if numbers(&found) < numbers(oldest) {
+        let message =
+            format!("{} {found} is installed, and {oldest} or newer is needed; update it", adapter.name);
+        return Err(Failure::new("config_error", message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(numbers("0.9.1") < numbers("0.30.0"));
+        assert!(numbers("0.30.0-nightly.1") == numbers("0.30.0"));
+        assert!(numbers("1.0") > numbers("0.61.0"));
+    }
+}

@@ -1,0 +1,164 @@
+//! Agents as well-behaved functions: one request in, events while it runs, one honest result, whatever the CLI does.
+//!
+//! ```text
+//!   request ─► adapter, session ─► attempt: `guard run --stream-json …` (a process of its own) ─► agent's lines ─► events
+//!                     ▲                                  │ failed in a way that may pass
+//!                     └──────── wait 0.5 s, 1 s, 2 s ◄───┘
+//! ```
+//!
+//! An attempt is a process, because a run begins with a fork of a process that has one thread; so many can go on at once
+//! beside any runtime. This room starts nothing but guard itself.
+#![forbid(unsafe_code)]
+
+mod attempt;
+mod installed;
+mod request;
+mod result;
+mod session;
+
+pub use attempt::Cancel;
+pub use request::{ExecRequest, Sandbox};
+pub use result::{Attempt, ExecResult};
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::agent::{self, Adapter, AgentEvent, Ask};
+use attempt::Tried;
+use result::Failure;
+use session::{Session, Store};
+
+/// What a retry waits for, at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// What the first one waits for.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+
+/// Runs requests.
+#[derive(Debug, Clone)]
+pub struct Executor {
+    /// The program that does: guard itself.
+    pub guard: PathBuf,
+    /// Where sessions are kept.
+    pub sessions: PathBuf,
+}
+
+/// What a request means, looked up.
+struct Prepared {
+    adapter: Option<Adapter>,
+    program: Vec<String>,
+    ask: Ask,
+    session: Option<Session>,
+    resumes: bool,
+}
+
+impl Prepared {
+    /// Writes down in the session what was tried. That this fails is no reason to lose the result.
+    fn note(&mut self, tried: &Tried) {
+        if let Some(session) = &mut self.session {
+            let _ = session.note(&tried.result.run_id, tried.work.clone());
+        }
+    }
+}
+
+impl Executor {
+    /// Sees a request through. `see` gets events as they come; it may take its time, and then everything waits for it.
+    pub fn execute(
+        &self,
+        request: &ExecRequest,
+        cancel: &Cancel,
+        see: &mut dyn FnMut(AgentEvent),
+    ) -> ExecResult {
+        let began = Instant::now();
+        let mut prepared = match self.prepare(request) {
+            Ok(prepared) => prepared,
+            Err(failure) => return ExecResult::failed(request, failure, began.elapsed()),
+        };
+        let mut attempts: Vec<Attempt> = Vec::new();
+        let mut wait = FIRST_WAIT;
+        loop {
+            let tried = attempt::run(self, request, &prepared, cancel, see);
+            attempts.push(tried.attempt());
+            let retries = attempts.len() as u32 - 1;
+            prepared.note(&tried);
+            let is_last = !may_be_tried_again(&tried) || retries >= request.max_retries || cancel.is_set();
+            if !is_last {
+                see(retry_event(&tried, wait));
+            }
+            if is_last || cancel.wait(wait) {
+                let result = ExecResult::of(request, &prepared, tried, attempts, began.elapsed());
+                if let Some(session) =
+                    prepared.session.take().filter(|_| !prepared.resumes && !result.run.success)
+                {
+                    session.forget();
+                }
+                return result;
+            }
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    }
+
+    fn prepare(&self, request: &ExecRequest) -> Result<Prepared, Failure> {
+        request.check()?;
+        let adapter = match (&request.agent, request.command.first()) {
+            (Some(name), _) if name != "generic" => Some(agent::named(name).ok_or_else(|| {
+                let known: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
+                Failure::new(
+                    "invalid_input",
+                    format!("there is no agent `{name}`; there are {}, generic", known.join(", ")),
+                )
+            })?),
+            (None, None) => agent::named("gemini"),
+            _ => None,
+        };
+        let Some(adapter) = adapter else {
+            let program = request.command.clone();
+            return Ok(Prepared {
+                adapter: None,
+                program,
+                ask: Ask::default(),
+                session: None,
+                resumes: false,
+            });
+        };
+        let program = request
+            .command
+            .first()
+            .cloned()
+            .or_else(|| adapter.programs.first().cloned())
+            .unwrap_or_default();
+        installed::check(&adapter, &program)?;
+        let store = Store { folder: self.sessions.join(&adapter.name) };
+        let (session, resumes) = match (&request.session_id, adapter.has_sessions()) {
+            (Some(id), true) => (Some(store.resume(id, &request.cd)?), true),
+            (Some(id), false) => {
+                let message = format!("{} has no sessions that could go on, and {id} is one", adapter.name);
+                return Err(Failure::new("session_lost", message));
+            }
+            (None, true) => (Some(store.begin(&request.cd)?), false),
+            (None, false) => (None, false),
+        };
+        let ask = Ask {
+            prompt: request.prompt.clone(),
+            model: request.model.clone(),
+            yolo: request.yolo,
+            session: session.as_ref().map(|session| (session.id.clone(), resumes)),
+        };
+        Ok(Prepared { adapter: Some(adapter), program: vec![program], ask, session, resumes })
+    }
+}
+
+/// Kinds of failure that may be gone the next time. What was asked wrongly stays wrong.
+fn may_pass(kind: &str) -> bool {
+    matches!(kind, "idle_timeout" | "timeout" | "upstream_error" | "rate_limited")
+}
+
+/// An attempt that left work behind is not repeated: the second could undo or double it.
+fn may_be_tried_again(tried: &Tried) -> bool {
+    tried.error_kind().is_some_and(may_pass) && !tried.left_work()
+}
+
+fn retry_event(tried: &Tried, wait: Duration) -> AgentEvent {
+    let kind = tried.error_kind().unwrap_or_default();
+    let data = serde_json::json!({ "error_kind": kind, "wait_ms": wait.as_millis() as u64 });
+    AgentEvent { event_type: "exec.retry".to_string(), message: format!("{kind}: trying again"), data }
+}

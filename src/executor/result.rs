@@ -1,0 +1,143 @@
+//! What comes back.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::attempt::Tried;
+use super::{ExecRequest, Prepared};
+use crate::outcome::{ErrorDetail, RunResult, duration};
+
+/// A request that failed before anything ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// In a word.
+    pub(super) kind: String,
+    /// In a sentence.
+    pub(super) message: String,
+}
+
+impl Failure {
+    pub(super) fn new(kind: &str, message: impl Into<String>) -> Self {
+        Self { kind: kind.to_string(), message: message.into() }
+    }
+}
+
+/// One attempt.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Attempt {
+    /// The run; its transcript has everything.
+    pub run_id: String,
+    /// What went wrong, in a word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<String>,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+/// `guard exec`: the result of the last attempt, in the agent's own terms.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExecResult {
+    /// The run's result; `success`, `result`, `SESSION_ID`, `error`, `error_kind` and `error_detail` are the agent's.
+    #[serde(flatten)]
+    pub run: RunResult,
+    /// Every attempt, the last one last.
+    pub attempts: Vec<Attempt>,
+    /// All that the agent said and did, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub all_messages: Option<Vec<Value>>,
+    /// What it used, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Value>,
+}
+
+impl ExecResult {
+    /// A failure before anything ran.
+    pub(super) fn failed(request: &ExecRequest, failure: Failure, took: Duration) -> Self {
+        let mut run =
+            RunResult { tool: tool(request), policy: request.policy().to_string(), ..RunResult::default() };
+        set_time(&mut run, took);
+        set_error(&mut run, request, &failure.kind, &failure.message, 0);
+        Self { run, attempts: Vec::new(), all_messages: None, metrics: None }
+    }
+
+    pub(super) fn of(
+        request: &ExecRequest,
+        prepared: &Prepared,
+        tried: Tried,
+        attempts: Vec<Attempt>,
+        took: Duration,
+    ) -> Self {
+        let Tried { result: mut run, conclusion, messages, stderr, .. } = tried;
+        set_time(&mut run, took);
+        run.tool = prepared.adapter.as_ref().map_or_else(|| tool(request), |adapter| adapter.name.clone());
+        let mut metrics = None;
+        if let Some(conclusion) = conclusion {
+            run.success = run.error_kind.is_none() && conclusion.success || is_own(&run, &conclusion);
+            run.result = conclusion.answer;
+            if let Some(session) =
+                conclusion.session.or(prepared.session.as_ref().map(|session| session.id.clone()))
+            {
+                run.session_id = session;
+            }
+            let retries = attempts.len().saturating_sub(1) as u32;
+            // What cut the run says more than how the agent took it.
+            if let Some((kind, words)) = conclusion.error.filter(|_| !was_cut(&run)) {
+                run.success = false;
+                set_error(&mut run, request, &kind, &words, retries);
+                if let Some(detail) = &mut run.error_detail {
+                    detail.last_lines = last_lines(&stderr);
+                }
+            } else if let Some(detail) = &mut run.error_detail {
+                detail.retries = retries;
+            }
+            metrics = request.return_metrics.then(|| {
+                json!({ "agent": conclusion.usage, "usage": run.usage, "unknown_events": conclusion.unknown, "unreadable_lines": conclusion.unreadable })
+            });
+        }
+        let all_messages = request.return_all_messages.then_some(messages);
+        Self { run, attempts, all_messages, metrics }
+    }
+}
+
+/// Whether guard ended the run, or it never was one.
+pub(super) fn was_cut(run: &RunResult) -> bool {
+    run.error_kind.as_deref().is_some_and(|kind| kind != "upstream_error") || run.exit_code.is_none()
+}
+
+/// The agent's word counts: its code was 0, and it says that it succeeded.
+fn is_own(run: &RunResult, conclusion: &crate::agent::Conclusion) -> bool {
+    run.success && conclusion.success
+}
+
+fn tool(request: &ExecRequest) -> String {
+    let program = request.command.first().map(|word| word.rsplit('/').next().unwrap_or(word).to_string());
+    request.agent.clone().or(program).unwrap_or_else(|| "gemini".to_string())
+}
+
+fn set_time(run: &mut RunResult, took: Duration) {
+    run.duration = duration(took);
+    run.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+}
+
+fn set_error(run: &mut RunResult, request: &ExecRequest, kind: &str, words: &str, retries: u32) {
+    run.error_detail = Some(ErrorDetail {
+        message: words.to_string(),
+        exit_code: run.exit_code,
+        last_lines: run.error_detail.take().map(|detail| detail.last_lines).unwrap_or_default(),
+        idle_timeout_s: Some(request.timeout),
+        max_duration_s: Some(request.max_duration),
+        retries,
+    });
+    // The summary is short; the details are in the details.
+    run.error = Some(words.chars().take(500).collect());
+    run.error_kind = Some(kind.to_string());
+}
+
+/// The last twenty lines of a text.
+fn last_lines(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].iter().map(|line| (*line).to_string()).collect()
+}

@@ -1,0 +1,107 @@
+//! What an agent is asked for is done, and what it must not do is refused while it goes on.
+
+use serde_json::{Value, json};
+
+use super::{exec, request};
+use crate::egress::api::{Api, Turn};
+use crate::egress::gemini::Gemini;
+use crate::launch::world::{in_every_world, in_two_worlds};
+
+fn validator(name: &str) -> jsonschema::Validator {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas").join(name);
+    let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+/// Edits, tests and commits in a worktree of its own; the branch is there afterwards.
+#[test]
+fn it_edits_tests_and_commits() {
+    let Some(gemini) = Gemini::installed() else { return };
+    in_every_world(|world| {
+        let repository = world.folder.with_file_name("repository");
+        world.outside(
+            "cd repository && git config user.name Person && git config user.email person@example.org",
+        );
+        let api = Api::plain(vec![
+            Turn::shell("echo second >> tracked && grep -c . tracked"),
+            Turn::shell("git add -A && git commit -m 'Add a second line'"),
+            Turn::text("I added a line."),
+        ]);
+        let mut asked = request(
+            &gemini,
+            world,
+            "add a line",
+            json!({ "return_metrics": true, "return_all_messages": true }),
+        );
+        asked["cd"] = json!(repository);
+        assert!(validator("exec-request.schema.json").is_valid(&asked));
+        let answered = exec(world, &api.server.url(""), &asked);
+        let result = &answered.result;
+        assert_eq!(
+            (answered.code, &result["success"]),
+            (0, &json!(true)),
+            "{}: {}",
+            world.name(),
+            answered.shown()
+        );
+        assert!(validator("exec-result.schema.json").is_valid(result), "{}", answered.shown());
+        assert_eq!(result["tool"], "gemini");
+        assert_eq!(result["result"], "I added a line.");
+        assert!(result["SESSION_ID"].as_str().is_some_and(|id| id.len() == 36), "{}", answered.shown());
+        assert_eq!(result["commits"][0]["subject"], "Add a second line", "{}", answered.shown());
+        let branch = result["worktree"]["branch"].as_str().unwrap();
+        let log = world.outside(&format!("git -C repository log --format='%s by %an' {branch} -1"));
+        assert_eq!(log.trim(), "Add a second line by Person");
+        assert_eq!(world.outside("cat repository/tracked"), "first\n");
+        let kinds: Vec<&str> =
+            answered.events.iter().filter_map(|event| event["event_type"].as_str()).collect();
+        for kind in [
+            "run.started",
+            "agent.init",
+            "agent.tool_use",
+            "agent.tool_result",
+            "agent.message",
+            "agent.result",
+            "exec",
+        ] {
+            assert!(kinds.contains(&kind), "{kind} is missing: {kinds:?}");
+        }
+        assert!(result["metrics"]["agent"]["total_tokens"].as_u64() > Some(0), "{}", answered.shown());
+        assert!(result["all_messages"].as_array().is_some_and(|all| all.len() >= 6), "{}", answered.shown());
+    });
+}
+
+/// The model orders what is forbidden; each is refused with a reason that the model reads, and the run completes.
+#[test]
+fn it_is_refused_and_goes_on() {
+    let Some(gemini) = Gemini::installed() else { return };
+    in_two_worlds(|world| {
+        let repository = world.folder.with_file_name("repository");
+        let api = Api::plain(vec![
+            Turn::shell("git checkout main"),
+            Turn::shell("git push origin main"),
+            Turn::shell("cat /root/.ssh/id_rsa ~/../.ssh/id_rsa"),
+            Turn::shell("curl -sS https://elsewhere.example/"),
+            Turn::shell("/usr/bin/git reset --hard HEAD~1"),
+            Turn::text("I could not."),
+        ]);
+        let mut asked = request(&gemini, world, "break out", json!({}));
+        asked["cd"] = json!(repository);
+        let before = world.outside("git -C repository for-each-ref; cat repository/.git/HEAD");
+        let answered = exec(world, &api.server.url(""), &asked);
+        assert_eq!(answered.result["success"], true, "{}", answered.shown());
+        assert_eq!(answered.result["result"], "I could not.");
+        let told: Vec<String> = api.tool_results().iter().map(|(_, response)| response.to_string()).collect();
+        assert!(told[0].contains("git.switch") && told[0].contains("git restore"), "{}", told[0]);
+        assert!(told[1].contains("git.remote"), "{}", told[1]);
+        assert!(told[2].contains("Permission denied") || told[2].contains("No such file"), "{}", told[2]);
+        assert!(told[3].contains("curl:"), "{}", told[3]);
+        assert!(told[4].contains("git.rewrite"), "{}", told[4]);
+        assert_eq!(before, world.outside("git -C repository for-each-ref; cat repository/.git/HEAD"));
+        assert!(
+            answered.result["denials"].as_array().is_some_and(|all| all.len() >= 4),
+            "{}",
+            answered.shown()
+        );
+    });
+}
