@@ -103,28 +103,8 @@ fn link_tree(from: &Path, at: &Path, depth: usize) -> io::Result<()> {
 /// Removes what only the run itself needed; the transcript stays.
 pub(super) fn clean(plan: &LaunchPlan) {
     for folder in [&plan.home, &plan.tmp, &plan.run_folder.join("layers")] {
-        remove(folder);
+        // What cannot be removed is no reason for a run that has ended to fail.
+        let _ = crate::sys::tree::remove_tree(folder);
     }
     let _ = std::fs::remove_file(&plan.control);
-}
-
-/// Removes a tree, also where the agent has taken its own rights away.
-fn remove(folder: &Path) {
-    if std::fs::remove_dir_all(folder).is_ok() {
-        return;
-    }
-    open_up(folder, 64);
-    let _ = std::fs::remove_dir_all(folder);
-}
-
-/// Gives the owner back all rights on folders. Never follows links.
-fn open_up(folder: &Path, depth: usize) {
-    use std::os::unix::fs::PermissionsExt;
-    let _ = std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700));
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.flatten() {
-        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            open_up(&entry.path(), depth - 1);
-        }
-    }
 }

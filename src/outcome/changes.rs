@@ -1,5 +1,6 @@
 //! Which files of a folder were made or changed since a moment: by the change time, which nobody inside can set.
 
+use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -39,38 +40,44 @@ pub fn changes(folder: &Path, since: SystemTime, is_new: bool) -> (Vec<Change>, 
     // Clocks of file systems tick coarsely: a file can seem older than it is, and never younger.
     let tick = if is_new { Duration::ZERO } else { Duration::from_millis(10) };
     let since = since.checked_sub(tick).unwrap_or(since);
-    let complete = look(folder, folder, since, &mut left, &mut found);
+    let complete = look(folder, since, &mut left, &mut found);
     found.sort();
     (found, complete)
 }
 
-fn look(root: &Path, folder: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change>) -> bool {
-    let Ok(entries) = std::fs::read_dir(folder) else { return true };
-    for entry in entries.flatten() {
-        if *left == 0 || found.len() >= MOST_CHANGES {
-            return false;
-        }
-        *left -= 1;
-        // git's own, be it a folder or a file that leads to one.
-        if entry.file_name() == ".git" {
+fn look(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change>) -> bool {
+    let mut complete = true;
+    // One folder at a time is open, however deep they are; those near the top come first.
+    let mut folders = VecDeque::from([root.to_path_buf()]);
+    while let Some(folder) = folders.pop_front() {
+        let Ok(entries) = std::fs::read_dir(&folder) else {
+            complete = false;
             continue;
-        }
-        let Ok(metadata) = entry.metadata() else { continue };
-        if metadata.is_dir() {
-            if !look(root, &entry.path(), since, left, found) {
+        };
+        for entry in entries.flatten() {
+            if *left == 0 || found.len() >= MOST_CHANGES {
                 return false;
             }
-            continue;
+            *left -= 1;
+            // git's own, be it a folder or a file that leads to one.
+            if entry.file_name() == ".git" {
+                continue;
+            }
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.is_dir() {
+                folders.push_back(entry.path());
+                continue;
+            }
+            let changed = Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32);
+            if SystemTime::UNIX_EPOCH + changed < since {
+                continue;
+            }
+            let is_new = metadata.created().is_ok_and(|created| created >= since);
+            let path = entry.path();
+            let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+            let change = if is_new { ChangeKind::Created } else { ChangeKind::Modified };
+            found.push(Change { path: relative, change });
         }
-        let changed = Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32);
-        if SystemTime::UNIX_EPOCH + changed < since {
-            continue;
-        }
-        let is_new = metadata.created().is_ok_and(|created| created >= since);
-        let path = entry.path();
-        let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-        let change = if is_new { ChangeKind::Created } else { ChangeKind::Modified };
-        found.push(Change { path: relative, change });
     }
-    true
+    complete
 }

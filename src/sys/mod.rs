@@ -18,6 +18,7 @@ pub mod seccomp;
 pub mod secret;
 pub mod socket;
 pub mod terminal;
+pub mod tree;
 
 use std::io;
 

@@ -312,7 +312,7 @@ impl Store {
         // First out of the list, so that no half of it is ever seen.
         let leaving = self.folder.join(format!("{LEAVING}{}", run.id));
         std::fs::rename(&run.folder, &leaving)?;
-        std::fs::remove_dir_all(leaving)
+        crate::sys::tree::remove_tree(&leaving)
     }
 
     /// Takes up what an interrupted [`Self::delete`] left.
@@ -320,7 +320,7 @@ impl Store {
         for entry in std::fs::read_dir(&self.folder)? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with(LEAVING) {
-                std::fs::remove_dir_all(entry.path())?;
+                crate::sys::tree::remove_tree(&entry.path())?;
             }
         }
         Ok(())

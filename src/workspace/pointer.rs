@@ -10,6 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::sys::tree::remove_tree;
+
 /// The folder in the run's folder for what agents left in places that are not theirs.
 const FOREIGN: &str = "foreign";
 
@@ -87,60 +89,60 @@ pub(super) fn take_away(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> 
             continue;
         }
         match fs::rename(thing, &place) {
-            Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
-                copy_tree(thing, &place, &mut 0)?;
-                remove_tree(thing)?;
-            }
-            renamed => renamed?,
+            Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {}
+            renamed => return renamed.map(|()| place),
         }
-        return Ok(place);
+        if copy_tree(thing, &place, &mut Budget::default()).is_ok() {
+            remove_tree(thing)?;
+            return Ok(place);
+        }
+        // Too deep, too much, or closed: it stays on its own disk, under a name that git does not look for.
+        remove_tree(&place)?;
+        let beside = thing.with_file_name(format!("foreign-{name}-{}", uuid::Uuid::now_v7()));
+        return fs::rename(thing, &beside).map(|()| beside);
     }
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// No foreign tree is copied further than this; the rest of it is lost with its place.
-const MOST_ENTRIES: usize = 1_000_000;
+/// How much of a tree is copied.
+pub(super) struct Budget {
+    pub(super) entries: usize,
+    pub(super) depth: usize,
+    /// Of one file: a hole is as large as anybody likes, and a copy fills it.
+    pub(super) bytes: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { entries: 1_000_000, depth: 256, bytes: 1 << 30 }
+    }
+}
 
 /// Copies files, folders and links as they are; pipes, sockets and devices are left out.
-pub(super) fn copy_tree(from: &Path, to: &Path, count: &mut usize) -> io::Result<()> {
-    *count += 1;
-    if *count > MOST_ENTRIES {
-        return Err(io::Error::other("more entries than can be copied"));
+pub(super) fn copy_tree(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
+    if budget.entries == 0 || budget.depth == 0 {
+        return Err(io::Error::other("more entries, or deeper, than can be copied"));
     }
+    budget.entries -= 1;
     let data = from.symlink_metadata()?;
+    if data.is_file() && data.len() > budget.bytes {
+        return Err(io::Error::other("larger than can be copied"));
+    }
     if data.is_symlink() {
         symlink(fs::read_link(from)?, to)
     } else if data.is_dir() {
         fs::DirBuilder::new().mode(0o700).create(to)?;
+        budget.depth -= 1;
         for entry in fs::read_dir(from)? {
             let entry = entry?;
-            copy_tree(&entry.path(), &to.join(entry.file_name()), count)?;
+            copy_tree(&entry.path(), &to.join(entry.file_name()), budget)?;
         }
+        budget.depth += 1;
         fs::set_permissions(to, data.permissions())
     } else if data.is_file() {
         fs::copy(from, to).map(drop)
     } else {
         Ok(())
-    }
-}
-
-/// Removes a tree an agent may have made: folders without rights are opened first, links are not followed.
-pub(super) fn remove_tree(tree: &Path) -> io::Result<()> {
-    let gone = |result: io::Result<()>| match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    };
-    match tree.symlink_metadata() {
-        Err(error) => return gone(Err(error)),
-        Ok(data) if !data.is_dir() => return gone(fs::remove_file(tree)),
-        Ok(_) => {}
-    }
-    match fs::remove_dir_all(tree) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_up(tree)?;
-            gone(fs::remove_dir_all(tree))
-        }
-        removed => gone(removed),
     }
 }
 
@@ -156,20 +158,27 @@ fn open_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The same for everything in it.
-pub(super) fn open_up(folder: &Path) -> io::Result<()> {
-    open_folder(folder)?;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            open_up(&entry.path())?;
-        } else if kind.is_file() {
-            let mode = entry.metadata()?.permissions().mode() & 0o7777;
-            if mode & 0o400 == 0 {
-                fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode | 0o400))?;
+/// The same for everything in it, as far as paths reach: git goes no further either.
+pub(super) fn open_up(folder: &Path) {
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        let _ = open_folder(&folder);
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() => {
+                    let _ = open_file(&entry);
+                }
+                _ => {}
             }
         }
     }
-    Ok(())
+}
+
+fn open_file(entry: &fs::DirEntry) -> io::Result<()> {
+    let mode = entry.metadata()?.permissions().mode() & 0o7777;
+    if mode & 0o400 != 0 {
+        return Ok(());
+    }
+    fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode | 0o400))
 }

@@ -213,10 +213,7 @@ fn only_plain_files(objects: &Path) -> Result<(), String> {
 }
 
 fn make_sender(folder: &Path, objects: &[PathBuf], workspace: &Workspace) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    crate::sys::tree::remove_tree(folder)?;
     for name in ["objects/info", "refs"] {
         DirBuilder::new().mode(0o700).recursive(true).create(folder.join(name))?;
     }

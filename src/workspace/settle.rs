@@ -15,6 +15,7 @@ use super::jail::{Bounds, Jail};
 use super::open::Workspace;
 use super::record::State;
 use super::{WorkspaceError, at, lfs, name, pointer, refs, untracked};
+use crate::sys::tree::remove_tree;
 
 /// What becomes of the worktree and its branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +48,10 @@ pub struct Settled {
 
 /// How long a look at a worktree may take before something in it is suspected of holding it up.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it may take after that, and how long keeping the work in it may.
+const LONGEST: Duration = Duration::from_secs(120);
+/// Larger files are not put into the repository.
+const LARGEST_KEPT: u64 = 1 << 30;
 /// Paths of work that are told one by one.
 const MOST_PATHS: usize = 100;
 
@@ -87,7 +92,7 @@ impl Workspace {
         };
         if goes && !self.record.here {
             if is_there && !settled.uncommitted.is_empty() {
-                self.save_work(&mut settled)?;
+                self.keep_work(&mut settled)?;
             }
             self.set_state(State::Removing)?;
             self.remove(&mut settled)?;
@@ -124,13 +129,13 @@ impl Workspace {
     fn drop_quarantine(&self) -> Result<(), WorkspaceError> {
         // Out of its place at once: half a quarantine would look like a spoiled one.
         let (git, leaving) = (self.quarantine(), self.run_folder.join("leaving"));
-        at("remove", &leaving, pointer::remove_tree(&leaving))?;
+        at("remove", &leaving, remove_tree(&leaving))?;
         if git.symlink_metadata().is_ok() {
             at("move", &git, fs::rename(&git, &leaving))?;
         }
         for name in ["leaving", "sender", "hooks", "gitfile", "refs-before", "scratch"] {
             let path = self.run_folder.join(name);
-            at("remove", &path, pointer::remove_tree(&path))?;
+            at("remove", &path, remove_tree(&path))?;
         }
         Ok(())
     }
@@ -191,7 +196,7 @@ impl Workspace {
 
     fn copy_index(&self) -> Result<(), WorkspaceError> {
         let (from, to) = (self.record.admin_dir.join("index"), self.index());
-        at("clear", &self.scratch(), pointer::remove_tree(&self.scratch()))?;
+        at("clear", &self.scratch(), remove_tree(&self.scratch()))?;
         at("make", &self.scratch(), fs::create_dir_all(self.scratch()))?;
         at("copy", &from, fs::copy(&from, &to)).map(drop)
     }
@@ -223,18 +228,37 @@ impl Workspace {
     }
 
     fn look_for_work(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
-        let answer = self.patiently(|| {
-            let git = self.worktree_git("status", false)?.env("GIT_OPTIONAL_LOCKS", "1");
-            let untracked = "--untracked-files=normal";
-            Ok(git.args(["--porcelain", "-z", untracked, "--ignore-submodules=all", "--no-renames"]))
-        })?;
+        let status = || {
+            self.patiently(|| {
+                let git = self.worktree_git("status", false)?.env("GIT_OPTIONAL_LOCKS", "1");
+                let untracked = "--untracked-files=normal";
+                Ok(git.args(["--porcelain", "-z", untracked, "--ignore-submodules=all", "--no-renames"]))
+            })
+        };
+        let mut answer = match status() {
+            // A file as large as a disk, most of it a hole, that git reads to its end to see whether it changed.
+            Err(WorkspaceError::Git(GitError::TimedOut { .. })) => return Ok(vec![PathBuf::from(".")]),
+            answer => answer?,
+        };
+        if !unseen(&answer.message).is_empty() {
+            pointer::open_up(&self.record.worktree);
+            answer = status()?;
+        }
         // A look that failed must not pass for one that found nothing: nothing is removed.
         if !answer.status.success() {
             let (verb, code) = ("status".to_string(), answer.code());
             return Err(GitError::Failed { verb, code, message: answer.message }.into());
         }
         let path = |line: &[u8]| line.get(3..).map(|path| PathBuf::from(OsStr::from_bytes(path)));
-        Ok(answer.output.split(|byte| *byte == 0).filter_map(path).take(MOST_PATHS).collect())
+        let mut found: Vec<PathBuf> =
+            answer.output.split(|byte| *byte == 0).filter_map(path).take(MOST_PATHS).collect();
+        // What git cannot look into may be work, and is not removed for nothing.
+        for folder in unseen(&answer.message) {
+            if !found.iter().any(|path| path.starts_with(&folder)) {
+                found.push(folder);
+            }
+        }
+        Ok(found)
     }
 
     /// Runs a call that reads lists of ignored files: a pipe in the place of one would make it, and every git of the
@@ -246,20 +270,23 @@ impl Workspace {
         }
         let moved = self.move_pipes(&self.record.worktree);
         at("look for pipes in", &self.record.worktree, moved)?;
-        Ok(call()?.answer()?)
+        Ok(call()?.limit(LONGEST).answer()?)
     }
 
     fn move_pipes(&self, folder: &Path) -> io::Result<()> {
-        for entry in fs::read_dir(folder)?.flatten() {
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                // A folder that cannot be read holds nothing git could read either.
-                let _ = self.move_pipes(&entry.path());
-            } else if !kind.is_file()
-                && !kind.is_symlink()
-                && entry.file_name().as_bytes().starts_with(b".git")
-            {
-                pointer::take_away(&entry.path(), &self.run_folder)?;
+        let mut folders = vec![folder.to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            // A folder that cannot be read holds nothing git could read either.
+            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+                let Ok(kind) = entry.file_type() else { continue };
+                if kind.is_dir() {
+                    folders.push(entry.path());
+                } else if !kind.is_file()
+                    && !kind.is_symlink()
+                    && entry.file_name().as_bytes().starts_with(b".git")
+                {
+                    pointer::take_away(&entry.path(), &self.run_folder)?;
+                }
             }
         }
         Ok(())
@@ -344,6 +371,20 @@ impl Workspace {
         )
     }
 
+    /// Keeps what is not committed: as a commit where that can be made, and as it lies there otherwise.
+    fn keep_work(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+        let worktree = &self.record.worktree;
+        if !has_larger_file(worktree, LARGEST_KEPT) {
+            match self.save_work(settled) {
+                Err(WorkspaceError::Git(GitError::TimedOut { .. })) => {}
+                saved => return saved,
+            }
+        }
+        let now = at("move", worktree, pointer::take_away(worktree, &self.run_folder))?;
+        settled.moved.push((worktree.clone(), now));
+        Ok(())
+    }
+
     /// A commit of everything that is not ignored, made beside the index, under a ref of guard's own.
     fn save_work(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
         let index = self.scratch().join("work-index");
@@ -352,17 +393,25 @@ impl Workspace {
             Ok(self.worktree_git(verb, true)?.env("GIT_INDEX_FILE", &index))
         };
         let add = || -> Result<_, WorkspaceError> {
-            Ok(on_it("add")?.args(["--all", "--ignore-errors", "--", "."]).answer()?)
+            Ok(on_it("add")?.args(["--all", "--ignore-errors", "--", "."]).limit(LONGEST).answer()?)
         };
         let mut added = add()?;
         if !added.message.is_empty() {
             // Files and folders that were closed to their owner too.
-            at("open", &self.record.worktree, pointer::open_up(&self.record.worktree))?;
+            pointer::open_up(&self.record.worktree);
             added = add()?;
         }
         if !added.status.success() && added.code() != 1 {
             let (verb, code) = ("add".to_string(), added.code());
             return Err(GitError::Failed { verb, code, message: added.message }.into());
+        }
+        // What git cannot look into, because it is too deep for a path, it cannot keep either.
+        for path in unseen(&added.message) {
+            let folder = self.record.worktree.join(&path);
+            if folder.symlink_metadata().is_ok_and(|data| data.is_dir()) {
+                let now = at("move", &folder, pointer::take_away(&folder, &self.run_folder))?;
+                settled.moved.push((folder, now));
+            }
         }
         // Of a nested repository git would keep no more than a name.
         let known = self.submodules(None)?;
@@ -406,10 +455,10 @@ impl Workspace {
         let admin_dir = self.find_admin_dir();
         // A folder that this run did not come to make is somebody else's, whatever its name.
         if admin_dir.is_some() || record.state != State::Opening {
-            at("remove", &record.worktree, pointer::remove_tree(&record.worktree))?;
+            at("remove", &record.worktree, remove_tree(&record.worktree))?;
         }
         if let Some(admin_dir) = admin_dir {
-            at("remove", &admin_dir, pointer::remove_tree(&admin_dir))?;
+            at("remove", &admin_dir, remove_tree(&admin_dir))?;
         }
         // As git does: the folder of all worktrees goes with the last one, and so does ours.
         let _ = fs::remove_dir(record.common_dir.join("worktrees"));
@@ -450,7 +499,7 @@ impl Workspace {
             return Ok(());
         }
         let locked = self.record.admin_dir.join("locked");
-        at("remove", &locked, pointer::remove_tree(&locked))
+        at("remove", &locked, remove_tree(&locked))
     }
 
     /// Whether this run made the branch, as its reflog says.
@@ -474,4 +523,34 @@ impl Workspace {
         self.drop_quarantine()?;
         self.set_state(State::Removed)
     }
+}
+
+/// Whether anything below a folder is larger than this.
+fn has_larger_file(folder: &Path, most: u64) -> bool {
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(data) if data.is_dir() => folders.push(entry.path()),
+                Ok(data) if data.is_file() && data.len() > most => return true,
+                _ => {}
+            }
+        }
+    }
+    false
+}
+
+/// Folders of the top that git says it could not look into, or not wholly.
+fn unseen(message: &str) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for mark in ["could not open directory '", "unable to access '"] {
+        for (at, _) in message.match_indices(mark) {
+            let path = message[at + mark.len()..].split(['/', '\'']).next().unwrap_or_default();
+            let path = PathBuf::from(path);
+            if untracked::is_inside(&path) && !found.contains(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found
 }

@@ -10,7 +10,8 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::pointer::{copy_tree, remove_tree};
+use super::pointer::{Budget, copy_tree};
+use crate::sys::tree::remove_tree;
 
 /// Something that was brought into a worktree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -57,7 +58,7 @@ pub(super) fn bring(
             symlink(&source, &place)?;
             String::new()
         } else {
-            copy_tree(&source, &place, &mut 0)?;
+            copy_tree(&source, &place, &mut Budget { bytes: u64::MAX, ..Budget::default() })?;
             seal(&place)?
         };
         brought.push(Brought { path, is_link, from: source, seal });

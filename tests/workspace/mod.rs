@@ -13,6 +13,7 @@ mod interrupted;
 mod kinds;
 mod objects;
 mod planted;
+mod shapes;
 mod shim_load;
 mod user_hooks;
 
@@ -154,7 +155,18 @@ fn as_an_ordinary_user() {
         .arg(&program)
         // Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves.
         .args(["workspace::", "--skip", "commands", "--skip", "killed", "--skip", "attempts"])
-        .args(["--skip", "differential", "--skip", "shim_load", "--skip", "user_hooks", "--skip", "planted"])
+        .args([
+            "--skip",
+            "differential",
+            "--skip",
+            "shim_load",
+            "--skip",
+            "user_hooks",
+            "--skip",
+            "planted",
+            "--skip",
+            "a_run_ends",
+        ])
         .env(AGAIN, "1")
         .env("HOME", "/nonexistent")
         .env("TMPDIR", &scratch.0)

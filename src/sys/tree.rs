@@ -1,0 +1,142 @@
+//! Removing trees that somebody else made: of any depth and width, with folders closed to their owner.
+//!
+//! The standard library's way holds a descriptor for every level and calls itself for each; a chain of ten thousand
+//! folders, which takes a moment to make, ends it. Here the way up is `..`, so two descriptors are enough.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::NixPath;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+/// Names of one folder that are held at a time.
+const BATCH: usize = 1 << 16;
+/// How long a folder that another process still fills is tried again.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Removes a file, a link, or a folder with everything in it; links are not followed. What is not there is gone. Nobody
+/// may be changing what folders it consists of.
+pub fn remove_tree(tree: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match remove(tree) {
+            // An orphan of an interrupted process may still write there for a moment.
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            removed => return Ok(removed?),
+        }
+    }
+}
+
+fn remove(tree: &Path) -> Result<(), Errno> {
+    if remove_at(AT_FDCWD, tree)? {
+        return Ok(());
+    }
+    clear(enter(AT_FDCWD, tree)?)?;
+    gone(unlinkat(AT_FDCWD, tree, UnlinkatFlags::RemoveDir))
+}
+
+fn gone(result: Result<(), Errno>) -> Result<(), Errno> {
+    if matches!(result, Err(Errno::ENOENT)) { Ok(()) } else { result }
+}
+
+/// One folder on the way down.
+struct Level {
+    /// What it is called in the folder above.
+    name: CString,
+    /// What is left of the folder above.
+    above: Contents,
+}
+
+/// Folders that are not empty, and whether there is more than them.
+struct Contents {
+    folders: Vec<CString>,
+    is_all: bool,
+}
+
+fn clear(top: OwnedFd) -> Result<(), Errno> {
+    let mut at = top;
+    let mut contents = scan(&at)?;
+    let mut way: Vec<Level> = Vec::new();
+    loop {
+        if let Some(name) = contents.folders.pop() {
+            match enter(at.as_fd(), name.as_c_str()) {
+                Err(Errno::ENOENT) => continue,
+                folder => at = folder?,
+            }
+            let inner = scan(&at)?;
+            way.push(Level { name, above: std::mem::replace(&mut contents, inner) });
+        } else if !contents.is_all {
+            contents = scan(&at)?;
+        } else if let Some(level) = way.pop() {
+            at = openat(at.as_fd(), c"..", FOLDER, Mode::empty())?;
+            gone(unlinkat(at.as_fd(), level.name.as_c_str(), UnlinkatFlags::RemoveDir))?;
+            contents = level.above;
+        } else {
+            return Ok(());
+        }
+    }
+}
+
+const FOLDER: OFlag =
+    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// Opens a folder, which lets its owner in from now on.
+fn enter<P: NixPath + ?Sized>(above: BorrowedFd<'_>, name: &P) -> Result<OwnedFd, Errno> {
+    let folder = match openat(above, name, FOLDER, Mode::empty()) {
+        Err(Errno::EACCES) => {
+            fchmodat(above, name, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
+            openat(above, name, FOLDER, Mode::empty())?
+        }
+        opened => opened?,
+    };
+    let mode = Mode::from_bits_truncate(fstat(&folder)?.st_mode);
+    if !mode.contains(Mode::S_IRWXU) {
+        fchmod(&folder, mode | Mode::S_IRWXU)?;
+    }
+    Ok(folder)
+}
+
+/// Removes what can be removed of a folder at once; what is left are folders with something in them.
+fn scan(folder: &OwnedFd) -> Result<Contents, Errno> {
+    let mut names: Vec<CString> = Vec::new();
+    let mut is_all = true;
+    // Through an opening of its own: the place where reading goes on belongs to that.
+    for entry in Dir::from_fd(openat(folder.as_fd(), c".", FOLDER, Mode::empty())?)?.iter() {
+        if names.len() >= BATCH {
+            is_all = false;
+            break;
+        }
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    let mut folders = Vec::new();
+    for name in names {
+        if !remove_at(folder.as_fd(), name.as_c_str())? {
+            folders.push(name);
+        }
+    }
+    Ok(Contents { folders, is_all })
+}
+
+/// True when it is gone; false for a folder with something in it.
+fn remove_at<P: NixPath + ?Sized>(folder: BorrowedFd<'_>, name: &P) -> Result<bool, Errno> {
+    match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+        Err(Errno::EISDIR | Errno::EPERM) => {}
+        other => return gone(other).map(|()| true),
+    }
+    match unlinkat(folder, name, UnlinkatFlags::RemoveDir) {
+        Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(false),
+        other => gone(other).map(|()| true),
+    }
+}

@@ -1,0 +1,243 @@
+//! Trees of any shape in the worktree and in the quarantine: a run ends, says what there is, and can be cleaned up.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use guard::workspace::{Disposal, Limits, ReceiveError, Request, Workspace};
+
+use super::{Place, agent, commit};
+use crate::launch::world::in_two_worlds;
+
+/// Longer than any of this takes on a busy machine, and shorter than waiting for something.
+const ENDS: Duration = Duration::from_secs(180);
+
+/// A chain of folders that no path reaches the end of, with a file there.
+fn deep(top: &Path) {
+    let script = "import os, sys\nos.makedirs(sys.argv[1]); os.chdir(sys.argv[1])\n\
+                  for _ in range(3000): os.mkdir('d'); os.chdir('d')\nopen('leaf', 'w').write('work')";
+    let made = std::process::Command::new("python3").args(["-c", script]).arg(top).status().unwrap();
+    assert!(made.success());
+}
+
+/// What is at the end of it.
+fn leaf(top: &Path) -> String {
+    let script = "import os, sys\nos.chdir(sys.argv[1])\nwhile os.path.isdir('d'): os.chdir('d')\nprint(open('leaf').read())";
+    let output = std::process::Command::new("python3").args(["-c", script]).arg(top).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim_end().to_string()
+}
+
+fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, ReceiveError> {
+    workspace.receive(&Limits { time: Duration::from_secs(20), ..Limits::default() })
+}
+
+#[test]
+fn work_that_no_path_reaches_is_not_lost() {
+    let place = Place::new();
+    let started = Instant::now();
+    let mut workspace = place.open("deep");
+    deep(&workspace.worktree().join("chain"));
+    receive(&mut workspace).unwrap();
+    let settled = workspace.settle(Disposal::Auto).unwrap();
+    assert!(settled.kept, "what git cannot see is not nothing: {settled:?}");
+    assert_eq!(settled.uncommitted, [Path::new("chain")]);
+    let settled = workspace.settle(Disposal::Discard).unwrap();
+    assert!(!settled.kept && !workspace.worktree().exists());
+    assert_eq!(settled.moved.len(), 1, "{settled:?}");
+    assert_eq!(leaf(&settled.moved[0].1), "work", "it is in the run's folder");
+    assert!(started.elapsed() < ENDS, "{:?}", started.elapsed());
+    guard::sys::tree::remove_tree(workspace.run_folder()).unwrap();
+}
+
+#[test]
+fn a_closed_folder_is_not_an_empty_one() {
+    let place = Place::new();
+    let mut workspace = place.open("closed");
+    let folder = workspace.worktree().join("closed");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("work"), "work").unwrap();
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o000)).unwrap();
+    receive(&mut workspace).unwrap();
+    let settled = workspace.settle(Disposal::Auto).unwrap();
+    assert!(settled.kept && settled.uncommitted == [Path::new("closed/")], "{settled:?}");
+    workspace.settle(Disposal::Discard).unwrap();
+    assert_eq!(place.git(&["show", "refs/guard/run-closed/work:closed/work"]), "work");
+}
+
+/// A hole of a terabyte takes no room, and hours to read.
+#[test]
+fn a_file_as_large_as_a_disk_is_set_aside() {
+    let place = Place::new();
+    let started = Instant::now();
+    let mut workspace = place.open("large");
+    let worktree = workspace.worktree().to_path_buf();
+    let file = std::fs::File::create(worktree.join("hole")).unwrap();
+    if file.set_len(1 << 40).is_err() {
+        crate::sandbox::skip("a file with a hole", "the file system has none of this size");
+        return;
+    }
+    std::fs::write(worktree.join("small"), "small").unwrap();
+    receive(&mut workspace).unwrap();
+    let settled = workspace.settle(Disposal::Discard).unwrap();
+    assert!(!settled.kept && !worktree.exists(), "{settled:?}");
+    let now = &settled.moved.iter().find(|(from, _)| *from == worktree).unwrap().1;
+    assert_eq!(std::fs::read_to_string(now.join("small")).unwrap(), "small");
+    assert_eq!(now.join("hole").metadata().unwrap().len(), 1 << 40);
+    assert!(started.elapsed() < ENDS, "{:?}", started.elapsed());
+}
+
+/// The quarantine is no longer used by anybody: whatever is in it goes, or stays and is told.
+#[test]
+fn a_quarantine_of_any_shape() {
+    let place = Place::new();
+    let started = Instant::now();
+    for part in ["odd", "refs/heads/odd", "lfs/objects", "objects/odd", "info/odd"] {
+        let mut workspace = place.open(&part.replace('/', "-"));
+        let git = workspace.quarantine();
+        let tip = commit(&workspace, "c.txt", part, "work");
+        deep(&git.join(part));
+        match receive(&mut workspace) {
+            Ok(received) => assert_eq!(received.new, tip, "{part}"),
+            // Objects are looked through before a git may read them.
+            Err(error) => {
+                assert!(part == "objects/odd" && matches!(error, ReceiveError::Unreadable(_)), "{error}")
+            }
+        }
+        let settled = workspace.settle(Disposal::Discard).unwrap();
+        assert!(!settled.kept && !workspace.worktree().exists(), "{part}");
+        assert_eq!(settled.unreceived, part == "objects/odd", "{part}: {settled:?}");
+        assert_eq!(git.exists(), settled.unreceived, "{part}");
+        guard::sys::tree::remove_tree(workspace.run_folder()).unwrap();
+    }
+    let mut workspace = place.open("wide");
+    let folder = workspace.quarantine().join("refs/heads/wide");
+    std::fs::create_dir(&folder).unwrap();
+    (0..5_000).for_each(|number| std::fs::write(folder.join(number.to_string()), "x").unwrap());
+    for name in [&b"line\nbreak"[..], b"\xff\xfe", b"a b"] {
+        std::fs::write(folder.join(std::ffi::OsStr::from_bytes(name)), &workspace.record().base).unwrap();
+    }
+    let received = receive(&mut workspace).unwrap();
+    assert!(
+        received.other_refs.iter().all(|one| !one.name.contains('\n')),
+        "{:?}",
+        received.other_refs.len()
+    );
+    assert!(workspace.settle(Disposal::Auto).unwrap().unreceived);
+    assert!(started.elapsed() < ENDS, "{:?}", started.elapsed());
+}
+
+/// Where the state is on another disk, what lies in the place of `.git` cannot simply be moved there.
+#[test]
+fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
+    use std::os::unix::fs::MetadataExt;
+    let place = Place::new();
+    let other = PathBuf::from(format!("/dev/shm/guard-shapes-{}", std::process::id()));
+    let is_other = std::fs::create_dir(&other).is_ok()
+        && other.metadata().unwrap().dev() != place.scratch.0.metadata().unwrap().dev();
+    if !is_other {
+        crate::sandbox::skip("another disk", "/dev/shm is none");
+        return;
+    }
+    let request = Request { run_folder: other.join("run"), ..place.request("disk") };
+    let mut workspace = place.open_with(&request);
+    let dot_git = workspace.worktree().join(".git");
+    let tip = commit(&workspace, "c.txt", "c", "work");
+    std::fs::remove_file(&dot_git).unwrap();
+    deep(&dot_git);
+    receive(&mut workspace).unwrap();
+    let settled = workspace.settle(Disposal::Keep).unwrap();
+    let (from, now) = &settled.moved[0];
+    assert!(*from == dot_git && now.parent() == dot_git.parent(), "{settled:?}");
+    assert_eq!(leaf(now), "work");
+    assert_eq!(super::git(workspace.worktree(), &["rev-parse", "HEAD"]), tip);
+    workspace.settle(Disposal::Discard).unwrap();
+    assert!(!workspace.worktree().exists());
+    guard::sys::tree::remove_tree(&other).unwrap();
+}
+
+#[test]
+fn names_that_are_no_text_are_kept_as_they_are() {
+    let place = Place::new();
+    let mut workspace = place.open("names");
+    let names = [&b"line\nbreak"[..], b"\xff\xfe", b"-rf", b" ", b"a\"b", b"tab\t"];
+    for name in names {
+        std::fs::write(workspace.worktree().join(std::ffi::OsStr::from_bytes(name)), "x").unwrap();
+    }
+    let _socket = std::os::unix::net::UnixListener::bind(workspace.worktree().join("s")).unwrap();
+    assert!(agent(&workspace, &["status", "--porcelain", "-z"]).contains("-rf"));
+    receive(&mut workspace).unwrap();
+    let settled = workspace.settle(Disposal::Discard).unwrap();
+    assert_eq!(settled.uncommitted.len(), names.len(), "{settled:?}");
+    assert!(!workspace.worktree().exists());
+    let kept = place.git(&["ls-tree", "-r", "--name-only", "-z", "refs/guard/run-names/work"]);
+    assert_eq!(kept.split('\0').filter(|name| !name.is_empty()).count(), names.len() + 3, "{kept:?}");
+}
+
+/// The whole run, with as few descriptors as people have.
+#[test]
+fn a_run_ends_whatever_it_leaves() {
+    in_two_worlds(|world| {
+        let name = world.name();
+        let agent = "import os
+def deep(top):
+    here = os.getcwd(); os.makedirs(top); os.chdir(top)
+    for _ in range(3000): os.mkdir('d'); os.chdir('d')
+    open('leaf', 'w'); os.chdir(here)
+deep('chain'); deep(os.environ.get('HOME') + '/chain'); deep(os.environ.get('TMPDIR', '/tmp') + '/chain')
+deep(os.popen('git rev-parse --absolute-git-dir').read().strip() + '/chain')
+os.mkdir('wide'); [os.mkdir(f'wide/{n}') for n in range(3000)]; os.mkfifo('wide/.gitignore')";
+        let guard = crate::launch::world::program().display();
+        let namespaces = if world.namespaces { "require" } else { "off" };
+        let started = Instant::now();
+        for (task, way) in [("kept", "--auto"), ("gone", "--discard")] {
+            let script = format!(
+                "ulimit -n 512; cd repository; exec '{guard}' run -q --json --namespaces {namespaces} --name {task} {way} -- python3 -c \"$AGENT\""
+            );
+            let mut command = world.command("bash");
+            command.args(["-c", &script]).env("AGENT", agent).current_dir(world.folder.parent().unwrap());
+            let ran = world.finish(command, b"");
+            assert_eq!(ran.result["success"], true, "{name}: {:#} {}", ran.result, ran.error);
+            let worktree = &ran.result["worktree"];
+            assert_eq!(worktree["kept"], task == "kept", "{name}: {worktree:#}");
+            assert_eq!(worktree["uncommitted"], serde_json::json!(["chain"]), "{name}: {worktree:#}");
+            assert_eq!(ran.result["files_changed_truncated"], true, "{name}");
+        }
+        world.outside(&format!(
+            "ulimit -n 512; '{guard}' worktree clean task/kept && '{guard}' runs prune --keep 0"
+        ));
+        assert_eq!(world.outside("ls state/guard/runs"), "", "{name}");
+        assert_eq!(world.outside("ls -A .worktrees 2> /dev/null | grep -v gitignore || true"), "", "{name}");
+        assert!(started.elapsed() < 2 * ENDS, "{name}: {:?}", started.elapsed());
+    });
+}
+
+#[test]
+fn any_shape_goes_and_nothing_else() {
+    let scratch = crate::support::Scratch::new("tree");
+    let folder = scratch.0.join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    let tree = folder.join("tree");
+    let kept = folder.join("kept");
+    std::fs::create_dir(&kept).unwrap();
+    std::fs::write(kept.join("file"), "kept").unwrap();
+    for number in 0..200 {
+        std::fs::create_dir_all(tree.join(format!("{number}/inner"))).unwrap();
+        std::fs::write(tree.join(format!("{number}/inner/file")), "x").unwrap();
+    }
+    std::os::unix::fs::symlink(&kept, tree.join("link")).unwrap();
+    std::os::unix::fs::symlink("nowhere", tree.join("7/broken")).unwrap();
+    nix::unistd::mkfifo(&tree.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (path, mode) in [("3/inner", 0o000), ("4", 0o500), ("5", 0o200), ("", 0o500)] {
+        std::fs::set_permissions(tree.join(path), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    guard::sys::tree::remove_tree(&tree).unwrap();
+    assert!(tree.symlink_metadata().is_err());
+    assert_eq!(std::fs::read_to_string(kept.join("file")).unwrap(), "kept");
+    guard::sys::tree::remove_tree(&tree).unwrap();
+    std::os::unix::fs::symlink(&kept, &tree).unwrap();
+    guard::sys::tree::remove_tree(&tree).unwrap();
+    assert!(kept.join("file").exists() && tree.symlink_metadata().is_err());
+    guard::sys::tree::remove_tree(&folder).unwrap();
+    assert!(!folder.exists());
+}
