@@ -71,7 +71,7 @@ impl Executor {
         let began = Instant::now();
         let mut prepared = match self.prepare(request) {
             Ok(prepared) => prepared,
-            Err(failure) => return ExecResult::failed(request, failure, began.elapsed()),
+            Err(failure) => return ExecResult::failed(request, &failure, began.elapsed()),
         };
         let mut attempts: Vec<Attempt> = Vec::new();
         let mut wait = FIRST_WAIT;

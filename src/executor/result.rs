@@ -55,7 +55,7 @@ pub struct ExecResult {
 
 impl ExecResult {
     /// A failure before anything ran.
-    pub(super) fn failed(request: &ExecRequest, failure: Failure, took: Duration) -> Self {
+    pub(super) fn failed(request: &ExecRequest, failure: &Failure, took: Duration) -> Self {
         let mut run =
             RunResult { tool: tool(request), policy: request.policy().to_string(), ..RunResult::default() };
         set_time(&mut run, took);

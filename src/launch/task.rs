@@ -2,14 +2,17 @@
 //! back, and everything else compared with what it was.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::SystemTime;
 
 use serde_json::json;
 
 use super::checkout::Checkout;
-use crate::outcome::{Commit, Finding, OtherRef, Worktree};
+use crate::outcome::{Change, ChangeKind, Commit, Finding, MOST_CHANGES, OtherRef, Worktree};
 use crate::transcript::Recorder;
-use crate::workspace::dangers::{self, Inspection};
+use crate::workspace::dangers::{self, Inspected, Inspection};
 use crate::workspace::fingerprint::{Difference, Fingerprint, Name, Ours, Who};
+use crate::workspace::{Changed, merged};
 use crate::workspace::{Disposal, Limits, ReceiveError, Received, Repository, Request, Settled};
 use crate::workspace::{Workspace, WorkspaceError};
 
@@ -32,6 +35,8 @@ pub(super) struct Ending {
     pub(super) commits: Vec<Commit>,
     pub(super) findings: Vec<Finding>,
     pub(super) worktree: Option<Worktree>,
+    /// Files that are not as they were, and whether those are all; none where git could not say.
+    pub(super) files: Option<(Vec<Change>, bool)>,
     /// Why the run has failed whatever its command says: (kind, words).
     pub(super) failure: Option<(&'static str, String)>,
 }
@@ -83,7 +88,7 @@ impl Task {
     }
 
     /// The agent has ended: takes what it committed, looks at what it left, gives the worktree back.
-    pub(super) fn end(mut self, recorder: &Recorder) -> Ending {
+    pub(super) fn end(mut self, recorder: &Recorder, since: SystemTime) -> Ending {
         let mut ending = Ending::default();
         let received = self.workspace.receive(&self.limits);
         match &received {
@@ -105,11 +110,14 @@ impl Task {
                 ending.failure = Some(("receive_refused", message));
             }
         }
-        self.look_for_dangers(&mut ending);
+        let inspected = self.look_for_dangers(&mut ending);
         // What was not received stays where it can be looked at.
         let disposal = if received.is_ok() { self.disposal } else { Disposal::Keep };
         let settled = match self.workspace.settle(disposal) {
-            Ok(settled) => settled,
+            Ok(settled) => {
+                ending.files = inspected.map(|inspected| self.files(inspected, &settled, since));
+                settled
+            }
             Err(error) => {
                 let message = format!("the worktree could not be given back: {error}");
                 ending.findings.push(Finding::new("worktree.unsettled", message.clone(), None));
@@ -144,24 +152,46 @@ impl Task {
         }
     }
 
-    fn look_for_dangers(&self, ending: &mut Ending) {
+    /// What the commits and the rest of the working tree changed together.
+    fn files(&self, inspected: Inspected, settled: &Settled, since: SystemTime) -> (Vec<Change>, bool) {
+        let committed = inspected.changed.into_iter().map(|(path, change)| (path.path(), change));
+        let own = |(path, change): &&(PathBuf, Changed)| self.workspace.is_since(path, *change, since);
+        let all = merged(committed, settled.changes.iter().filter(own).cloned());
+        let is_all = inspected.is_all && settled.all_changes && all.len() <= MOST_CHANGES;
+        let change = |(path, change): (PathBuf, Changed)| Change {
+            path: path.to_string_lossy().into_owned(),
+            change: match change {
+                Changed::Created => ChangeKind::Created,
+                Changed::Modified => ChangeKind::Modified,
+                Changed::Deleted => ChangeKind::Deleted,
+            },
+        };
+        (all.into_iter().take(MOST_CHANGES).map(change).collect(), is_all)
+    }
+
+    fn look_for_dangers(&self, ending: &mut Ending) -> Option<Inspected> {
         let record = self.workspace.record();
         let inspection = Inspection {
             objects: record.objects.clone(),
             ..Inspection::new(&record.common_dir, &record.worktree, Some(&record.base), Some(&record.tip))
         };
-        match dangers::inspect(&inspection) {
-            Ok(found) => ending.findings.extend(found.into_iter().map(|danger| {
-                let kind = format!("danger.{}", danger.kind.name());
-                let message = format!("{}: {} {}", danger.path, danger.what, danger.why);
-                Finding {
-                    instead: Some(danger.instead),
-                    ..Finding::new(&kind, message, Some(&danger.path.path()))
-                }
-            })),
+        match dangers::look(&inspection) {
+            Ok(mut inspected) => {
+                let found = std::mem::take(&mut inspected.dangers);
+                ending.findings.extend(found.into_iter().map(|danger| {
+                    let kind = format!("danger.{}", danger.kind.name());
+                    let message = format!("{}: {} {}", danger.path, danger.what, danger.why);
+                    Finding {
+                        instead: Some(danger.instead),
+                        ..Finding::new(&kind, message, Some(&danger.path.path()))
+                    }
+                }));
+                Some(inspected)
+            }
             Err(error) => {
                 let message = format!("the worktree could not be looked through: {error}");
                 ending.findings.push(Finding::new("danger.unknown", message, None));
+                None
             }
         }
     }

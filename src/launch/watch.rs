@@ -637,8 +637,11 @@ impl Running {
         let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
         let plan = &self.started.plan;
         let took = self.started.began.elapsed();
-        let (files, complete) = changes(self.worktree(), self.started.began_at, plan.checkout.is_some());
-        let ending = task.take().map(|task| task.end(&self.recorder)).unwrap_or_default();
+        let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
+        let ending = ending.unwrap_or_default();
+        let (files, complete) = ending
+            .files
+            .unwrap_or_else(|| changes(self.worktree(), self.started.began_at, plan.checkout.is_some()));
         if let Err(error) = plan.belongings.take(&plan.home) {
             self.recorder.record(
                 "note",

@@ -25,12 +25,14 @@ pub enum ChangeKind {
     Created,
     /// Its content or metadata changed, or it was renamed.
     Modified,
+    /// It is not there any more; known in a repository only.
+    Deleted,
 }
 
 /// Entries that are looked at; a larger folder is not worth the wait.
 const MOST_ENTRIES: usize = 50_000;
 /// Changes that are listed.
-const MOST_CHANGES: usize = 1_000;
+pub const MOST_CHANGES: usize = 1_000;
 
 /// The files below a folder that changed since a moment, and whether that is all. `.git` and links are not followed.
 /// `is_new` when guard made the folder just before: then nothing in it from before that moment counts.

@@ -7,7 +7,7 @@ mod changes;
 mod result;
 mod tally;
 
-pub use changes::{Change, ChangeKind, changes};
+pub use changes::{Change, ChangeKind, MOST_CHANGES, changes};
 pub use result::{
     Commit, Denial, Enforcement, ErrorDetail, Finding, HostTraffic, ModelUsage, OtherRef, RunResult,
     TranscriptPlace, Usage, Worktree, duration,

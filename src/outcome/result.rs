@@ -52,7 +52,8 @@ pub struct RunResult {
     /// The worktree the run had, in a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<Worktree>,
-    /// Files in the working folder that the run made or changed, relative to it.
+    /// Files in the working folder that the run made or changed, relative to it. In a repository: files that are not as in
+    /// the commit the run began at, committed or not, and not ignored; those that are gone among them.
     pub files_changed: Vec<Change>,
     /// There are more changed files than are listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

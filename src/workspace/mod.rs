@@ -36,6 +36,7 @@ mod repository;
 mod settings;
 mod settle;
 mod untracked;
+mod work;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,7 @@ pub use refs::RefError;
 pub use repository::{Head, Repository};
 pub use settle::{Disposal, Settled};
 pub use untracked::Brought;
+pub use work::{Changed, merged};
 
 /// Why there is no workspace, or it cannot be given back.
 #[derive(Debug, thiserror::Error)]

@@ -8,12 +8,12 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use super::git::{Answer, Git, GitError, Trust, program};
+use super::git::{Git, GitError, Trust, program};
 use super::jail::{Bounds, Jail};
 use super::open::Workspace;
 use super::record::State;
+use super::work::{Changed, LONGEST, unseen};
 use super::{WorkspaceError, at, lfs, name, pointer, refs, untracked};
 use crate::sys::tree::remove_tree;
 
@@ -38,6 +38,10 @@ pub struct Settled {
     pub has_commits: bool,
     /// Paths with work that is not committed, and not ignored; at most a hundred.
     pub uncommitted: Vec<PathBuf>,
+    /// What of the working tree is not as in the branch, file by file; at most a thousand.
+    pub changes: Vec<(PathBuf, Changed)>,
+    /// That is all of it.
+    pub all_changes: bool,
     /// There is something in the quarantine that is nowhere else (commits, other refs, a stash); it is kept.
     pub unreceived: bool,
     /// Refs that keep what was removed.
@@ -46,14 +50,8 @@ pub struct Settled {
     pub moved: Vec<(PathBuf, PathBuf)>,
 }
 
-/// How long a look at a worktree may take before something in it is suspected of holding it up.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it may take after that, and how long keeping the work in it may.
-const LONGEST: Duration = Duration::from_secs(120);
 /// Larger files are not put into the repository.
 const LARGEST_KEPT: u64 = 1 << 30;
-/// Paths of work that are told one by one.
-const MOST_PATHS: usize = 100;
 
 impl Workspace {
     /// Ends the workspace. The agent must have ended. Can be called again after an interruption.
@@ -79,7 +77,9 @@ impl Workspace {
             self.bring_index_up()?;
             self.move_nested_repositories(&mut settled)?;
             self.take_back()?;
-            settled.uncommitted = self.look_for_work()?;
+            let work = self.look_for_work(true)?;
+            (settled.uncommitted, settled.changes, settled.all_changes) =
+                (work.uncommitted, work.changes, work.is_all);
             self.install_index()?;
         }
         settled.has_commits = self.record.tip != self.record.base;
@@ -141,7 +141,7 @@ impl Workspace {
     }
 
     /// A call on the worktree: jailed, with the real git folder, and no attributes but those outside the worktree.
-    fn worktree_git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
+    pub(super) fn worktree_git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let empty_tree = match record.object_format.as_str() {
             "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
@@ -194,7 +194,7 @@ impl Workspace {
         Ok(())
     }
 
-    fn copy_index(&self) -> Result<(), WorkspaceError> {
+    pub(super) fn copy_index(&self) -> Result<(), WorkspaceError> {
         let (from, to) = (self.record.admin_dir.join("index"), self.index());
         at("clear", &self.scratch(), remove_tree(&self.scratch()))?;
         at("make", &self.scratch(), fs::create_dir_all(self.scratch()))?;
@@ -219,77 +219,6 @@ impl Workspace {
             )),
             written => at("write", &index, written),
         }
-    }
-
-    /// Paths of work that is not committed, at most a hundred. For a worktree that has been given back.
-    pub fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
-        self.copy_index()?;
-        self.look_for_work()
-    }
-
-    fn look_for_work(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
-        let status = || {
-            self.patiently(|| {
-                let git = self.worktree_git("status", false)?.env("GIT_OPTIONAL_LOCKS", "1");
-                let untracked = "--untracked-files=normal";
-                Ok(git.args(["--porcelain", "-z", untracked, "--ignore-submodules=all", "--no-renames"]))
-            })
-        };
-        let mut answer = match status() {
-            // A file as large as a disk, most of it a hole, that git reads to its end to see whether it changed.
-            Err(WorkspaceError::Git(GitError::TimedOut { .. })) => return Ok(vec![PathBuf::from(".")]),
-            answer => answer?,
-        };
-        if !unseen(&answer.message).is_empty() {
-            pointer::open_up(&self.record.worktree);
-            answer = status()?;
-        }
-        // A look that failed must not pass for one that found nothing: nothing is removed.
-        if !answer.status.success() {
-            let (verb, code) = ("status".to_string(), answer.code());
-            return Err(GitError::Failed { verb, code, message: answer.message }.into());
-        }
-        let path = |line: &[u8]| line.get(3..).map(|path| PathBuf::from(OsStr::from_bytes(path)));
-        let mut found: Vec<PathBuf> =
-            answer.output.split(|byte| *byte == 0).filter_map(path).take(MOST_PATHS).collect();
-        // What git cannot look into may be work, and is not removed for nothing.
-        for folder in unseen(&answer.message) {
-            if !found.iter().any(|path| path.starts_with(&folder)) {
-                found.push(folder);
-            }
-        }
-        Ok(found)
-    }
-
-    /// Runs a call that reads lists of ignored files: a pipe in the place of one would make it, and every git of the
-    /// user's, wait for ever.
-    fn patiently(&self, call: impl Fn() -> Result<Git, WorkspaceError>) -> Result<Answer, WorkspaceError> {
-        match call()?.limit(PATIENCE).answer() {
-            Err(GitError::TimedOut { .. }) => {}
-            answered => return Ok(answered?),
-        }
-        let moved = self.move_pipes(&self.record.worktree);
-        at("look for pipes in", &self.record.worktree, moved)?;
-        Ok(call()?.limit(LONGEST).answer()?)
-    }
-
-    fn move_pipes(&self, folder: &Path) -> io::Result<()> {
-        let mut folders = vec![folder.to_path_buf()];
-        while let Some(folder) = folders.pop() {
-            // A folder that cannot be read holds nothing git could read either.
-            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-                let Ok(kind) = entry.file_type() else { continue };
-                if kind.is_dir() {
-                    folders.push(entry.path());
-                } else if !kind.is_file()
-                    && !kind.is_symlink()
-                    && entry.file_name().as_bytes().starts_with(b".git")
-                {
-                    pointer::take_away(&entry.path(), &self.run_folder)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Paths the index knows as submodules.
@@ -538,19 +467,4 @@ fn has_larger_file(folder: &Path, most: u64) -> bool {
         }
     }
     false
-}
-
-/// Folders of the top that git says it could not look into, or not wholly.
-fn unseen(message: &str) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for mark in ["could not open directory '", "unable to access '"] {
-        for (at, _) in message.match_indices(mark) {
-            let path = message[at + mark.len()..].split(['/', '\'']).next().unwrap_or_default();
-            let path = PathBuf::from(path);
-            if untracked::is_inside(&path) && !found.contains(&path) {
-                found.push(path);
-            }
-        }
-    }
-    found
 }

@@ -1,6 +1,7 @@
 //! Real git, real files: what a run gets, what it can give back, and what it cannot.
 
 mod attempts;
+mod changed;
 mod commands;
 mod dangers;
 mod differential;

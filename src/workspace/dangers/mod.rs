@@ -23,6 +23,7 @@ pub use config::{Setting, effect, settings};
 
 use super::fingerprint::Name;
 use super::pointer::read_linked;
+use super::work::Changed;
 use names::Wrong;
 use objects::{Blob, Commits, Objects};
 
@@ -209,8 +210,24 @@ fn shortened(text: &str) -> String {
     }
 }
 
+/// What was seen of what a run left.
+#[derive(Debug, Default)]
+pub struct Inspected {
+    /// What a reviewer should know.
+    pub dangers: Vec<Danger>,
+    /// Files that the commits changed.
+    pub changed: Vec<(Name, Changed)>,
+    /// There are no others.
+    pub is_all: bool,
+}
+
 /// Looks for planted dangers in what a run left.
 pub fn inspect(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
+    look(inspection).map(|inspected| inspected.dangers)
+}
+
+/// The same, with what the commits changed.
+pub fn look(inspection: &Inspection) -> Result<Inspected, DangersError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| DangersError { path, source }
@@ -243,7 +260,15 @@ pub fn inspect(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
     clashes(&commits, &mut findings);
     walk::walk(inspection, &commits, &mut objects, &hooks, deadline, &mut findings)
         .map_err(failed(&inspection.worktree))?;
-    Ok(findings.done())
+    let changed = commits.changed.iter().map(|(path, old)| {
+        let change = match (old, commits.tip.contains_key(path)) {
+            (_, false) => Changed::Deleted,
+            (None, true) => Changed::Created,
+            (Some(_), true) => Changed::Modified,
+        };
+        (path.clone(), change)
+    });
+    Ok(Inspected { changed: changed.collect(), is_all: !commits.cut, dangers: findings.done() })
 }
 
 /// The largest configuration of the repository's own that is read.
