@@ -385,6 +385,10 @@ impl Workspace {
         // A folder that this run did not come to make is somebody else's, whatever its name.
         if admin_dir.is_some() || record.state != State::Opening {
             at("remove", &record.worktree, remove_tree(&record.worktree))?;
+        } else if let Some(begun) = self.begun_admin_dir() {
+            // git was ended between the two: nothing can be in the worktree yet.
+            let _ = fs::remove_dir(&record.worktree);
+            at("remove", &begun, remove_tree(&begun))?;
         }
         if let Some(admin_dir) = admin_dir {
             at("remove", &admin_dir, remove_tree(&admin_dir))?;
@@ -420,6 +424,18 @@ impl Workspace {
                 && is_own(folder)
         };
         fs::read_dir(worktrees).ok()?.flatten().map(|entry| entry.path()).find(leads_here)
+    }
+
+    /// A git folder for this run's worktree that does not say yet where that is.
+    fn begun_admin_dir(&self) -> Option<PathBuf> {
+        let is_begun = |folder: &PathBuf| {
+            let text = pointer::read_linked(&folder.join("locked"), 8192).unwrap_or_default();
+            let has_place =
+                pointer::read_linked(&folder.join("gitdir"), 8192).is_ok_and(|text| !text.is_empty());
+            text.trim_ascii_end() == self.mark().as_bytes() && !has_place
+        };
+        let worktrees = fs::read_dir(self.record.common_dir.join("worktrees")).ok()?;
+        worktrees.flatten().map(|entry| entry.path()).find(is_begun)
     }
 
     /// The mark that keeps others from moving the worktree while a run is in it.

@@ -157,3 +157,24 @@ fn a_locked_index_is_told_and_nothing_is_lost() {
     assert!(workspace.settle(Disposal::Auto).unwrap().kept);
     assert!(git_in(workspace.worktree(), &["status", "--porcelain"]).stdout.is_empty());
 }
+
+/// A git that was killed after it made the worktree's folders, and before it wrote where they are.
+#[test]
+fn a_worktree_that_was_only_begun_goes_too() {
+    let place = Place::new();
+    let workspace = place.open("begun");
+    let (folder, worktree) = (place.request("begun").run_folder, workspace.worktree().to_path_buf());
+    drop(workspace);
+    let admin = place.repository.join(".git/worktrees/project-begun");
+    std::fs::remove_file(admin.join("gitdir")).unwrap();
+    std::fs::remove_dir_all(&worktree).unwrap();
+    std::fs::create_dir(&worktree).unwrap();
+    let record = std::fs::read_to_string(folder.join("workspace.json")).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    record["state"] = "opening".into();
+    record["admin_dir"] = "".into();
+    std::fs::write(folder.join("workspace.json"), record.to_string()).unwrap();
+    Workspace::load(&folder).unwrap().settle(Disposal::Auto).unwrap();
+    assert!(!worktree.exists() && !admin.exists());
+    assert_eq!(place.git(&["branch", "--list", "task/*"]), "");
+}

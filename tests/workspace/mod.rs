@@ -139,6 +139,19 @@ impl Place {
     }
 }
 
+/// Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves.
+const NOT_AGAIN: [&str; 9] = [
+    "attempts",
+    "changed::",
+    "commands",
+    "differential",
+    "killed",
+    "planted",
+    "a_run_ends",
+    "shim_load",
+    "user_hooks",
+];
+
 /// All of it again as somebody who is not root, when root runs the tests.
 #[test]
 fn as_an_ordinary_user() {
@@ -154,20 +167,8 @@ fn as_an_ordinary_user() {
     let output = Command::new("setpriv")
         .args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"])
         .arg(&program)
-        // Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves.
-        .args(["workspace::", "--skip", "commands", "--skip", "killed", "--skip", "attempts"])
-        .args([
-            "--skip",
-            "differential",
-            "--skip",
-            "shim_load",
-            "--skip",
-            "user_hooks",
-            "--skip",
-            "planted",
-            "--skip",
-            "a_run_ends",
-        ])
+        .arg("workspace::")
+        .args(NOT_AGAIN.iter().flat_map(|name| ["--skip", name]))
         .env(AGAIN, "1")
         .env("HOME", "/nonexistent")
         .env("TMPDIR", &scratch.0)
