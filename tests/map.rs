@@ -92,6 +92,7 @@ fn only_the_right_rooms_print_and_do_input_and_output() {
             &[
                 "cli",
                 "egress",
+                "executor",
                 "intercept",
                 "launch",
                 "outcome",

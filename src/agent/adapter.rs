@@ -50,6 +50,8 @@ pub struct Start {
     /// Words for `{approval}`.
     #[serde(default)]
     pub approval: Approval,
+    /// What the prompt is when the real one is too long for a command line and goes to standard input.
+    pub long_prompt: Option<String>,
     /// More arguments for a session that begins: `{session}`.
     #[serde(default)]
     pub begin_session: Vec<String>,
@@ -144,6 +146,13 @@ pub struct MessageRule {
     pub kind: String,
 }
 
+/// A longer prompt is no word of a command line.
+const LONG_PROMPT: usize = 100 << 10;
+
+/// A longer one is not taken even on standard input: the CLI repeats it in its stream, and ends without waiting until
+/// more than a pipe holds has been read.
+const LONGEST_PROMPT: usize = 512 << 10;
+
 /// Name and text of every adapter.
 pub const AGENTS: [(&str, &str); 4] = [
     ("gemini", include_str!("../../policies/agents/gemini.toml")),
@@ -186,6 +195,8 @@ pub struct Ask {
 pub struct Invocation {
     /// The program's arguments.
     pub arguments: Vec<String>,
+    /// What it reads on standard input.
+    pub input: Option<String>,
     /// Variables.
     pub environment: Vec<(String, String)>,
     /// Files of the private home.
@@ -201,6 +212,11 @@ impl Adapter {
     pub fn invocation(&self, ask: &Ask) -> Invocation {
         let model = ask.model.as_ref().or(self.model.as_ref());
         let approval = if ask.yolo { &self.start.approval.yolo } else { &self.start.approval.asks };
+        let short = self.start.long_prompt.as_ref().filter(|_| ask.prompt.len() > LONG_PROMPT);
+        let (prompt, input) = match short {
+            Some(short) => (short, Some(ask.prompt.clone())),
+            None => (&ask.prompt, None),
+        };
         let mut arguments: Vec<String> = Vec::new();
         if let Some((session, goes_on)) = &ask.session {
             let more = if *goes_on { &self.start.resume_session } else { &self.start.begin_session };
@@ -216,10 +232,11 @@ impl Adapter {
             let word = word
                 .replace("{approval}", approval)
                 .replace("{model}", model.map(String::as_str).unwrap_or_default());
-            arguments.push(word.replace("{prompt}", &ask.prompt));
+            arguments.push(word.replace("{prompt}", prompt));
         }
         Invocation {
             arguments,
+            input,
             environment: self
                 .start
                 .environment
@@ -235,6 +252,11 @@ impl Adapter {
             presets: self.presets.clone(),
             keep: self.start.keep.clone(),
         }
+    }
+
+    /// The longest prompt it can be given.
+    pub fn longest_prompt(&self) -> usize {
+        if self.start.long_prompt.is_some() { LONGEST_PROMPT } else { LONG_PROMPT }
     }
 
     /// Whether it has sessions that can go on.

@@ -1,6 +1,6 @@
 //! One attempt: guard itself as a process, its events read line by line.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -190,7 +190,7 @@ fn command(
     executor: &Executor,
     request: &ExecRequest,
     prepared: &Prepared,
-) -> Result<(Command, Option<Furniture>), String> {
+) -> Result<(Command, Option<Furniture>, Option<String>), String> {
     let mut command = Command::new(&executor.guard);
     command.args(["run", "--stream-json", "--policy", request.policy()]);
     command.args([
@@ -205,7 +205,7 @@ fn command(
         }
     }
     place(&mut command, request, prepared);
-    let mut furniture = None;
+    let (mut furniture, mut input) = (None, None);
     let mut words = prepared.program.clone();
     if let Some(adapter) = &prepared.adapter {
         let invocation = adapter.invocation(&prepared.ask);
@@ -226,10 +226,12 @@ fn command(
             }
         }
         words.extend(invocation.arguments);
+        input = invocation.input;
     }
     command.arg("--").args(words);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Ok((command, furniture))
+    let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
+    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok((command, furniture, input))
 }
 
 /// Runs one attempt to its end.
@@ -241,7 +243,7 @@ pub(super) fn run(
     see: &mut dyn FnMut(AgentEvent),
 ) -> Tried {
     let began = Instant::now();
-    let (mut command, _furniture) = match command(executor, request, prepared) {
+    let (mut command, _furniture, input) = match command(executor, request, prepared) {
         Ok(made) => made,
         Err(problem) => return Tried::broken(problem),
     };
@@ -253,6 +255,10 @@ pub(super) fn run(
         Err(error) => return Tried::broken(format!("cannot start {}: {error}", executor.guard.display())),
     };
     cancel.watch(&child);
+    if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
+        // An agent that does not read it ends the writing with its own end.
+        std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    }
     let errors = child.stderr.take().map(|stderr| {
         std::thread::spawn(move || {
             let mut text = String::new();

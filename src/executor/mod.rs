@@ -120,6 +120,15 @@ impl Executor {
                 resumes: false,
             });
         };
+        let longest = adapter.longest_prompt();
+        if request.prompt.len() > longest {
+            let message = format!(
+                "the prompt has {} bytes, and {} takes {longest}; put the rest into a file of the folder",
+                request.prompt.len(),
+                adapter.name
+            );
+            return Err(Failure::new("invalid_input", message));
+        }
         let program = request
             .command
             .first()

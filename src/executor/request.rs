@@ -7,9 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::result::Failure;
 
-/// The longest prompt: one word of a command line cannot be longer than 128 KiB.
-const LONGEST_PROMPT: usize = 120 << 10;
-
 /// How much an agent may change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -130,12 +127,6 @@ impl ExecRequest {
         }
         if self.prompt.contains('\0') || self.command.iter().any(|word| word.contains('\0')) {
             return bad("a NUL cannot be handed to a program".to_string());
-        }
-        if self.prompt.len() > LONGEST_PROMPT {
-            return bad(format!(
-                "the prompt has {} bytes, and {LONGEST_PROMPT} can be handed over; put the rest into a file of the folder",
-                self.prompt.len()
-            ));
         }
         if !self.cd.is_absolute() || !self.cd.is_dir() {
             return bad(format!("cd must be an absolute path of a folder, and {} is not", self.cd.display()));

@@ -309,6 +309,9 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
     }
 }
 
+/// What a stream of output holds before it is read.
+const PIPE: i32 = 1 << 20;
+
 /// The run's standard streams and our ends of them.
 struct Connected {
     stdio: [OwnedFd; 3],
@@ -343,6 +346,8 @@ fn connect_streams(streams: &Streams) -> io::Result<Connected> {
             return null();
         }
         let (ours, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        // As much as a user may have: some agents end without waiting for what they print to be read.
+        let _ = nix::fcntl::fcntl(&theirs, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE));
         pipes.push((ours, stream));
         Ok(theirs)
     };

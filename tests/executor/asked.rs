@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{exec, request};
 use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{in_every_world, in_two_worlds};
+use crate::launch::world::{in_every_world, in_two_worlds, one_world};
 
 fn validator(name: &str) -> jsonschema::Validator {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas").join(name);
@@ -31,7 +31,7 @@ fn it_edits_tests_and_commits() {
             &gemini,
             world,
             "add a line",
-            json!({ "return_metrics": true, "return_all_messages": true }),
+            &json!({ "return_metrics": true, "return_all_messages": true }),
         );
         asked["cd"] = json!(repository);
         assert!(validator("exec-request.schema.json").is_valid(&asked));
@@ -71,6 +71,23 @@ fn it_edits_tests_and_commits() {
     });
 }
 
+/// A prompt that is longer than a command line's words, and one that looks like an option.
+#[test]
+fn odd_prompts_arrive() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let long = format!("begin {} end of it", "long ".repeat(90_000));
+    for prompt in [long, "--version -x".to_string(), "$(id) `id` 'q' \"d\"".to_string()] {
+        let api = Api::plain(vec![Turn::text("Yes.")]);
+        let asked = request(&gemini, &world, &prompt, &json!({ "sandbox": "read-only" }));
+        let answered = exec(&world, &api.server.url(""), &asked);
+        assert_eq!(answered.result["result"], "Yes.", "{}", answered.shown());
+        let told = api.questions().pop().unwrap().json()["contents"].to_string();
+        let end = json!(&prompt[prompt.len().saturating_sub(12)..]).to_string();
+        assert!(told.contains(end.trim_matches('"')), "{}", &told[told.len().saturating_sub(500)..]);
+    }
+}
+
 /// The model orders what is forbidden; each is refused with a reason that the model reads, and the run completes.
 #[test]
 fn it_is_refused_and_goes_on() {
@@ -85,7 +102,7 @@ fn it_is_refused_and_goes_on() {
             Turn::shell("/usr/bin/git reset --hard HEAD~1"),
             Turn::text("I could not."),
         ]);
-        let mut asked = request(&gemini, world, "break out", json!({}));
+        let mut asked = request(&gemini, world, "break out", &json!({}));
         asked["cd"] = json!(repository);
         let before = world.outside("git -C repository for-each-ref; cat repository/.git/HEAD");
         let answered = exec(world, &api.server.url(""), &asked);

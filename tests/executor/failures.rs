@@ -27,7 +27,7 @@ fn answers_of_the_api() {
     ];
     for (turn, kind) in cases {
         let api = Api::plain(vec![turn.clone()]);
-        let asked = request(&gemini, &world, "hello", json!({ "max_retries": 0, "in_place": true }));
+        let asked = request(&gemini, &world, "hello", &json!({ "max_retries": 0, "in_place": true }));
         let answered = exec(&world, &api.server.url(""), &asked);
         assert_eq!(
             (answered.kind(), &answered.result["success"]),
@@ -54,7 +54,7 @@ fn a_failure_that_passes_is_tried_again() {
     let Some(gemini) = Gemini::installed() else { return };
     let world = one_world();
     let api = Api::plain(vec![failing(503, "UNAVAILABLE", "Overloaded"), Turn::text("Here I am.")]);
-    let asked = request(&gemini, &world, "hello", json!({ "in_place": true }));
+    let asked = request(&gemini, &world, "hello", &json!({ "in_place": true }));
     let answered = exec(&world, &api.server.url(""), &asked);
     assert_eq!(answered.result["success"], true, "{}", answered.shown());
     assert_eq!(answered.result["result"], "Here I am.");
@@ -70,7 +70,7 @@ fn silence_ends_it() {
     let world = one_world();
     let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
     let more = json!({ "max_retries": 0, "in_place": true, "timeout": 6 });
-    let answered = exec(&world, &api.server.url(""), &request(&gemini, &world, "hello", more));
+    let answered = exec(&world, &api.server.url(""), &request(&gemini, &world, "hello", &more));
     assert_eq!((answered.code, answered.kind()), (124, "idle_timeout"), "{}", answered.shown());
     assert_eq!(answered.result["error_detail"]["idle_timeout_s"], 6);
 }

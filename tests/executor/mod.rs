@@ -31,7 +31,7 @@ impl Answered {
 }
 
 /// A request for the installed CLI.
-pub(crate) fn request(gemini: &Gemini, world: &World, prompt: &str, more: Value) -> Value {
+pub(crate) fn request(gemini: &Gemini, world: &World, prompt: &str, more: &Value) -> Value {
     let mut request = json!({
         "agent": "gemini", "command": [gemini.program()], "prompt": prompt, "cd": world.folder, "model": "gemini-2.5-flash",
     });

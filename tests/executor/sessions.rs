@@ -14,7 +14,7 @@ fn the_second_turn_carries_the_first() {
         let repository = world.folder.with_file_name("repository");
         for sandbox in ["read-only", "workspace-write"] {
             let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
-            let mut first = request(&gemini, world, "say a word", json!({ "sandbox": sandbox }));
+            let mut first = request(&gemini, world, "say a word", &json!({ "sandbox": sandbox }));
             first["cd"] = json!(repository);
             let one = exec(world, &api.server.url(""), &first);
             assert_eq!(one.result["success"], true, "{}", one.shown());
@@ -37,7 +37,7 @@ fn a_session_that_is_not_there_is_said_to_be_lost() {
     let world = one_world();
     let api = Api::plain(Vec::new());
     for id in ["0197f0a0-0000-7000-8000-000000000000", "../../etc", ""] {
-        let asked = request(&gemini, &world, "go on", json!({ "SESSION_ID": id }));
+        let asked = request(&gemini, &world, "go on", &json!({ "SESSION_ID": id }));
         let answered = exec(&world, &api.server.url(""), &asked);
         assert_eq!((answered.code, answered.kind()), (2, "session_lost"), "{}", answered.shown());
     }
