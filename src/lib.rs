@@ -18,7 +18,8 @@
 //! agent      ─ policy                   a CLI's flags, stream and exits, as data → how it is asked, what it answered. No I/O.
 //! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
 //! executor   ─ agent outcome transcript sys   request → attempts of guard itself → events and one result. Starts nothing else.
-//! cli        ─ executor agent launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
+//! mcp        ─ executor transcript decide policy command   agents and judgements as tools for other programs.
+//! cli        ─ mcp executor agent launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```
 
 pub mod agent;
@@ -30,6 +31,7 @@ pub mod egress;
 pub mod executor;
 pub mod intercept;
 pub mod launch;
+pub mod mcp;
 pub mod outcome;
 pub mod policy;
 pub mod sandbox;

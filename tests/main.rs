@@ -15,6 +15,7 @@ mod executor;
 mod intercept;
 mod launch;
 mod map;
+mod mcp;
 mod policy;
 mod sandbox;
 mod support;

@@ -27,6 +27,9 @@ pub(crate) enum Command {
     /// Ask an agent: a request in JSON, one result in JSON; for other programs
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Exec),
+    /// Offer agents as tools of the Model Context Protocol, over standard input and output
+    #[command(after_help = MCP_EXAMPLES)]
+    Mcp(Mcp),
     /// See it work: a scripted agent in a scratch repository, with no key and no network
     Demo {
         /// Namespaces of the run's own, instead of what the policy says
@@ -60,6 +63,20 @@ pub(crate) enum Command {
     /// The branches and worktrees that runs left: list, look, merge, receive, clean
     #[command(subcommand, after_help = WORKTREE_EXAMPLES)]
     Worktree(Worktree),
+}
+
+const MCP_EXAMPLES: &str = "\
+Examples:
+  guard mcp --root ~/work                    # started by a client; agents may work below ~/work
+  claude mcp add guard -- guard mcp --root ~/work
+
+Tools: gemini (ask the agent), guard_check (ask a policy), guard_report (the result of an earlier call or run).";
+
+#[derive(Debug, Args)]
+pub(crate) struct Mcp {
+    /// A folder below which agents may work [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Vec<PathBuf>,
 }
 
 const EXEC_EXAMPLES: &str = "\

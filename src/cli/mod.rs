@@ -10,6 +10,7 @@ mod exec;
 mod exit;
 mod json;
 mod log;
+mod mcp;
 mod policy;
 mod replay;
 mod run;
@@ -49,6 +50,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         args::Command::Policy(policy) => policy::run(policy, &mut out),
         args::Command::Run(arguments) => run::run(&arguments, &mut out),
         args::Command::Exec(arguments) => exec::run(&arguments, &mut out),
+        args::Command::Mcp(arguments) => mcp::run(&arguments),
         args::Command::Demo { namespaces } => demo::run(namespaces.map(Into::into), &mut out),
         args::Command::DemoAgent { arguments } => demo::agent(&arguments),
         args::Command::Doctor { json } => doctor::run(json, &mut out),

@@ -25,7 +25,7 @@ pub(crate) struct Person {
     /// To become, when the tests began as somebody else.
     ids: Option<(u32, u32)>,
     pub(crate) home: PathBuf,
-    path: String,
+    pub(crate) path: String,
 }
 
 pub(crate) fn is_root() -> bool {
