@@ -166,12 +166,14 @@ impl Service {
         let is_plain = !path.contains(['%', '\\'])
             && !path.contains("//")
             && !path.split('/').any(|part| part == ".." || part == ".");
+        // The first that has this path: a later, wider one does not let a turn through by another method, uncounted.
+        let has_path = |call: &&Call| call.paths.iter().any(|pattern| fits(pattern, path));
         let fits = |call: &&Call| {
-            call.methods.iter().any(|known| known == method)
-                && call.paths.iter().any(|pattern| fits(pattern, path))
+            is_plain
+                && call.methods.iter().any(|known| known == method)
                 && call.query.as_ref().is_none_or(|wanted| wanted == query)
         };
-        self.plan.spec.call.iter().find(fits).filter(|_| is_plain).ok_or_else(|| {
+        self.plan.spec.call.iter().find(has_path).filter(fits).ok_or_else(|| {
             No::Forbidden(format!("The gateway to {} has no such call.", self.plan.upstream.host))
         })
     }
