@@ -20,7 +20,7 @@ use super::doors::Visitor;
 use super::inspect::inspect;
 use super::serve::{Meter, Office};
 use super::upstream::Upstream;
-use super::usage::Scanner;
+use super::usage::{Scanner, Tokens};
 use crate::policy::{Answer, Call, Gateway};
 use crate::sys::secret::Secret;
 
@@ -30,6 +30,8 @@ const LARGEST_BODY: usize = 64 << 20;
 const QUESTION: Duration = Duration::from_secs(120);
 /// How long a model may think before it says the first word.
 const THINKING: Duration = Duration::from_secs(15 * 60);
+/// About, for questions whose tokens nobody tells.
+const BYTES_OF_A_TOKEN: u64 = 4;
 /// Connections that wait for the next request.
 const MOST_IDLE: usize = 8;
 
@@ -138,7 +140,8 @@ impl Service {
         meter.request();
         let began = std::time::Instant::now();
         let length = body.len();
-        let sent = self.send(office, outgoing, body).await;
+        let waiting = Waiting { office: office.clone(), admitted: &admitted, is_over: false };
+        let sent = waiting.over(self.send(office, outgoing, body)).await;
         let mut response = sent.inspect_err(|_| meter.unsent(length))?;
         strip(response.headers_mut());
         response.headers_mut().remove(hyper::header::ALT_SVC);
@@ -353,6 +356,31 @@ fn said((answer, content_type): (&Answer, &str), line: &str) -> Response<Carried
     response
 }
 
+/// A question that is being answered. The run may go away before the first word; the model does not work for nothing.
+struct Waiting<'a> {
+    office: Rc<Office>,
+    admitted: &'a Admitted,
+    is_over: bool,
+}
+
+impl Waiting<'_> {
+    async fn over<T>(mut self, sent: impl Future<Output = T>) -> T {
+        let result = sent.await;
+        self.is_over = true;
+        result
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over && self.admitted.counts {
+            let input = self.admitted.asked_bytes as u64 / BYTES_OF_A_TOKEN;
+            let used = Tokens { input, ..Tokens::default() };
+            self.office.budget.add(self.admitted.model.as_deref(), used, true);
+        }
+    }
+}
+
 /// An answer on its way to the run.
 struct Answered {
     scanner: Option<Scanner>,
@@ -385,7 +413,7 @@ impl Watch for Answered {
             // An answer that does not say what it took, or was cut before it could, has taken about this.
             let is_estimate = !could_read || used.input + used.output == 0;
             if is_estimate {
-                used.input = used.input.max(self.admitted.asked_bytes as u64 / 4);
+                used.input = used.input.max(self.admitted.asked_bytes as u64 / BYTES_OF_A_TOKEN);
                 used.output = used.output.max(self.seen as u64 / 16);
             }
             self.office.budget.add(self.admitted.model.as_deref(), used, is_estimate);
