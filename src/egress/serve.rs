@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -30,6 +31,8 @@ use crate::transcript::Recorder;
 
 /// Connections at once, unless the policy says otherwise.
 const USUAL_CONNECTIONS: usize = 512;
+/// For all connections that a policy could allow.
+const ENOUGH_DESCRIPTORS: u64 = 1 << 18;
 /// How long a request's headers may take.
 const HEADERS: Duration = Duration::from_secs(30);
 /// The most that headers may be.
@@ -120,6 +123,7 @@ pub fn start(setting: Setting) -> io::Result<Handle> {
         .max_blocking_threads(16)
         .thread_name("lookup")
         .build()?;
+    make_room();
     let work = move || {
         // It needs no rights of the machine, also when root started all this.
         let _ = crate::sys::process::drop_effective_capabilities();
@@ -130,6 +134,13 @@ pub fn start(setting: Setting) -> io::Result<Handle> {
     };
     let thread = std::thread::Builder::new().name("network".to_string()).spawn(work)?;
     Ok(Handle { thread, end })
+}
+
+/// A connection takes two descriptors, and the usual limit of a shell is 1024: the supervisor, which needs some for every
+/// answer, would have none left. The run has been started, and keeps the limit it had.
+fn make_room() {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(ENOUGH_DESCRIPTORS)), hard);
 }
 
 /// What every connection uses.
