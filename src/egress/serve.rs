@@ -127,7 +127,11 @@ pub fn start(setting: Setting) -> io::Result<Handle> {
     let work = move || {
         // It needs no rights of the machine, also when root started all this.
         let _ = crate::sys::process::drop_effective_capabilities();
-        let traffic = LocalSet::new().block_on(&runtime, serve(setting, ended));
+        let connections = LocalSet::new();
+        let office = connections.block_on(&runtime, serve(setting, ended));
+        // What is still open ends here, and only then has it been counted and recorded.
+        drop(connections);
+        let traffic = office.traffic();
         // A lookup that never ends must not keep the run.
         runtime.shutdown_background();
         traffic
@@ -177,6 +181,10 @@ impl Office {
         self.ledger.note(host, port, |row| row.refused += 1);
         let data = json!({ "pid": visitor.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason });
         self.recorder.record("deny.network", &format!("{what}: {reason}"), &data);
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic { rows: self.ledger.rows(), spent: self.budget.spent(), refusals: self.refusals.get() }
     }
 
     /// Ends the run: it wants more than it has.
@@ -299,7 +307,7 @@ impl Drop for Seat {
     }
 }
 
-async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Traffic {
+async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Rc<Office> {
     let Setting { opened, doors, rules, proxy, bounds, budget, recorder, activity, exhausted } = setting;
     let port = |opened: &Opened| opened.listener.local_addr().map(|address| address.port()).unwrap_or(0);
     let office = Rc::new(Office {
@@ -342,7 +350,7 @@ async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Traffic {
     }
     // Without a sender the run is over as well.
     let _ = ended.await;
-    Traffic { rows: office.ledger.rows(), spent: office.budget.spent(), refusals: office.refusals.get() }
+    office
 }
 
 #[derive(Clone)]
