@@ -175,6 +175,11 @@ impl Session {
         let mut response = match timeout(ANSWER, server.sender.send_request(outgoing)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
+                // Recorded when it was reached.
+                if let Some(refusal) = meter.cut() {
+                    let line = refusal.line(&format!("{method} to {named}:{port}"));
+                    return words(StatusCode::FORBIDDEN, refusal.rule, &line);
+                }
                 let error = DialError::Unreachable { host: named, port, problem: error.to_string() };
                 return self.failed(&host, port, &error);
             }

@@ -26,7 +26,7 @@ use super::gateway::{GatewayPlan, Service};
 use super::ledger::{Ledger, Row};
 use super::upstream::trust;
 use super::{proxy, tunnel};
-use crate::decide::NetworkRules;
+use crate::decide::{NetworkRefusal, NetworkRules};
 use crate::transcript::Recorder;
 
 /// Connections at once, unless the policy says otherwise.
@@ -242,6 +242,12 @@ impl Meter {
     /// So much has moved so far.
     pub(super) fn moved(&self) -> (u64, u64) {
         (self.up.get(), self.down.get())
+    }
+
+    /// Why nothing more is carried, if a bound of the policy is reached.
+    pub(super) fn cut(&self) -> Option<NetworkRefusal> {
+        let reason = "A bound of the policy on what is sent or received is reached.";
+        self.is_cut.get().then(|| NetworkRefusal::new("network.limit", reason, ""))
     }
 
     fn add(&self, count: usize, own: &Cell<u64>, all: &Cell<u64>, limit: Option<u64>, word: &str) -> bool {
