@@ -161,7 +161,12 @@ impl Supervisor {
             _ => None,
         };
         let visitor = Visitor { tid: notification.tid };
-        let reply = doors.announce(visitor, || (connect_at_once(fd.as_fd(), &address), local(&fd)));
+        let reply = doors.announce(visitor, || {
+            let reply = connect_at_once(fd.as_fd(), &address);
+            // A connect that fails brings nobody: whoever has that port next would be taken for the run.
+            let comes = matches!(reply, None | Some(Reply::Value(_) | Reply::Error(libc::EINPROGRESS)));
+            (reply, local(&fd).filter(|_| comes))
+        });
         // The queue is full: the connection is known by now, and goes on where it stopped.
         reply.or_else(|| self.connect_later(notification, fd, address, None))
     }
