@@ -137,8 +137,14 @@ impl NetworkRules {
         if is_pinned || is_named {
             return Ok(());
         }
-        let reason =
-            format!("{host} leads to {address}, which is {kind}, and the policy does not name that address.");
+        let reason = match host {
+            Host::Address(_) => format!("{host} is {kind}, and the policy does not name that address."),
+            Host::Name(_) => {
+                format!(
+                    "{host} leads to {address}, which is {kind}, and the policy does not name that address."
+                )
+            }
+        };
         Err(NetworkRefusal::new("network.private", reason, INSTEAD))
     }
 

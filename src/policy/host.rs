@@ -39,6 +39,9 @@ pub enum HostError {
     /// `2130706433`, `0177.0.0.1`, `0x7f.1`: programs disagree on what these are.
     #[error("an IPv4 address is four decimal numbers without leading zeros")]
     Ambiguous,
+    /// `host:0`, `host:http`.
+    #[error("a port is a number from 1 to 65535")]
+    Port,
     /// Anything else.
     #[error("a host is a name of letters, digits, `-`, `_` and dots, or an address")]
     Spelling,
@@ -85,6 +88,10 @@ impl Host {
 
     /// `host:port` or `[address]:port` in its parts; without a port, `port`.
     pub fn parse_with_port(text: &str, port: Option<u16>) -> Result<(Self, u16), HostError> {
+        // Said first: what stands before it may look like a host with a port.
+        if text.contains('@') {
+            return Err(HostError::UserInfo);
+        }
         let (host, after) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((address, rest)) => (address, rest.strip_prefix(':').or(rest.is_empty().then_some(""))),
             None => match text.rsplit_once(':') {
@@ -103,7 +110,7 @@ impl Host {
             digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
             _ => None,
         };
-        Ok((host, port.filter(|port| *port > 0).ok_or(HostError::Spelling)?))
+        Ok((host, port.filter(|port| *port > 0).ok_or(HostError::Port)?))
     }
 }
 
@@ -497,6 +504,9 @@ mod tests {
             "u@a.b:80",
         ] {
             assert!(Host::parse_with_port(text, None).is_err(), "{text}");
+        }
+        for text in ["u@a.b:80", "u:word@a.b", "a.b:80@c.d:80"] {
+            assert_eq!(Host::parse_with_port(text, Some(1)), Err(HostError::UserInfo), "{text}");
         }
     }
 
