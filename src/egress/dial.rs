@@ -200,9 +200,14 @@ impl Dialer {
                 None => lookup(name).await?,
             },
         };
+        self.first_of(host, addresses, port).await
+    }
+
+    /// Connects to the first of a host's addresses that may be reached and answers. The very address that is judged is
+    /// connected to: nothing is looked up a second time, so a name that changes its mind gains nothing.
+    async fn first_of(&self, host: &Host, addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, DialError> {
         let mut problem: Option<DialError> = None;
         for address in addresses.into_iter().take(MOST_ADDRESSES) {
-            // The very address that is connected to: nothing is looked up a second time.
             if let Err(refusal) = self.judge(host, address, port) {
                 problem = Some(DialError::Refused(refusal));
                 continue;
@@ -328,6 +333,63 @@ mod tests {
         CompanyProxy::from_environment(|name| {
             pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_string())
         })
+    }
+
+    fn dialer(allow: &[&str], own_ports: Vec<u16>) -> Dialer {
+        let network = crate::policy::Network {
+            allow: allow.iter().map(|entry| (*entry).to_string()).collect(),
+            ..crate::policy::Network::default()
+        };
+        Dialer { rules: NetworkRules::new(&network, []), proxy: CompanyProxy::default(), own_ports }
+    }
+
+    /// A name that leads to a public address when it is looked at and to this machine when it is connected to has to be
+    /// asked twice for that. It is asked once: of what it said, each address is judged, and that one is connected to.
+    #[test]
+    fn the_address_that_is_judged_is_connected_to() -> io::Result<()> {
+        let (here, second) = ([127, 0, 0, 1], [127, 0, 0, 2]);
+        let server = std::net::TcpListener::bind(("0.0.0.0", 0))?;
+        server.set_nonblocking(true)?;
+        let port = server.local_addr()?.port();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let host = Host::Name("rebound.example".to_string());
+        let dial = |dialer: &Dialer, addresses: &[[u8; 4]]| {
+            let addresses = addresses.iter().map(|address| IpAddr::from(*address)).collect();
+            runtime.block_on(dialer.first_of(&host, addresses, port))
+        };
+        let everybody = dialer(&["*:*"], Vec::new());
+        for addresses in [&[here][..], &[second, here], &[[169, 254, 169, 254]], &[[0, 0, 0, 0]]] {
+            let refused = dial(&everybody, addresses);
+            assert!(
+                matches!(&refused, Err(DialError::Refused(refusal)) if refusal.rule == "network.private"),
+                "{refused:?}"
+            );
+        }
+        assert!(server.accept().is_err(), "somebody came");
+        // Of two addresses the one that is named, though the other comes first.
+        let one = dialer(&["*:*", "127.0.0.2:*"], Vec::new());
+        let stream = dial(&one, &[here, second]).map_err(io::Error::other)?;
+        assert_eq!(stream.peer_addr()?, SocketAddr::from((second, port)));
+        let (_, from) = server.accept()?;
+        assert_eq!(from, stream.local_addr()?);
+        assert!(server.accept().is_err(), "somebody else came");
+        // The run's own doors are never hosts, whatever is named.
+        let own = dialer(&["127.0.0.0/8:*"], vec![port]);
+        assert!(matches!(dial(&own, &[here, second]), Err(DialError::Refused(_))));
+        assert!(server.accept().is_err(), "somebody came to the door");
+        Ok(())
+    }
+
+    #[test]
+    fn a_name_of_this_machine_is_refused_by_its_address() -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let host = Host::Name("localhost".to_string());
+        let refused = runtime.block_on(dialer(&["localhost:*"], Vec::new()).tunnel(&host, 9));
+        assert!(
+            matches!(refused, Err(DialError::Refused(refusal)) if refusal.rule == "network.private"),
+            "localhost was dialled"
+        );
+        Ok(())
     }
 
     #[test]
