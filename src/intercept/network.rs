@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::socket::sockopt::SendTimeout;
-use nix::sys::socket::{getsockopt, setsockopt};
+use nix::sys::socket::{SockaddrStorage, getpeername, getsockopt, setsockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::supervisor::{Later, LaterResult, Supervisor, folder_of};
@@ -162,10 +162,12 @@ impl Supervisor {
         };
         let visitor = Visitor { tid: notification.tid };
         let reply = doors.announce(visitor, || {
+            // A socket that has come in already is told the same again when it connects once more, and a connect that
+            // fails brings nobody: whoever has that port next would be taken for the run.
+            let is_there = getpeername::<SockaddrStorage>(fd.as_raw_fd()).is_ok();
             let reply = connect_at_once(fd.as_fd(), &address);
-            // A connect that fails brings nobody: whoever has that port next would be taken for the run.
             let comes = matches!(reply, None | Some(Reply::Value(_) | Reply::Error(libc::EINPROGRESS)));
-            (reply, local(&fd).filter(|_| comes))
+            (reply, local(&fd).filter(|_| comes && !is_there))
         });
         // The queue is full: the connection is known by now, and goes on where it stopped.
         reply.or_else(|| self.connect_later(notification, fd, address, None))
