@@ -20,6 +20,8 @@ use crate::transcript::Recorder;
 
 /// What the agent gets instead of a key.
 pub(super) const PLACEHOLDER: &str = "guard-keeps-the-key";
+/// Makes `fetch` of older versions of node use the proxy: the script, and where in the private home it lies.
+pub(super) const FETCH: (&str, &str) = (include_str!("../../shims/fetch.cjs"), ".guard/fetch.cjs");
 /// Stands for a port until there is one.
 const PROXY_PORT: &str = "{proxy-port}";
 
@@ -241,7 +243,7 @@ impl NetworkPlan {
     }
 
     /// The variables by which programs find all this.
-    pub(super) fn variables(&self) -> Vec<(OsString, OsString)> {
+    pub(super) fn variables(&self, home: &Path) -> Vec<(OsString, OsString)> {
         let mut variables: Vec<(OsString, OsString)> = Vec::new();
         if self.has_proxy() {
             let address = format!("http://127.0.0.1:{PROXY_PORT}");
@@ -250,6 +252,11 @@ impl NetworkPlan {
             }
             // Newer versions of node look at the variables only when they are told to.
             variables.push(("NODE_USE_ENV_PROXY".into(), "1".into()));
+            // Older ones do not know them at all. In quotes, where node takes a backslash for what hides the next letter.
+            if let Some(script) = home.join(FETCH.1).to_str() {
+                let script = script.replace('\\', "\\\\").replace('"', "\\\"");
+                variables.push(("NODE_OPTIONS".into(), format!("--require=\"{script}\"").into()));
+            }
         }
         if self.has_proxy() || !self.gateways.is_empty() {
             for name in ["no_proxy", "NO_PROXY"] {

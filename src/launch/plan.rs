@@ -549,7 +549,7 @@ fn environment(
         // The repository is read-only to the agent: git must not try to write what it can do without.
         set(OsStr::new("GIT_OPTIONAL_LOCKS"), "0".into());
     }
-    for (name, value) in network.variables() {
+    for (name, value) in network.variables(home) {
         set(&name, value);
     }
     for (name, value) in &policy.set {

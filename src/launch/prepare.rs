@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::Path;
 
+use super::network;
 use super::plan::LaunchPlan;
 use super::toolchain::Layer;
 
@@ -28,6 +29,12 @@ pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
     for (from, to) in &plan.imports {
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::copy(from, to)?;
+    }
+    if plan.network.has_proxy() {
+        let (script, name) = network::FETCH;
+        let to = plan.home.join(name);
+        to.parent().map_or(Ok(()), create_dir_all)?;
+        std::fs::write(to, script)?;
     }
     if let Some((folder, shim, names)) = &plan.shims {
         make_shims(folder, shim, names)?;
