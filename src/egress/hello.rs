@@ -16,6 +16,8 @@ pub const LIMIT: usize = MESSAGE_HEADER + MESSAGE + RECORDS * RECORD_HEADER;
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: usize = 0;
+/// Extensions with a second hello inside that only the server can read: ECH, and the draft before it.
+const ENCRYPTED: [usize; 2] = [0xfe0d, 0xffce];
 const HOST_NAME: u8 = 0;
 
 /// What the first bytes of a connection say.
@@ -27,6 +29,9 @@ pub enum Hello {
     NotTls,
     /// TLS that no honest client sends, or that servers could read differently.
     Malformed,
+    /// The name that counts is encrypted, and any other may stand where it can be read. A client that only pretends to
+    /// have something to hide cannot be told from one that does.
+    Hidden,
     /// A ClientHello without a name: the client goes by address.
     Nameless,
     /// The `server_name`, in lower case and without a trailing dot. It may look like an IPv4 address, because some clients
@@ -47,11 +52,7 @@ pub fn read(bytes: &[u8]) -> Hello {
         Err(Bad) => return Hello::Malformed,
     };
     let mut body = Body { rest: bytes, record: 0, left: MESSAGE_HEADER + length };
-    match body.skip(MESSAGE_HEADER).and_then(|()| client_hello(&mut body)) {
-        Ok(Some(name)) => Hello::Named(name),
-        Ok(None) => Hello::Nameless,
-        Err(Bad) => Hello::Malformed,
-    }
+    body.skip(MESSAGE_HEADER).and_then(|()| client_hello(&mut body)).unwrap_or(Hello::Malformed)
 }
 
 /// Why a hello is not read. There is nothing more to say: it is refused.
@@ -140,8 +141,8 @@ impl Body<'_> {
     }
 }
 
-/// The name in a ClientHello, if it has one.
-fn client_hello(body: &mut Body<'_>) -> Result<Option<String>, Bad> {
+/// Whom a ClientHello asks for.
+fn client_hello(body: &mut Body<'_>) -> Result<Hello, Bad> {
     const RANDOM: usize = 32;
     if body.byte()? != 3 {
         return Err(Bad);
@@ -157,13 +158,13 @@ fn client_hello(body: &mut Body<'_>) -> Result<Option<String>, Bad> {
         return Err(Bad);
     }
     if body.left == 0 {
-        return Ok(None);
+        return Ok(Hello::Nameless);
     }
     if body.short()? != body.left {
         return Err(Bad);
     }
     let mut kinds = [0_u64; 1024];
-    let mut name = None;
+    let (mut name, mut is_hidden) = (None, false);
     while body.left > 0 {
         let kind = body.short()?;
         let (word, bit) = (&mut kinds[kind / 64 % 1024], 1 << (kind % 64));
@@ -172,13 +173,14 @@ fn client_hello(body: &mut Body<'_>) -> Result<Option<String>, Bad> {
         }
         *word |= bit;
         let length = body.short()?;
+        is_hidden |= ENCRYPTED.contains(&kind);
         if kind == SERVER_NAME {
             name = Some(server_name(body, length)?);
         } else {
             body.skip(length)?;
         }
     }
-    Ok(name)
+    Ok(if is_hidden { Hello::Hidden } else { name.map_or(Hello::Nameless, Hello::Named) })
 }
 
 /// A list of exactly one host name that fills the extension.

@@ -66,6 +66,11 @@ pub(super) async fn beginning(client: &TcpStream, early: Vec<u8>, host: &Host) -
             (Hello::Nameless, Host::Name(_)) => {
                 return refused(format!("The tunnel is to {host}, and TLS in it names nobody."));
             }
+            (Hello::Hidden, _) => {
+                return refused(format!(
+                    "The tunnel is to {host}, and TLS in it hides whom it asks for (ECH)."
+                ));
+            }
             (Hello::NotTls | Hello::Malformed, _) => {
                 return refused(format!("What begins in the tunnel to {host} is not TLS."));
             }

@@ -70,6 +70,18 @@ fn in_one_record(extensions: &[u8]) -> Hello {
     read(&in_records(&hello(extensions), 16_384))
 }
 
+/// Behind what can be read of it another name may be asked for.
+#[test]
+fn a_hidden_name_is_told_apart() {
+    for kind in [0xfe0d, 0xffce] {
+        let hidden = extension(kind, &[0, 0, 1, 0, 1, 7, 0, 0, 0, 0]);
+        let name = names(&[b"a.example.org"]);
+        assert_eq!(in_one_record(&[&name[..], &hidden].concat()), Hello::Hidden);
+        assert_eq!(in_one_record(&[&hidden[..], &name].concat()), Hello::Hidden);
+        assert_eq!(in_one_record(&hidden), Hello::Hidden);
+    }
+}
+
 #[test]
 fn names_of_real_clients() {
     for versions in [&[&version::TLS13][..], &[&version::TLS12], &[&version::TLS13, &version::TLS12]] {
