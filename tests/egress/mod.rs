@@ -1,4 +1,6 @@
 pub(crate) mod api;
+mod clients;
+mod evidence;
 pub(crate) mod gemini;
 mod guarded;
 mod hello;

@@ -1,0 +1,227 @@
+//! Real clients in the sandbox, with no configuration but what `guard run` gives them: what is allowed works, and what is
+//! not is refused with an error they understand.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::evidence::{Options, events, row};
+use super::registries::{NAME, SAYS, VERSION, cargo, git, npm, pip};
+use super::server::{Authority, Request, Response, Server};
+use crate::launch::world::{World, in_two_worlds};
+
+const ALLOWED: &str = "packages.test";
+const REFUSED: &str = "elsewhere.test";
+
+/// strict leaves remotes to the person who started the task; here they are what is tried.
+const REMOTES: &str = r#"
+[[command]]
+id = "git.remote"
+override = true
+verb = ["clone"]
+action = "allow"
+reason = "These tests clone."
+"#;
+
+/// One client: the program that must be there, and a script that prints [`SAYS`] when it has fetched from `$1`, and
+/// else ends with an error. `$2` is a word of its own for what it leaves behind.
+struct Client {
+    name: &'static str,
+    program: &'static str,
+    script: String,
+}
+
+fn clients() -> Vec<Client> {
+    let module = NAME.replace('-', "_");
+    let client = |name, program, script: String| Client { name, program, script };
+    vec![
+        client("curl", "curl", "curl -sS --fail-with-body $1/plain".to_string()),
+        client("wget", "wget", "wget -q -O - --ca-certificate=$SSL_CERT_FILE $1/plain".to_string()),
+        client(
+            "requests",
+            "python3",
+            "PYTHONPATH=modules python3 -c 'import requests, sys; print(requests.get(sys.argv[1]).text)' $1/plain"
+                .to_string(),
+        ),
+        client(
+            "urllib",
+            "python3",
+            "python3 -c 'import urllib.request as u, sys; print(u.urlopen(sys.argv[1]).read())' $1/plain".to_string(),
+        ),
+        client(
+            "node",
+            "node",
+            "node -e 'fetch(process.argv[1]).then(async (answer) => console.log(await answer.text()))' $1/plain"
+                .to_string(),
+        ),
+        client(
+            "npm",
+            "npm",
+            format!(
+                "mkdir -p npm-$2 && cd npm-$2 && echo '{{}}' > package.json
+                 npm install --silent --no-audit --no-fund --fetch-retries=0 --registry $1/ {NAME}@{VERSION} >&2 &&
+                 node -p 'require(\"{NAME}\")()'"
+            ),
+        ),
+        // pyenv ends with an error when it cannot note down what is new: the module itself is the proof.
+        client(
+            "pip",
+            "python3",
+            format!(
+                "python3 -m pip install --quiet --disable-pip-version-check --no-cache-dir --retries 0 --target pip-$2 \
+                 --index-url $1/simple/ {NAME}=={VERSION}; PYTHONPATH=pip-$2 python3 -c 'import {module}; print({module}.says())'"
+            ),
+        ),
+        client(
+            "cargo",
+            "cargo",
+            "export CARGO_REGISTRIES_TINY_INDEX=sparse+$1/index/ CARGO_NET_RETRY=0; cp -R user cargo-$2 && cd cargo-$2 && cargo run --quiet"
+                .to_string(),
+        ),
+        client("git", "git", "git clone -q $1/git/tiny.git git-$2 && cat git-$2/README".to_string()),
+    ]
+}
+
+fn routes(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync + 'static {
+    let (pip, npm) = (pip(folder), npm(folder, "https"));
+    let (cargo, git) = (cargo(folder, "https"), git(folder));
+    move |request| match request.path().split('/').nth(1).unwrap_or_default() {
+        "plain" => Response::text(SAYS),
+        "simple" | "files" => pip(request),
+        "index" | "dl" => cargo(request),
+        "git" => git(request),
+        _ => npm(request),
+    }
+}
+
+/// What the clients need to find in the working folder.
+fn furnish(world: &World) {
+    let user = world.folder.join("user/src");
+    std::fs::create_dir_all(&user).unwrap();
+    let manifest = format!(
+        "[package]\nname = \"user\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[dependencies]\n{NAME} = {{ version = \"{VERSION}\", registry = \"tiny\" }}\n[workspace]\n"
+    );
+    std::fs::write(world.folder.join("user/Cargo.toml"), manifest).unwrap();
+    let program = format!("fn main() {{ println!(\"{{}}\", {}::says()) }}\n", NAME.replace('-', "_"));
+    std::fs::write(user.join("main.rs"), program).unwrap();
+    for wheel in wheels() {
+        let mut unpack = Command::new("python3");
+        unpack.args(["-m", "zipfile", "-e"]).arg(wheel).arg(world.folder.join("modules"));
+        assert!(unpack.status().unwrap().success());
+    }
+}
+
+/// `requests` and what it needs, as `scripts/test` downloads it.
+fn wheels() -> Vec<std::path::PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/wheels");
+    let wanted = ["requests-", "urllib3-", "certifi-", "idna-", "charset_normalizer-"];
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_wanted = |name: &str| wanted.iter().any(|start| name.starts_with(start));
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_wanted))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+#[test]
+fn real_clients_reach_what_is_allowed_and_understand_refusals() {
+    in_two_worlds(|world| {
+        let authority = Authority::new();
+        let server = Server::tls(&authority, &[ALLOWED, REFUSED], routes(&world.temporary().join("served")));
+        furnish(world);
+        let allowed = format!("{ALLOWED}:{}", server.port());
+        let options = Options::policy(world, &[&allowed], &[ALLOWED, REFUSED], REMOTES);
+        let options = options.believing(world, &authority);
+        let has_requests = !wheels().is_empty();
+        for Client { name, program, script } in clients() {
+            // A copied python may have lost its TLS.
+            let works = match program {
+                "python3" => "python3 -c 'import ssl' 2>/dev/null".to_string(),
+                _ => format!("command -v {program} >/dev/null"),
+            };
+            let is_there = world.outside(&format!("{works} && echo yes || echo no"));
+            if is_there.trim() != "yes" || name == "requests" && !has_requests {
+                eprintln!("SKIP: {name}, {}: it is not installed, or knows no TLS", world.name());
+                continue;
+            }
+            let whole = format!(
+                "try() {{ ( {script} ); }}\ntry {} allowed; echo \"allowed: $?\"; try {} refused; echo \"refused: $?\"",
+                server.url_as(ALLOWED, ""),
+                server.url_as(REFUSED, ""),
+            );
+            let ran = world.run(&options.words(), &["bash", "-c", &whole]);
+            let printed = ran.printed();
+            let problem = || format!("{name}: {}\n{:#}\n{}", world.name(), ran.result, ran.error);
+            assert!(printed.contains(SAYS) && printed.contains("allowed: 0\n"), "{}", problem());
+            assert_eq!(printed.matches(SAYS).count(), 1, "{}", problem());
+            assert!(printed.contains("refused: ") && !printed.contains("refused: 0\n"), "{}", problem());
+            let refusals = events(&ran, "deny.network");
+            assert!(!refusals.is_empty(), "{}", problem());
+            for refusal in &refusals {
+                assert_eq!(refusal["data"]["host"], REFUSED, "{}", problem());
+                assert_eq!(refusal["data"]["rule"], "network.default", "{}", problem());
+            }
+            assert_eq!(row(&ran, REFUSED)["refused"], refusals.len(), "{}", problem());
+            assert_eq!(row(&ran, REFUSED)["connections"], 0, "{}", problem());
+            assert!(row(&ran, ALLOWED)["connections"].as_u64() > Some(0), "{}", problem());
+            assert!(row(&ran, ALLOWED)["bytes_down"].as_u64() > Some(0), "{}", problem());
+        }
+        let names = server.requests().into_iter().map(|request| request.server_name);
+        assert!(names.into_iter().all(|name| name.as_deref() == Some(ALLOWED)));
+    });
+}
+
+/// In the clear, with bodies, and again over the same connection: what node itself would do in newer versions.
+#[test]
+fn fetch_of_older_versions_of_node() {
+    in_two_worlds(|world| {
+        let server =
+            Server::plain(|request| Response::text(format!("{} {}", request.method, request.body.len())));
+        let own = Server::plain(|_| Response::text("not to be reached"));
+        let options = Options::hosts(world, &[&format!("plain.test:{}", server.port())], &["plain.test"]);
+        let script = "
+            const [allowed, other, direct] = process.argv.slice(1);
+            const ask = async (url, options) => {
+                try {
+                    const answer = await fetch(url, options);
+                    console.log(answer.status, await answer.text());
+                } catch (error) {
+                    console.log('failed', error.cause.message, error.cause.code);
+                }
+            };
+            (async () => {
+                await ask(allowed);
+                await ask(new Request(allowed, { method: 'POST', body: 'x'.repeat(100000) }));
+                await ask(other);
+                await ask(direct);
+                await ask('https://elsewhere.test/');
+                console.log(fetch.name, typeof fetch, Object.keys(globalThis).includes('fetch'));
+            })();";
+        let (allowed, other) = (server.url_as("plain.test", "/"), server.url_as("elsewhere.test", "/"));
+        let ran = world.run(&options.words(), &["node", "-e", script, &allowed, &other, &own.url("/")]);
+        let printed = ran.printed();
+        let lines: Vec<&str> = printed.lines().collect();
+        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
+        assert_eq!(&lines[..2], ["200 GET 0", "200 POST 100000"], "{}", problem());
+        assert!(lines[2].starts_with("403 guard: Permission denied"), "{}", problem());
+        // What no_proxy names is connected to by node itself, and that is refused as ever.
+        assert!(printed.contains("EACCES"), "{}", problem());
+        assert!(
+            printed.contains("failed guard: Permission denied: connect to elsewhere.test:443"),
+            "{}",
+            problem()
+        );
+        assert!(printed.contains("fetch function true"), "{}", problem());
+        assert_eq!(own.connections(), 0);
+        assert!(server.requests().iter().all(|request| request.target == "/"), "{:?}", server.requests());
+    });
+}
+
+/// Without a proxy there is nothing to lead anywhere, and node starts as it always does.
+#[test]
+fn node_is_left_alone_without_a_proxy() {
+    in_two_worlds(|world| {
+        let printed = world
+            .works("node -p '`${process.env.NODE_OPTIONS} ${String(fetch).includes(\"install\")}`'; ls -A ~");
+        assert!(printed.contains("undefined false") && !printed.contains(".guard"), "{printed}");
+    });
+}
