@@ -5,6 +5,8 @@ pub(crate) mod gemini;
 mod guarded;
 mod hello;
 mod infrastructure;
+mod receivers;
 mod registries;
 pub(crate) mod server;
 mod usage;
+mod ways_out;

@@ -1,0 +1,500 @@
+//! Forty ways out, judged by what arrives outside. Each is proved real by arriving without guard.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::evidence::{Options, events, probe, row};
+use super::receivers::Receivers;
+use super::server::{Request, Response, Server};
+use crate::launch::world::{World, in_every_world, in_two_worlds, program};
+
+/// So that it is the network that refuses, and no rule about programs.
+const PROGRAMS: &str = r#"
+[[command]]
+id = "git.remote"
+override = true
+verb = ["clone", "ls-remote"]
+action = "allow"
+reason = "These tests ask remotes."
+
+[[command]]
+id = "remote-shell"
+override = true
+program = ["ssh"]
+action = "allow"
+reason = "These tests try it."
+"#;
+
+/// Nothing outside could tell of these; what they say of themselves is all there is.
+const ONLY_FROM_INSIDE: [&str; 11] = [
+    "tcp-sendto",
+    "raw",
+    "packet",
+    "ping",
+    "udp-lite",
+    "sctp",
+    "vsock",
+    "netlink-generic",
+    "netlink-netfilter",
+    "io-uring",
+    "lookup",
+];
+
+/// These depend on the kernel, and on what is installed.
+const NOT_EVERYWHERE: [&str; 8] =
+    ["mptcp", "tcp6", "tcp6-any", "udp6", "tcp-fastopen", "tcp-fastopen-sendmsg", "wget", "ssh"];
+
+type Told = BTreeMap<String, String>;
+
+/// Writes down where everything listens, for the probe.
+fn plan(world: &World, receivers: &Receivers) -> PathBuf {
+    let path = world.folder.join("plan.json");
+    std::fs::write(&path, receivers.plan().to_string()).unwrap();
+    path
+}
+
+/// Starts something with a connection to the outside already open.
+const WITH_CONNECTION: &str = "exec 9<>/dev/tcp/127.0.0.1/$0; exec \"$@\"";
+
+#[test]
+fn nothing_arrives_by_forty_ways() {
+    in_every_world(|world| {
+        let script = probe("ways_out.py");
+        let (script, name) = (script.to_str().unwrap(), world.name());
+        let bare = Receivers::new();
+        let mut command = world.command("bash");
+        command.args(["-c", WITH_CONNECTION, &bare.port().to_string(), "python3", script]);
+        command.arg(plan(world, &bare));
+        let ran = world.finish(command, b"");
+        let told: Told = serde_json::from_value(ran.result).unwrap();
+        let expected: Vec<&str> = told
+            .keys()
+            .map(String::as_str)
+            .filter(|way| !ONLY_FROM_INSIDE.contains(way) && !NOT_EVERYWHERE.contains(way))
+            .collect();
+        bare.wait_for(&expected);
+        let arrived = bare.arrived();
+        for way in &expected {
+            assert!(arrived.iter().any(|known| known == way), "{name}: {way} without guard: {}", told[*way]);
+        }
+        assert!(arrived.len() >= 40, "{name}: {arrived:?}");
+        drop(bare);
+
+        let receivers = Receivers::new();
+        let options = Options::policy(world, &["good.test:443"], &["good.test"], PROGRAMS).probing();
+        let mut all = vec!["--json"];
+        all.extend(options.words());
+        let plan = plan(world, &receivers);
+        let words = world.arguments(&all, &["python3", script, plan.to_str().unwrap()]);
+        let mut command = world.command("bash");
+        command.args(["-c", WITH_CONNECTION, &receivers.port().to_string()]).arg(program()).args(words);
+        let ran = std::thread::scope(|scope| {
+            scope.spawn(|| at_the_doors_port(world, &receivers));
+            world.finish(command, b"")
+        });
+        let problem = || format!("{name}\n{:#}\n{}", ran.result, ran.error);
+        let tried: Told = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(receivers.arrived(), Vec::<String>::new(), "{}", problem());
+        assert!(!receivers.text().contains("way-"), "{}", receivers.text());
+        assert_eq!(tried.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>(), "{}", problem());
+        let done: Vec<&String> =
+            tried.iter().filter(|(_, said)| *said == "done").map(|(way, _)| way).collect();
+        // A shell does not know what became of what it left behind.
+        assert_eq!(done, ["detached"], "{}", problem());
+        let refused = events(&ran, "deny.connect");
+        for to in ["127.0.0.1", "127.0.0.2", "0.0.0.0", "[::ffff:127.0.0.1]"] {
+            let to = format!("connect to {to}:{}", receivers.port());
+            let is_told =
+                refused.iter().any(|event| event["message"].as_str().unwrap_or_default().contains(&to));
+            assert!(is_told, "{to}: {}", problem());
+        }
+    });
+}
+
+/// Listens for UDP at the number of the run's door, once the probe has said which that is.
+fn at_the_doors_port(world: &World, receivers: &Receivers) {
+    let (door, ready) = (world.folder.join("door"), world.folder.join("door-ready"));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        if let Ok(port) = std::fs::read_to_string(&door).unwrap_or_default().parse() {
+            receivers.at_udp(port);
+            std::fs::write(ready, "").unwrap();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A process that ends with this value.
+struct Ending(Child);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a file says, once it is there.
+fn said(path: &Path) -> String {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        if let Ok(text) = std::fs::read_to_string(path) {
+            return text;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{} never came", path.display());
+}
+
+/// The tricks that a server behind would have to notice: their marks are in paths.
+fn smuggled(server: &Server) -> Vec<String> {
+    let targets = server.requests().into_iter().map(|request| request.target);
+    targets.filter(|target| target.contains("way-smuggle")).collect()
+}
+
+#[test]
+fn no_words_to_the_proxy_lead_elsewhere() {
+    in_every_world(|world| {
+        let script = probe("through_proxy.py");
+        let (script, name) = (script.to_str().unwrap(), world.name());
+        let lay_out = |receivers: &Receivers, plain: &Server, raw: &Receivers| {
+            let plan = json!({ "tcp": receivers.port(), "tcp6": receivers.port6(), "plain": plain.port(), "raw": raw.port() });
+            let path = world.folder.join("plan.json");
+            std::fs::write(&path, plan.to_string()).unwrap();
+            path
+        };
+        let serve = || Server::plain(|_| Response::text("fine"));
+
+        // Through a proxy that believes everything, every one of them arrives.
+        let (receivers, raw, plain) = (Receivers::new(), Receivers::new(), serve());
+        let port = world.folder.join("open-port");
+        let open = world.command("python3").arg(script).arg("open").arg(&port).spawn().unwrap();
+        let _open = Ending(open);
+        let mut command = world.command("python3");
+        command.env("https_proxy", format!("http://127.0.0.1:{}", said(&port)));
+        command.arg(script).arg(lay_out(&receivers, &plain, &raw));
+        let ran = world.finish(command, b"");
+        let told: Told = serde_json::from_value(ran.result).unwrap_or_else(|_| panic!("{}", ran.error));
+        let mut arrived = receivers.arrived();
+        arrived.extend(raw.arrived());
+        let hidden = smuggled(&plain);
+        let only_told = ["metadata", "metadata-six", "metadata-http", "own-door", "own-door-by-name"];
+        for way in told.keys().filter(|way| !only_told.contains(&way.as_str()) && !way.starts_with("fine")) {
+            let came = arrived.contains(way) || hidden.iter().any(|target| target.contains(way.as_str()));
+            assert!(came, "{name}: {way} through an open proxy: {}", told[way]);
+        }
+
+        let (receivers, raw, plain) = (Receivers::new(), Receivers::new(), serve());
+        let allow = [
+            format!("good.test:{}", raw.port()),
+            format!("plain.test:{}", plain.port()),
+            "localhost:*".to_string(),
+            "loop.test:*".to_string(),
+        ];
+        let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
+        let names = ["good.test", "plain.test", "loop.test", "evil.test", "x.good.test", "notgood.test"];
+        let options = Options::hosts(world, &allow, &names).probing();
+        let plan = lay_out(&receivers, &plain, &raw);
+        let ran = world.run(&options.words(), &["python3", script, plan.to_str().unwrap()]);
+        let problem = || format!("{name}\n{}\n{:#}\n{}", ran.printed(), ran.result, ran.error);
+        let tried: Told = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(receivers.arrived(), Vec::<String>::new(), "{}", problem());
+        assert_eq!(raw.arrived(), Vec::<String>::new(), "{}", problem());
+        assert_eq!(smuggled(&plain), Vec::<String>::new(), "{}", problem());
+        assert_eq!(tried.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>(), "{}", problem());
+        // Meanwhile what is allowed works.
+        assert!(tried["fine-http"].contains(" 200 "), "{}", problem());
+        assert!(tried["fine-tls"].contains("200") && tried["fine-tls"].contains("Fine"), "{}", problem());
+        assert!(tried["fine-socks"].contains("Fine"), "{}", problem());
+        assert_eq!(raw.text().matches("good.test").count(), 2, "{}", raw.text());
+        // What reached the plain server was asked of it, by its own name, with one length.
+        for request in plain.requests() {
+            let place = format!("plain.test:{}", plain.port());
+            assert_eq!(request.header("host"), Some(place.as_str()), "{request:?}");
+            assert_eq!(request.headers.iter().filter(|(name, _)| name == "host").count(), 1, "{request:?}");
+            let lengths = ["content-length", "transfer-encoding"];
+            let count = request.headers.iter().filter(|(name, _)| lengths.contains(&name.as_str())).count();
+            assert!(count <= 1, "{request:?}");
+        }
+        let refusals = events(&ran, "deny.network");
+        let rules = |rule: &str| refusals.iter().filter(|event| event["data"]["rule"] == rule).count();
+        for rule in ["network.default", "network.host", "network.private", "network.tls"] {
+            assert!(rules(rule) > 0, "{rule}: {}", problem());
+        }
+        assert!(row(&ran, "evil.test")["refused"].as_u64() > Some(0), "{}", problem());
+        assert!(tried["own-door-by-name"].contains("403"), "{}", problem());
+    });
+}
+
+const KEY: &str = "AIzaOfTheUserAndNobodyElse0123456789";
+
+fn is_known_call(request: &Request) -> bool {
+    matches!(
+        (request.method.as_str(), request.path()),
+        ("POST", "/v1beta/models/m:generateContent") | ("GET", "/v1beta/models")
+    )
+}
+
+#[test]
+fn no_words_to_a_gateway_use_the_key_for_something_else() {
+    in_every_world(|world| {
+        let (script, name) = (probe("through_gateway.py"), world.name());
+        let receivers = Receivers::new();
+        let plan = world.folder.join("plan.json");
+        std::fs::write(&plan, json!({ "tcp": receivers.port() }).to_string()).unwrap();
+        let serve = || {
+            let cookie = "of=the-api";
+            Server::plain(move |_| {
+                Response::json(200, &json!({})).with("set-cookie", cookie).with("alt-svc", "h3=\":1\"")
+            })
+        };
+        let calls =
+            |server: &Server| server.requests().iter().filter(|request| !is_known_call(request)).count();
+
+        // Asked directly, the API gets all of it.
+        let api = serve();
+        let mut command = world.command("python3");
+        command.env("GOOGLE_GEMINI_BASE_URL", api.url("")).arg(&script).arg(&plan);
+        let ran = world.finish(command, b"");
+        assert!(calls(&api) > 15, "{name}: {:?}", ran.error);
+        let told = ran.result["told"].as_object().unwrap().len();
+
+        let api = serve();
+        let script = script.to_str().unwrap();
+        let options = Options::default().and(&["--json", "--policy", "strict"]).probing();
+        let mut command = world.guard(&options.words(), &["python3", script, plan.to_str().unwrap()]);
+        command.env("GEMINI_API_KEY", KEY).env("GOOGLE_GEMINI_BASE_URL", api.url(""));
+        let ran = world.finish(command, b"");
+        let problem = || format!("{name}\n{:#}\n{}", ran.result, ran.error);
+        let said: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        assert_eq!(said["told"].as_object().unwrap().len(), told, "{}", problem());
+        assert_eq!(calls(&api), 0, "{:?}", api.requests());
+        for request in api.requests() {
+            let keys: Vec<&str> = request
+                .headers
+                .iter()
+                .filter(|(name, _)| name == "x-goog-api-key")
+                .map(|(_, value)| value.as_str())
+                .collect();
+            assert_eq!(keys, [KEY], "{request:?}");
+            let place = format!("127.0.0.1:{}", api.port());
+            assert_eq!(request.header("host"), Some(place.as_str()), "{request:?}");
+            let known = ["host", "x-goog-api-key", "content-length", "content-type", "accept", "user-agent"];
+            assert!(request.headers.iter().all(|(name, _)| known.contains(&name.as_str())), "{request:?}");
+            assert!(["", "alt=sse"].contains(&request.query()), "{request:?}");
+            let text = String::from_utf8_lossy(&request.body).into_owned();
+            assert!(["", "{}"].contains(&text.as_str()), "{request:?}");
+            assert!(!format!("{request:?}").contains("of-the-agent"), "{request:?}");
+        }
+        let answers = said["everything"].as_str().unwrap_or_default().to_ascii_lowercase();
+        assert!(!answers.contains(&KEY.to_ascii_lowercase()), "{}", problem());
+        assert!(!answers.contains("set-cookie") && !answers.contains("alt-svc"), "{answers}");
+        assert!(receivers.text().is_empty(), "{}", receivers.text());
+        let handed_on =
+            ["fine", "fine-list", "own-key", "own-keys", "query-key", "query-key-escaped", "query-system"];
+        let handed_on = handed_on.iter().chain(&[
+            "override",
+            "host",
+            "absolute",
+            "connection-words",
+            "chunked",
+            "smuggled",
+        ]);
+        let handed_on: Vec<&str> = handed_on.copied().collect();
+        for (way, line) in said["told"].as_object().unwrap() {
+            let line = line.as_str().unwrap_or_default();
+            let is_fine = line.starts_with("HTTP/1.1 200");
+            // Two hosts are no request at all; hyper may say so itself.
+            assert!(is_fine == handed_on.contains(&way.as_str()) || way == "host", "{way}: {line}");
+        }
+        assert!(!events(&ran, "deny.network").is_empty(), "{}", problem());
+        assert!(!std::fs::read_to_string(ran.transcript()).unwrap().contains(KEY), "{}", problem());
+    });
+}
+
+/// Says its ports, then goes on fetching until it is told to stop, and says how often that worked.
+const BUSY: &str = r#"
+import json, os, socket, sys, time
+port = lambda name: int(os.environ[name].rsplit(":", 1)[1])
+with open("ports.new", "w") as file:
+    json.dump({"proxy": port("https_proxy"), "gateway": port("GOOGLE_GEMINI_BASE_URL")}, file)
+os.rename("ports.new", "ports")
+worked = 0
+while not os.path.exists("stop"):
+    with socket.create_connection(("127.0.0.1", port("https_proxy")), 5) as peer:
+        peer.sendall(f"GET http://{sys.argv[1]}/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        worked += peer.recv(4096).startswith(b"HTTP/1.1 200")
+    time.sleep(0.01)
+others = []
+for path in sys.argv[2:]:
+    for name, number in json.load(open(path)).items():
+        try:
+            socket.create_connection(("127.0.0.1", number), 2).close()
+            others.append(f"{name} of another run was reached")
+        except OSError as error:
+            others.append(type(error).__name__)
+print(json.dumps([worked, others]))
+"#;
+
+/// What somebody who is not of the run hears at a port: nothing, but the end.
+fn hears(port: u16, words: &str) -> Vec<u8> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let _ = stream.write_all(words.as_bytes());
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    heard
+}
+
+fn ports(world: &World) -> (u16, u16) {
+    let ports: Value = serde_json::from_str(&said(&world.folder.join("ports"))).unwrap();
+    let port = |name: &str| u16::try_from(ports[name].as_u64().unwrap()).unwrap();
+    (port("proxy"), port("gateway"))
+}
+
+#[test]
+fn nobody_else_comes_in_while_the_run_does() {
+    in_every_world(|world| {
+        let plain = Server::plain(|_| Response::text("fine"));
+        let api = Server::plain(|_| Response::json(200, &json!({})));
+        let place = format!("plain.test:{}", plain.port());
+        let options =
+            Options::hosts(world, &[&place], &["plain.test"]).and(&["--json", "--preset", "gemini"]);
+        std::fs::write(world.folder.join("busy.py"), BUSY).unwrap();
+        let mut command = world.guard(&options.words(), &["python3", "busy.py", &place]);
+        command.env("GEMINI_API_KEY", KEY).env("GOOGLE_GEMINI_BASE_URL", api.url(""));
+        let ran = std::thread::scope(|scope| {
+            let run = scope.spawn(|| world.finish(command, b""));
+            let (proxy, gateway) = ports(world);
+            for _ in 0..6 {
+                let asked =
+                    format!("GET http://{place}/outsider HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+                assert_eq!(hears(proxy, &asked), b"", "{}", world.name());
+                let asked = "GET /v1beta/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+                assert_eq!(hears(gateway, asked), b"", "{}", world.name());
+            }
+            std::fs::write(world.folder.join("stop"), "").unwrap();
+            run.join().unwrap()
+        });
+        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
+        let said: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        assert!(said[0].as_u64() > Some(0), "{}", problem());
+        assert!(plain.requests().iter().all(|request| request.target == "/"), "{:?}", plain.requests());
+        assert_eq!(plain.requests().len() as u64, said[0].as_u64().unwrap(), "{}", problem());
+        assert_eq!(api.requests().len(), 0);
+        // So many strangers would fill a transcript; the first are enough.
+        assert_eq!(events(&ran, "network.outsider").len(), 10, "{}", problem());
+    });
+}
+
+/// Visits the proxy, knocks again with the same socket, says from which port it came, and leaves it at once.
+const KNOCKS_TWICE: &str = r#"
+import os, socket, struct, time
+peer = socket.create_connection(("127.0.0.1", int(os.environ["https_proxy"].rsplit(":", 1)[1])), 5)
+peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+peer.recv(4096)
+# The kernel says of a connect that went on without its caller: done. Only then: it is connected.
+print("knocked:", peer.connect_ex(peer.getpeername()), peer.connect_ex(peer.getpeername()))
+mine, door = peer.getsockname()[1], peer.getpeername()[1]
+peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+peer.close()
+with open("knocked.new", "w") as file:
+    file.write(f"{mine} {door}")
+os.rename("knocked.new", "knocked")
+while not os.path.exists("stop"):
+    time.sleep(0.02)
+"#;
+
+/// Comes from the port that the run came from, and says what it hears.
+const FOLLOWS: &str = "
+import socket, sys, time
+peer = socket.socket()
+peer.settimeout(10)
+peer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+for _ in range(100):
+    try:
+        peer.bind(('127.0.0.1', int(sys.argv[1])))
+        break
+    except OSError:
+        # The other end has not noticed yet.
+        time.sleep(0.05)
+peer.connect(('127.0.0.1', int(sys.argv[2])))
+try:
+    peer.sendall(b'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')
+    print(peer.recv(100))
+except ConnectionError:
+    print(b'')
+";
+
+/// Who comes in is known by where they come from; that must not outlive the visit.
+#[test]
+fn nobody_comes_in_by_a_port_that_the_run_has_left() {
+    in_two_worlds(|world| {
+        let options = Options::hosts(world, &["good.test:443"], &["good.test"]).and(&["--json"]);
+        std::fs::write(world.folder.join("knocks.py"), KNOCKS_TWICE).unwrap();
+        let command = world.guard(&options.words(), &["python3", "knocks.py"]);
+        let ran = std::thread::scope(|scope| {
+            let run = scope.spawn(|| world.finish(command, b""));
+            let ports = said(&world.folder.join("knocked"));
+            let heard =
+                world.command("python3").args(["-c", FOLLOWS]).args(ports.split(' ')).output().unwrap();
+            std::fs::write(world.folder.join("stop"), "").unwrap();
+            assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "b''", "{}: {heard:?}", world.name());
+            run.join().unwrap()
+        });
+        let knocked = format!("knocked: 0 {}", libc::EISCONN);
+        assert!(ran.printed().contains(&knocked), "{:#}", ran.result);
+        assert_eq!(events(&ran, "network.outsider").len(), 1, "{:#}", ran.result);
+    });
+}
+
+#[test]
+fn two_runs_have_nothing_of_each_others_doors() {
+    in_two_worlds(|first| {
+        in_two_worlds(|second| {
+            if second.name() == first.name() {
+                return;
+            }
+            let plain = Server::plain(|_| Response::text("fine"));
+            let place = format!("plain.test:{}", plain.port());
+            let start = |world: &World, other: &World| {
+                let ports = other.folder.join("ports");
+                let options =
+                    Options::hosts(world, &[&place], &["plain.test"]).and(&["--json", "--preset", "gemini"]);
+                let options = options.and(&["--read", other.folder.to_str().unwrap()]);
+                std::fs::write(world.folder.join("busy.py"), BUSY).unwrap();
+                let mut command =
+                    world.guard(&options.words(), &["python3", "busy.py", &place, ports.to_str().unwrap()]);
+                command.env("GEMINI_API_KEY", KEY);
+                command
+            };
+            let (one, two) = (start(first, second), start(second, first));
+            let (one, two) = std::thread::scope(|scope| {
+                let runs = [scope.spawn(|| first.finish(one, b"")), scope.spawn(|| second.finish(two, b""))];
+                for world in [first, second] {
+                    let _ = ports(world);
+                }
+                for world in [first, second] {
+                    std::fs::write(world.folder.join("stop"), "").unwrap();
+                }
+                let mut ran = runs.map(|run| run.join().unwrap()).into_iter();
+                (ran.next().unwrap(), ran.next().unwrap())
+            });
+            for ran in [one, two] {
+                let said: Value = serde_json::from_str(&ran.printed())
+                    .unwrap_or_else(|_| panic!("{:#}\n{}", ran.result, ran.error));
+                assert!(said[0].as_u64() > Some(0), "{:#}", ran.result);
+                assert_eq!(said[1], json!(["PermissionError", "PermissionError"]), "{:#}", ran.result);
+            }
+        });
+    });
+}
