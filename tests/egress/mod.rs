@@ -1,6 +1,7 @@
 pub(crate) mod api;
 mod clients;
 mod evidence;
+mod faults;
 pub(crate) mod gemini;
 mod guarded;
 mod hello;

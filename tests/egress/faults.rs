@@ -1,0 +1,464 @@
+//! What goes wrong on the way: clients that misbehave, servers that are down, silent or false, limits, and settings that
+//! cannot be followed.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::api::{Api, Part, Turn, USED};
+use super::evidence::{Options, events, probe, row};
+use super::server::{Authority, Response, Server};
+use crate::launch::world::{Ran, World, collect, in_two_worlds, mark, nothing_left, one_world, program};
+
+const KEY: &str = "AIzaOnlyForTheApi-27182818284590";
+const NAMES: [&str; 1] = ["good.test"];
+
+/// What a misbehaving client says of how it went, in a run with these options and variables of the caller.
+fn tried(world: &World, options: Options, variables: &[(&str, &str)], words: &[&str]) -> (Ran, Value) {
+    let script = probe("faults.py");
+    let options = options.and(&["--json"]).probing();
+    let mut all = vec!["python3", script.to_str().unwrap()];
+    all.extend(words);
+    let mut command = world.guard(&options.words(), &all);
+    command.envs(variables.iter().copied());
+    let ran = world.finish(command, b"");
+    let said = serde_json::from_str(&ran.printed())
+        .unwrap_or_else(|_| panic!("{}: {words:?}\n{:#}\n{}", world.name(), ran.result, ran.error));
+    (ran, said)
+}
+
+/// Sends everything back, and counts who is there.
+struct Echo {
+    port: u16,
+    open: Arc<AtomicUsize>,
+    ever: Arc<AtomicUsize>,
+}
+
+impl Echo {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let echo =
+            Self { port: listener.local_addr().unwrap().port(), open: Arc::default(), ever: Arc::default() };
+        let (open, ever) = (Arc::clone(&echo.open), Arc::clone(&echo.ever));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let open = Arc::clone(&open);
+                open.fetch_add(1, Ordering::SeqCst);
+                ever.fetch_add(1, Ordering::SeqCst);
+                let echo = move || {
+                    let _ = std::io::copy(&mut &stream, &mut &stream);
+                    let _ = stream.shutdown(std::net::Shutdown::Write);
+                    open.fetch_sub(1, Ordering::SeqCst);
+                };
+                std::thread::Builder::new().stack_size(64 << 10).spawn(echo).unwrap();
+            }
+        });
+        echo
+    }
+
+    fn place(&self) -> String {
+        format!("good.test:{}", self.port)
+    }
+}
+
+fn echoing() -> Server {
+    Server::plain(|request| Response::text(request.body.clone()))
+}
+
+fn place(server: &Server) -> String {
+    format!("good.test:{}", server.port())
+}
+
+#[test]
+fn headers_that_do_not_end_or_are_too_large() {
+    let world = one_world();
+    let server = echoing();
+    let api = Server::plain(|_| Response::json(200, &json!({})));
+    let options = || Options::hosts(&world, &[&place(&server)], &NAMES).and(&["--preset", "gemini"]);
+    let (key, url) = (("GEMINI_API_KEY", KEY), api.url(""));
+    let variables = [key, ("GOOGLE_GEMINI_BASE_URL", &url)];
+    let (_, said) = tried(&world, options(), &variables, &["headers", &place(&server), "1048576"]);
+    assert_eq!(said["after"], "HTTP/1.1 200 Test", "{said}");
+    for line in said["lines"].as_array().unwrap() {
+        assert!(line.as_str().unwrap().starts_with("HTTP/1.1 431"), "{said}");
+    }
+    // Half a minute for the headers, however slowly they come; others are served meanwhile.
+    let (_, said) = tried(&world, options(), &variables, &["slow", &place(&server)]);
+    assert_eq!(said["served"], json!(["HTTP/1.1 200 Test"]), "{said}");
+    assert!(said["seconds"].as_f64().unwrap() < 45.0, "{said}");
+    assert_eq!(server.requests().len(), 2, "{:?}", server.requests());
+    assert_eq!(api.requests().len(), 0);
+}
+
+#[test]
+fn servers_that_are_down() {
+    in_two_worlds(|world| {
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let down = format!("good.test:{nobody}");
+        let (ran, said) = tried(world, Options::hosts(world, &[&down], &NAMES), &[], &["ask", &down]);
+        assert!(said["line"].as_str().unwrap().starts_with("HTTP/1.1 502 guard: good.test"), "{said}");
+        assert_eq!(events(&ran, "network.error").len(), 1);
+        assert_eq!(row(&ran, "good.test"), Value::Null, "{:#}", ran.result);
+        let (ran, said) = tried(world, Options::hosts(world, &[&down], &NAMES), &[], &["get", &down]);
+        assert!(said.as_str().unwrap().starts_with("HTTP/1.1 502"), "{said}");
+        assert_eq!(events(&ran, "network.error").len(), 1);
+
+        let url = format!("http://127.0.0.1:{nobody}");
+        let variables = [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str())];
+        let (ran, said) =
+            tried(world, Options::default().and(&["--policy", "strict"]), &variables, &["turn"]);
+        assert!(said["line"].as_str().unwrap().starts_with("HTTP/1.1 503"), "{said}");
+        assert!(said["text"].as_str().unwrap().contains("UNAVAILABLE"), "{said}");
+        assert_eq!(events(&ran, "gateway.error").len(), 1);
+    });
+}
+
+/// The key goes to nobody whose certificate is not believed, or is another's.
+#[test]
+fn an_api_that_is_not_who_it_should_be() {
+    in_two_worlds(|world| {
+        let (known, stranger) = (Authority::new(), Authority::new());
+        let file = world.temporary().join("believed.pem");
+        std::fs::write(&file, known.pem()).unwrap();
+        let file = file.to_str().unwrap();
+        let apis = [
+            (true, Api::tls(&known, &["127.0.0.1"], vec![Turn::text("well")])),
+            (false, Api::tls(&stranger, &["127.0.0.1"], vec![Turn::text("stolen")])),
+            (false, Api::tls(&known, &["127.0.0.2", "elsewhere.test"], vec![Turn::text("stolen")])),
+        ];
+        for (is_right, api) in apis {
+            let url = api.server.url("");
+            let variables =
+                [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str()), ("SSL_CERT_FILE", file)];
+            let options = Options::default().and(&["--policy", "strict"]);
+            let (ran, said) = tried(world, options, &variables, &["turn"]);
+            let line = said["line"].as_str().unwrap();
+            assert!(api.server.connections() > 0);
+            if is_right {
+                assert!(line.starts_with("HTTP/1.1 200"), "{said}");
+                assert_eq!(api.server.requests()[0].header("x-goog-api-key"), Some(KEY));
+            } else {
+                assert!(line.starts_with("HTTP/1.1 503"), "{said}");
+                assert!(api.server.requests().is_empty(), "{:?}", api.server.requests());
+                let errors = events(&ran, "gateway.error");
+                assert!(errors[0]["message"].as_str().unwrap().contains("certificate"), "{errors:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn one_side_may_be_done_before_the_other() {
+    in_two_worlds(|world| {
+        let echo = Echo::new();
+        let options = Options::hosts(world, &[&echo.place()], &NAMES);
+        let (ran, said) = tried(world, options, &[], &["half", &echo.place()]);
+        assert_eq!((&said["end"], said["length"].as_u64() > Some(50)), (&json!("end"), true), "{said}");
+        assert_eq!(row(&ran, "good.test")["bytes_up"], said["length"], "{:#}", ran.result);
+        assert_eq!(row(&ran, "good.test")["bytes_down"], said["length"], "{:#}", ran.result);
+    });
+}
+
+/// Kilobytes of a process's memory.
+fn memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn wait_for(path: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !path.exists() {
+        assert!(Instant::now() < deadline, "{} never came", path.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// With the number of descriptors that shells usually allow.
+#[test]
+fn five_hundred_connections_at_once() {
+    in_two_worlds(|world| {
+        let echo = Echo::new();
+        let script = probe("faults.py");
+        let options = Options::hosts(world, &[&echo.place()], &NAMES).and(&["--json"]).probing();
+        let words = ["python3", script.to_str().unwrap(), "many", &echo.place(), "500", "stop"];
+        let mut command = world.command("bash");
+        command.args(["-c", "ulimit -S -n 1024; exec \"$@\"", "bash"]).arg(program());
+        command.args(world.arguments(&options.words(), &words));
+        let started = Instant::now();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let ran = std::thread::scope(|scope| {
+            let run = scope.spawn(move || collect(child, b"", started));
+            wait_for(&world.folder.join("open"));
+            let used = memory(pid);
+            assert!(used < 100 << 10, "{}: {used} KiB for 500 connections", world.name());
+            std::fs::write(world.folder.join("stop"), "").unwrap();
+            run.join().unwrap()
+        });
+        let said: Value = serde_json::from_str(&ran.printed())
+            .unwrap_or_else(|_| panic!("{:#}\n{}", ran.result, ran.error));
+        assert_eq!(said["answered"], 500, "{}: {said}", world.name());
+        assert_eq!(said["lines"], json!({ "HTTP/1.1 200 OK": 500 }), "{}", world.name());
+        // What was open when the run ended counts as well.
+        let row = row(&ran, "good.test");
+        assert_eq!(row["connections"], 500, "{row}");
+        assert_eq!(row["bytes_up"], row["bytes_down"], "{row}");
+        assert!(row["bytes_up"].as_u64() >= Some(500 * 50), "{row}");
+        assert_eq!(events(&ran, "network.close").len(), 500, "{}", world.name());
+    });
+}
+
+fn limited(world: &World, place: &str, limits: &str) -> Options {
+    Options::policy(world, &[place], &NAMES, &format!("[limits]\noverride = true\n{limits}\n"))
+}
+
+#[test]
+fn more_connections_than_the_policy_allows() {
+    in_two_worlds(|world| {
+        let echo = Echo::new();
+        let options = limited(world, &echo.place(), "connections = 10");
+        let (ran, said) = tried(world, options, &[], &["many", &echo.place(), "15"]);
+        let expected =
+            json!({ "HTTP/1.1 200 OK": 10, "HTTP/1.1 503 guard: too many connections at once": 5 });
+        assert_eq!(said["lines"], expected, "{}", world.name());
+        assert_eq!((&said["answered"], echo.ever.load(Ordering::SeqCst)), (&json!(10), 10));
+        let refusals = events(&ran, "deny.network");
+        assert_eq!(refusals.len(), 5);
+        assert!(refusals.iter().all(|event| event["data"]["rule"] == "network.limit"), "{refusals:?}");
+    });
+}
+
+#[test]
+fn a_hundred_megabytes_both_ways() {
+    let world = one_world();
+    let (echo, server) = (Echo::new(), echoing());
+    let (tunnel, plain) = (echo.place(), place(&server));
+    let options = Options::hosts(&world, &[&tunnel, &plain], &NAMES);
+    let size = 100_000_000;
+    let (ran, said) = tried(&world, options.clone(), &[], &["big", &tunnel, &size.to_string()]);
+    assert_eq!((&said["count"], &said["same"]), (&json!(size), &json!(true)), "{said}");
+    assert_eq!(row(&ran, "good.test")["bytes_down"], size, "{:#}", ran.result);
+    let (ran, said) = tried(&world, options, &[], &["big_http", &plain, &size.to_string()]);
+    assert_eq!((&said["count"], &said["same"]), (&json!(size), &json!(true)), "{said}");
+    assert_eq!(row(&ran, "good.test")["bytes_up"], size, "{:#}", ran.result);
+}
+
+#[test]
+fn more_bytes_than_the_policy_allows() {
+    in_two_worlds(|world| {
+        let (echo, server) = (Echo::new(), echoing());
+        let mib = 1 << 20;
+        for limit in ["upload_mib = 1", "download_mib = 1"] {
+            for (what, place) in [("big", echo.place()), ("big_http", place(&server))] {
+                let (ran, said) =
+                    tried(world, limited(world, &place, limit), &[], &[what, &place, "3000000"]);
+                let problem = || format!("{}: {limit} {what}: {said}\n{:#}", world.name(), ran.result);
+                assert_eq!(said["same"], false, "{}", problem());
+                let row = row(&ran, "good.test");
+                let counted = if limit.starts_with("upload") { "bytes_up" } else { "bytes_down" };
+                assert!(
+                    row[counted].as_u64() <= Some(mib) && row[counted].as_u64() > Some(mib / 2),
+                    "{}",
+                    problem()
+                );
+                assert!(said["count"].as_u64() <= Some(mib), "{}", problem());
+                let refusals = events(&ran, "deny.network");
+                assert_eq!(refusals.len(), 1, "{}", problem());
+                assert_eq!(refusals[0]["data"]["rule"], "network.limit", "{}", problem());
+                assert!(events(&ran, "network.error").is_empty(), "{}", problem());
+                if (limit, what) == ("upload_mib = 1", "big_http") {
+                    assert!(
+                        said["line"].as_str().unwrap().contains("403 guard: Permission denied"),
+                        "{}",
+                        problem()
+                    );
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn nothing_is_left_when_guard_is_killed_with_open_tunnels() {
+    in_two_worlds(|world| {
+        let echo = Echo::new();
+        let (script, mark) = (probe("faults.py"), mark());
+        let options = Options::hosts(world, &[&echo.place()], &NAMES).and(&["--env", &mark]).probing();
+        let words = ["python3", script.to_str().unwrap(), "many", &echo.place(), "20", "stop"];
+        let mut command = world.guard(&options.words(), &words);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_for(&world.folder.join("open"));
+        assert_eq!(echo.open.load(Ordering::SeqCst), 20);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        nothing_left(&mark, Duration::from_secs(5));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while echo.open.load(Ordering::SeqCst) > 0 {
+            assert!(Instant::now() < deadline, "{} tunnels are left", echo.open.load(Ordering::SeqCst));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
+#[test]
+fn answers_that_break_off_or_are_given_up() {
+    in_two_worlds(|world| {
+        let half = || vec![Part::Text("Half".to_string())];
+        let strict = || Options::default().and(&["--policy", "strict"]);
+        let api = Api::plain(vec![Turn::Cut(half())]);
+        let url = api.server.url("");
+        let variables = [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str())];
+        let (ran, said) = tried(world, strict(), &variables, &["turn"]);
+        let problem = || format!("{}: {said}\n{:#}", world.name(), ran.result);
+        // What came is handed on, and that there should have been more can be seen.
+        assert!(said["text"].as_str().unwrap().contains("Half"), "{}", problem());
+        assert!(!said["text"].as_str().unwrap().ends_with("0\r\n\r\n"), "{}", problem());
+        let asked = events(&ran, "gateway.request");
+        assert_eq!((asked.len(), &asked[0]["data"]["whole"]), (1, &json!(false)), "{asked:?}");
+        assert_eq!(ran.result["usage"]["model"]["input_tokens"], USED[0], "{}", problem());
+
+        // Whoever does not wait for the first word has asked all the same.
+        let server = Server::plain(|_| {
+            std::thread::sleep(Duration::from_secs(2));
+            Response::json(200, &json!({}))
+        });
+        let url = server.url("");
+        let variables = [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str())];
+        let body = json!({ "contents": "x".repeat(4000) }).to_string();
+        let (ran, _) = tried(world, strict(), &variables, &["turn", &body, "0.5"]);
+        let model = &ran.result["usage"]["model"];
+        assert_eq!((&model["requests"], server.requests().len()), (&json!(1), 1), "{:#}", ran.result);
+        assert!(model["input_tokens"].as_u64() >= Some(1000), "{:#}", ran.result);
+    });
+}
+
+/// Nothing moves: for a run that is as good as asleep.
+#[test]
+fn an_api_that_falls_silent() {
+    let world = one_world();
+    let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
+    let url = api.server.url("");
+    let options = limited(&world, "good.test:443", "idle_seconds = 3").and(&["--json"]).probing();
+    let script = probe("faults.py");
+    let mut command = world.guard(&options.words(), &["python3", script.to_str().unwrap(), "turn"]);
+    command.env("GEMINI_API_KEY", KEY).env("GOOGLE_GEMINI_BASE_URL", &url);
+    let ran = world.finish(command, b"");
+    assert_eq!(ran.kind(), "idle_timeout", "{:#}\n{}", ran.result, ran.error);
+    assert!(ran.took < Duration::from_secs(20), "{:?}", ran.took);
+    let asked = events(&ran, "gateway.request");
+    assert_eq!((asked.len(), &asked[0]["data"]["whole"]), (1, &json!(false)), "{asked:?}");
+}
+
+/// A proxy of a company: it keeps what it is asked, and says something in every tunnel.
+fn company() -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let all = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let all = Arc::clone(&all);
+            std::thread::spawn(move || answer_as_company(stream, &all));
+        }
+    });
+    (port, asked)
+}
+
+fn answer_as_company(mut stream: TcpStream, asked: &Mutex<Vec<String>>) {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|count| count == 1) {
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let is_known = head.contains("Basic dXNlcjpwQHNzLXdvcmQ=");
+    asked.lock().unwrap().push(head);
+    let answer = if is_known {
+        "HTTP/1.1 200 Fine\r\n\r\n"
+    } else {
+        "HTTP/1.1 407 Who are you?\r\nContent-Length: 0\r\n\r\n"
+    };
+    let _ = stream.write_all(answer.as_bytes());
+    let _ = stream.read(&mut [0; 1024]);
+    let _ = stream.write_all(b"from far away");
+}
+
+#[test]
+fn the_companys_proxy_is_used_and_its_password_stays_outside() {
+    in_two_worlds(|world| {
+        let (port, asked) = company();
+        let far = "far.example.org:443";
+        for (word, is_known) in [("p%40ss-word", true), ("wrong-p%40ss", false)] {
+            let url = format!("http://user:{word}@127.0.0.1:{port}");
+            let options = Options::hosts(world, &[far], &NAMES);
+            let (ran, said) = tried(world, options, &[("HTTPS_PROXY", &url)], &["ask", far]);
+            let problem = || format!("{}: {said}\n{:#}", world.name(), ran.result);
+            let line = said["line"].as_str().unwrap();
+            if is_known {
+                assert_eq!(said["data"], "from far away", "{}", problem());
+            } else {
+                assert!(line.starts_with("HTTP/1.1 502 guard: the proxy 127.0.0.1"), "{}", problem());
+                assert!(line.contains("407"), "{}", problem());
+                assert_eq!(events(&ran, "network.error").len(), 1, "{}", problem());
+            }
+            let head = asked.lock().unwrap().pop().unwrap();
+            assert!(head.starts_with(&format!("CONNECT {far} HTTP/1.1\r\n")), "{head}");
+            assert!(head.contains("Proxy-Authorization: Basic "), "{head}");
+            let transcript = std::fs::read_to_string(ran.transcript()).unwrap();
+            for text in [said.to_string(), transcript, ran.result.to_string()] {
+                for secret in [word, "p@ss", "dXNlcj", "user:"] {
+                    assert!(!text.contains(secret), "{secret}: {}", problem());
+                }
+            }
+        }
+    });
+}
+
+/// What config.toml says, variables of the caller, guard's exit code and some of its words.
+type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], i32, &'a str);
+
+/// Nothing starts with settings that cannot be followed, and everybody is told which.
+#[test]
+fn settings_that_cannot_be_followed() {
+    in_two_worlds(|world| {
+        let config = world.temporary().join("config");
+        std::fs::create_dir_all(config.join("guard")).unwrap();
+        let key = world.temporary().join("key");
+        std::fs::write(&key, KEY).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let file = format!("[gateway.gemini]\nkey_file = {key:?}\n");
+        let key_variable = ("GEMINI_API_KEY", KEY);
+        let plain_url = ("GOOGLE_GEMINI_BASE_URL", "http://api.example.org");
+        let user_url = ("GOOGLE_GEMINI_BASE_URL", "https://me:word@api.example.org");
+        let socks = ("HTTPS_PROXY", "socks5://proxy.example.org:1080");
+        let cases: [Case<'_>; 10] = [
+            ("nonsense = 1", &[], 2, "unknown field `nonsense`"),
+            ("[gateway.gemini", &[], 2, "config.toml"),
+            ("[prices.m]\ninput = -1.0\noutput = 1.0", &[], 2, "config.toml"),
+            (&file, &[], 125, "`chmod 600`"),
+            ("[gateway.gemini]\nkey_file = \"/nonexistent/key\"", &[], 125, "No such file"),
+            ("[gateway.gemini]\nkey_command = [\"false\"]", &[], 125, "it ended with exit status: 1"),
+            ("[gateway.gemini]\nkey_command = [\"true\"]", &[], 125, "it is empty"),
+            ("", &[key_variable, plain_url], 125, "without TLS the key would be read on the way"),
+            ("", &[key_variable, user_url], 125, "no user name"),
+            ("", &[key_variable, socks], 125, "`socks5://` proxies are not known here"),
+        ];
+        for (text, variables, code, words) in cases {
+            std::fs::write(config.join("guard/config.toml"), text).unwrap();
+            let mut command = world.guard(&["--policy", "strict"], &["touch", "made"]);
+            command.env("XDG_CONFIG_HOME", &config).envs(variables.iter().copied());
+            let ran = world.finish(command, b"");
+            assert_eq!(ran.code, code, "{text} {variables:?}: {}", ran.error);
+            assert!(ran.error.contains(words), "{text} {variables:?}: {}", ran.error);
+            assert!(!ran.error.contains(KEY), "{}", ran.error);
+            assert!(!world.folder.join("made").exists(), "{text} {variables:?}");
+        }
+    });
+}
