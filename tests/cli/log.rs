@@ -9,11 +9,15 @@ use sha2::{Digest, Sha256};
 
 use crate::support::{Scratch, guard, text};
 
-const FIRST: &str = "0197f0a0-0000-7000-8000-00000000aaaa";
+pub(super) const FIRST: &str = "0197f0a0-0000-7000-8000-00000000aaaa";
 const SECOND: &str = "0197f0a0-0000-7000-8000-00000000bbbb";
 
 /// A transcript with given times: (microseconds since 12:00, type, message, data).
-fn transcript(state: &Scratch, run: &str, events: &[(i64, &str, &str, Value)]) -> std::path::PathBuf {
+pub(super) fn transcript(
+    state: &Scratch,
+    run: &str,
+    events: &[(i64, &str, &str, Value)],
+) -> std::path::PathBuf {
     let noon = "2026-03-01T12:00:00Z".parse::<jiff::Timestamp>().unwrap();
     let mut prev = "0".repeat(64);
     let mut file = String::new();
@@ -79,7 +83,7 @@ fn run(state: &Scratch, args: &[&str]) -> Output {
 }
 
 /// Everything somebody at the terminal would see.
-fn shown(state: &Scratch, args: &[&str]) -> String {
+pub(super) fn shown(state: &Scratch, args: &[&str]) -> String {
     let output = run(state, args);
     let errors = String::from_utf8(output.stderr.clone()).unwrap();
     let whole = format!(
