@@ -57,11 +57,7 @@ struct Client {
 impl Client {
     fn start(world: &World, url: &str, gemini: &Gemini) -> Self {
         let mut command: Command = world.command(program());
-        let path = format!(
-            "{}:{}",
-            gemini.program().parent().unwrap().display(),
-            world.person.path.to_string_lossy()
-        );
+        let path = format!("{}:{}", gemini.program().parent().unwrap().display(), world.person.path);
         command.args(["mcp", "--root"]).arg(&world.folder).env("PATH", path);
         command.env("GEMINI_API_KEY", "the-key").env("GOOGLE_GEMINI_BASE_URL", url);
         let mut child =
