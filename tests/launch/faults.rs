@@ -574,6 +574,7 @@ const FIELDS: &[&str] = &[
     "exit_code",
     "files_changed",
     "findings",
+    "network",
     "policy",
     "result",
     "run_id",

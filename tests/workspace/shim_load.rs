@@ -519,7 +519,16 @@ fn the_supervisor_is_killed_and_the_work_is_finished() {
 /// Looks at what a killed run has left, finishes it, and looks again.
 fn finish(world: &World, name: &str, base: &str, states: &mut std::collections::BTreeMap<&str, usize>) {
     // What guard had started ends by itself: programs of git that have their orders.
-    until("its git programs end", || leftovers(world).is_empty());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !leftovers(world).is_empty() {
+        assert!(
+            Instant::now() < deadline,
+            "{}: {name}: its git programs have left {}",
+            world.name(),
+            leftovers(world)
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let branch = format!("refs/heads/task/{name}");
     let ours = list(&world.runs()).unwrap();
     let mine = ours.iter().find(|entry| entry.record.as_ref().is_ok_and(|record| record.branch == branch));
