@@ -28,10 +28,52 @@ impl Workspace {
             own.extend(["index", "HEAD"].map(|name| lock(&record.admin_dir, name)));
         }
         own.iter().for_each(|file| remove_when_old(file, OWN));
+        if record.state == State::Receiving {
+            remove_abandoned_objects(&record.common_dir);
+        }
         if matches!(record.state, State::Receiving | State::Removing) {
             remove_when_old(&record.common_dir.join("packed-refs.lock"), SHARED);
         }
     }
+}
+
+/// Removes what a receive had taken in and not yet accepted. git does so itself, but not when it ends by a signal, as it
+/// does when the sending side is gone. Of others' receives there is a process.
+fn remove_abandoned_objects(common_dir: &Path) {
+    let Ok(common_dir) = common_dir.canonicalize() else { return };
+    let found = || -> Vec<PathBuf> {
+        let entries = fs::read_dir(common_dir.join("objects")).into_iter().flatten().flatten();
+        let is_one =
+            |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("tmp_objdir-incoming-");
+        entries.filter(is_one).map(|entry| entry.path()).collect()
+    };
+    let patience = Instant::now() + SHARED;
+    loop {
+        // In this order: whoever has made one of these is there now, or gone.
+        let folders = found();
+        if folders.is_empty() || Instant::now() > patience {
+            return;
+        }
+        if !is_git_at_work(&common_dir) {
+            for folder in folders {
+                let _ = fs::remove_dir_all(folder);
+            }
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether a git works in this folder, as one that receives does.
+fn is_git_at_work(folder: &Path) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
+        .any(|entry| {
+            let is_there = fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
+            is_there
+                && fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| name.starts_with("git"))
+        })
 }
 
 /// Waits until a lock goes or is too old to be held by anybody.

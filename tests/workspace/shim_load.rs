@@ -519,8 +519,10 @@ fn the_supervisor_is_killed_and_the_work_is_finished() {
 /// Looks at what a killed run has left, finishes it, and looks again.
 fn finish(world: &World, name: &str, base: &str, states: &mut std::collections::BTreeMap<&str, usize>) {
     // What guard had started ends by itself: programs of git that have their orders.
+    // Objects of a receive that ended by a signal are removed by whoever finishes it.
+    let locks = |all: &str| all.lines().filter(|line| !line.contains("/tmp_objdir-incoming-")).count();
     let deadline = Instant::now() + Duration::from_secs(20);
-    while !leftovers(world).is_empty() {
+    while locks(&leftovers(world)) > 0 {
         assert!(
             Instant::now() < deadline,
             "{}: {name}: its git programs have left {}",
