@@ -31,8 +31,12 @@ impl Workspace {
         if record.state == State::Receiving {
             remove_abandoned_objects(&record.common_dir);
         }
-        if matches!(record.state, State::Receiving | State::Removing) {
-            remove_when_old(&record.common_dir.join("packed-refs.lock"), SHARED);
+        // Any of our deletions takes it, also those that undo a beginning; otherwise it may be somebody's who is at work.
+        let is_likely_ours = matches!(record.state, State::Receiving | State::Removing);
+        let of_all = record.common_dir.join("packed-refs.lock");
+        let around = record.common_dir.parent().unwrap_or(&record.common_dir);
+        if of_all.exists() && (is_likely_ours || !is_git_at_work(around)) {
+            remove_when_old(&of_all, SHARED);
         }
     }
 }
