@@ -11,7 +11,7 @@
 //! transcript ─ sys                      events → hash-chained lines on disk; reader, check, replay.
 //! sandbox    ─ policy sys               plan → Landlock rules, seccomp programs, mounts; probe of the kernel.
 //! workspace  ─ sandbox policy sys        repository → worktree, branch and quarantine; one branch back; before and after. Runs git, never what an agent wrote.
-//! egress     ─ decide policy transcript sys   requests of the run to the network → judged → carried outside. Refuses on any error.
+//! egress     ─ outcome decide policy transcript sys   requests of the run to the network → judged → carried outside. Refuses on any error.
 //! intercept  ─ egress decide policy command transcript sandbox sys   questions and notifications from inside → answers. Denies on any error.
 //! outcome    ─ transcript policy        what a run did → one structured result.
 //! launch     ─ egress intercept workspace sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns what a user asks for.

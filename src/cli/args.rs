@@ -278,9 +278,9 @@ pub(crate) struct Run {
     /// End it after so many seconds in all
     #[arg(long, value_name = "SECONDS")]
     pub(crate) max_duration: Option<u64>,
-    /// A folder whose content the private home begins with
+    /// A folder whose content the private home begins with; of several a later one's files replace an earlier one's
     #[arg(long, value_name = "DIR")]
-    pub(crate) home_from: Option<PathBuf>,
+    pub(crate) home_from: Vec<PathBuf>,
     /// A folder that gets what is kept of the private home (see --home-keep)
     #[arg(long, value_name = "DIR", requires = "home_keep")]
     pub(crate) home_to: Option<PathBuf>,

@@ -33,6 +33,9 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         note(&remark.render(false));
     }
     let mut request = request(arguments, policy, config, &keys)?;
+    if let Some(Err(error)) = arguments.dir.as_deref().map(launch::check_links) {
+        return refused(&request, &error, form, out);
+    }
     let wanted = &request.policy.toolchains;
     request.toolchains = toolchains.and_then(|early| early.take(&wanted.detect, wanted.caches));
     let run_id = run_id();
@@ -199,7 +202,7 @@ fn request(
             total_seconds: arguments.max_duration,
             no_verify: arguments.no_verify,
             belongings: Belongings {
-                from: arguments.home_from.as_ref().map(absolute),
+                from: arguments.home_from.iter().map(absolute).collect(),
                 to: arguments.home_to.as_ref().map(absolute),
                 keep: arguments.home_keep.clone(),
             },

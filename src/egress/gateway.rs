@@ -98,10 +98,7 @@ impl Service {
                 let data =
                     json!({ "gateway": self.plan.name, "pid": visitor.tid, "what": what, "problem": reason });
                 office.recorder.record("gateway.error", &format!("{what}: {reason}"), &data);
-                return said(
-                    answer_of(&refusals.unavailable, &refusals.content_type),
-                    &format!("guard: {reason}"),
-                );
+                return said(&refusals.unavailable, &refusals.content_type, &format!("guard: {reason}"));
             }
         };
         let line = format!("guard: Permission denied: {what} (rule {rule}): {reason} Do not retry.");
@@ -109,7 +106,7 @@ impl Service {
         if rule == "gateway.budget" {
             office.exhaust();
         }
-        said(answer_of(answer, &refusals.content_type), &line)
+        said(answer, &refusals.content_type, &line)
     }
 
     async fn forward(
@@ -340,12 +337,8 @@ fn fits(pattern: &str, path: &str) -> bool {
     }
 }
 
-fn answer_of<'a>(answer: &'a Answer, content_type: &'a str) -> (&'a Answer, &'a str) {
-    (answer, content_type)
-}
-
 /// An answer in the API's own manner.
-fn said((answer, content_type): (&Answer, &str), line: &str) -> Response<Carried> {
+fn said(answer: &Answer, content_type: &str, line: &str) -> Response<Carried> {
     let message = serde_json::Value::from(line).to_string();
     let body = answer.body.replace("{message}", &message).replace("{text}", line);
     let mut response = Response::new(Carried::words(body));

@@ -29,6 +29,5 @@ pub use budget::{Budget, Spent};
 pub use dial::{CompanyProxy, ProxyError};
 pub use doors::{Doors, Visitor};
 pub use gateway::GatewayPlan;
-pub use ledger::Row;
 pub use serve::{Bounds, Door, Handle, Opened, Setting, Traffic, start};
 pub use upstream::{Upstream, UpstreamError};

@@ -143,10 +143,19 @@ impl Session {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_string());
         let way = Way::Request { method: method.as_str(), path: &path };
         let named = host.to_string();
-        if let Err(refusal) = self.office.dialer.rules.judge(&host, port, way) {
-            return self.refuse(&named, port, method.as_str(), &refusal, StatusCode::FORBIDDEN);
-        }
+        let allowed = match self.office.dialer.rules.judge(&host, port, way) {
+            Ok(allowed) => allowed,
+            Err(refusal) => {
+                return self.refuse(&named, port, method.as_str(), &refusal, StatusCode::FORBIDDEN);
+            }
+        };
         strip(&mut parts.headers);
+        if allowed.entry.binds_methods() {
+            // Many servers take the method from these.
+            for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
+                parts.headers.remove(name);
+            }
+        }
         let authority = if port == 80 { named.clone() } else { format!("{named}:{port}") };
         // The host that was judged is the host that is asked for, whatever else the request says.
         let Ok(value) = HeaderValue::from_str(&authority) else { return bad("The host cannot be written.") };

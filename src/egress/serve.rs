@@ -23,10 +23,11 @@ use super::budget::{Budget, Spent};
 use super::dial::{CompanyProxy, Dialer};
 use super::doors::{Doors, Visitor};
 use super::gateway::{GatewayPlan, Service};
-use super::ledger::{Ledger, Row};
+use super::ledger::Ledger;
 use super::upstream::trust;
 use super::{proxy, tunnel};
 use crate::decide::{NetworkRefusal, NetworkRules};
+use crate::outcome::HostTraffic;
 use crate::transcript::Recorder;
 
 /// Connections at once, unless the policy says otherwise.
@@ -93,7 +94,7 @@ pub struct Setting {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// By host.
-    pub rows: Vec<Row>,
+    pub rows: Vec<HostTraffic>,
     /// Of models.
     pub spent: Spent,
     /// Refusals that were recorded.

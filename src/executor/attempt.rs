@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::result::{Attempt, was_cut};
+use super::session::Session;
 use super::{ExecRequest, Executor, Prepared};
 use crate::agent::{AgentEvent, Conclusion, Ending, Reading};
 use crate::outcome::{ErrorDetail, RunResult};
@@ -127,18 +128,13 @@ impl Tried {
     }
 }
 
-/// A folder with what the private home begins with; gone with it.
+/// A folder with the adapter's own files for the private home; gone with it.
 struct Furniture(PathBuf);
 
 impl Furniture {
-    /// What the session has kept, and the adapter's own files over it.
-    fn make(prepared: &Prepared, files: &[(String, String)]) -> std::io::Result<Self> {
-        let base = std::env::temp_dir().join(format!("guard-exec-{}", uuid::Uuid::now_v7()));
-        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&base)?;
-        let folder = Self(base);
-        if let Some(session) = prepared.session.as_ref().filter(|_| prepared.resumes) {
-            copy_all(&session.home(), &folder.0)?;
-        }
+    fn make(files: &[(String, String)]) -> std::io::Result<Self> {
+        let folder = Self(std::env::temp_dir().join(format!("guard-exec-{}", uuid::Uuid::now_v7())));
+        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&folder.0)?;
         for (path, text) in files {
             let place = folder.0.join(path);
             place.parent().map_or(Ok(()), std::fs::create_dir_all)?;
@@ -152,23 +148,6 @@ impl Drop for Furniture {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-/// What was kept has plain files and folders only.
-fn copy_all(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
-    let Ok(entries) = std::fs::read_dir(from) else { return Ok(()) };
-    for entry in entries {
-        let entry = entry?;
-        let place = to.join(entry.file_name());
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            std::fs::create_dir_all(&place)?;
-            copy_all(&entry.path(), &place)?;
-        } else if kind.is_file() {
-            std::fs::copy(entry.path(), &place)?;
-        }
-    }
-    Ok(())
 }
 
 /// Where the agent works: in the folder, or in a worktree that is the same for every turn of a conversation.
@@ -215,8 +194,18 @@ fn command(
         for preset in &invocation.presets {
             command.args(["--preset", preset]);
         }
-        let made = Furniture::make(prepared, &invocation.home_files)
+        let made = Furniture::make(&invocation.home_files)
             .map_err(|error| format!("cannot furnish the home: {error}"))?;
+        // What the agent has kept of its own comes first: our files replace it.
+        if let Some(home) = prepared
+            .session
+            .as_ref()
+            .filter(|_| prepared.resumes)
+            .map(Session::home)
+            .filter(|home| home.exists())
+        {
+            command.arg("--home-from").arg(home);
+        }
         command.arg("--home-from").arg(&made.0);
         furniture = Some(made);
         if let Some(session) = prepared.session.as_ref().filter(|_| !invocation.keep.is_empty()) {

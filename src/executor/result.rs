@@ -75,7 +75,8 @@ impl ExecResult {
         run.tool = prepared.adapter.as_ref().map_or_else(|| tool(request), |adapter| adapter.name.clone());
         let mut metrics = None;
         if let Some(conclusion) = conclusion {
-            run.success = run.error_kind.is_none() && conclusion.success || is_own(&run, &conclusion);
+            // Its code was 0, and it says that it succeeded.
+            run.success &= conclusion.success;
             run.result = conclusion.answer;
             if let Some(session) =
                 conclusion.session.or(prepared.session.as_ref().map(|session| session.id.clone()))
@@ -105,11 +106,6 @@ impl ExecResult {
 /// Whether guard ended the run, or it never was one.
 pub(super) fn was_cut(run: &RunResult) -> bool {
     run.error_kind.as_deref().is_some_and(|kind| kind != "upstream_error") || run.exit_code.is_none()
-}
-
-/// The agent's word counts: its code was 0, and it says that it succeeded.
-fn is_own(run: &RunResult, conclusion: &crate::agent::Conclusion) -> bool {
-    run.success && conclusion.success
 }
 
 fn tool(request: &ExecRequest) -> String {

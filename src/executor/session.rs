@@ -78,6 +78,10 @@ impl Store {
         if record.folder != real(cd) {
             return Err(lost(&format!("belongs to {}", record.folder.display())));
         }
+        // What its agent has made of it since: by a link the next turn would be led elsewhere.
+        if record.work.as_ref().is_some_and(|work| work.exists() && real(work) != *work) {
+            return Err(lost("worked in a folder that is now a link"));
+        }
         Ok(Session { _lock: lock(&folder, id)?, id: id.to_string(), folder, record })
     }
 }

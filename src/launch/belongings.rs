@@ -18,8 +18,8 @@ const DEEPEST: usize = 32;
 /// Where a run's home comes from, and what of it is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Belongings {
-    /// A folder whose content is in the home from the beginning.
-    pub from: Option<PathBuf>,
+    /// Folders whose content is in the home from the beginning; what a later one has replaces an earlier one's.
+    pub from: Vec<PathBuf>,
     /// A folder that gets what is kept.
     pub to: Option<PathBuf>,
     /// What of the home that is.
@@ -35,10 +35,8 @@ impl Belongings {
 
     /// Puts them into a new home.
     pub(super) fn bring(&self, home: &Path) -> io::Result<()> {
-        match &self.from {
-            Some(from) => copy(from, home, &mut Bounds::new(), 0),
-            None => Ok(()),
-        }
+        let mut bounds = Bounds::new();
+        self.from.iter().try_for_each(|from| copy(from, home, &mut bounds, 0))
     }
 
     /// Takes them out of a home that is about to go. What was kept before is replaced when all is there.
@@ -139,7 +137,7 @@ mod tests {
             std::os::unix::fs::symlink(target, home.join(link)).unwrap_or_else(|error| panic!("{error}"));
         }
         let belongings = Belongings {
-            from: Some(store.clone()),
+            from: vec![store.clone()],
             to: Some(store.clone()),
             keep: ["a", "linked/passwd", "missing"].map(PathBuf::from).to_vec(),
         };

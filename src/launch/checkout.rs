@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::plan::{RunRequest, is_same};
+use super::folder::is_same;
+use super::plan::RunRequest;
 use crate::sandbox::{Grant, Rights};
 
 /// What was made of a repository for one run.

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::belongings::Belongings;
 use super::checkout::{Checkout, GitPlaces, git_places};
+use super::folder::working_folder;
 use super::installation::installation;
 use super::network::{self, NetworkPlan};
 use super::system;
@@ -319,33 +320,6 @@ impl LaunchPlan {
 /// The part of an id that tells runs of one moment apart.
 fn short(run_id: &str) -> &str {
     run_id.get(run_id.len().saturating_sub(12)..).unwrap_or(run_id)
-}
-
-fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchError> {
-    let bad = |problem: String| LaunchError::Folder { folder: request.folder.clone(), problem };
-    if request.checkout.as_ref().is_some_and(|checkout| !checkout.worktree.exists()) {
-        // Only to be shown: it would be made before the run.
-        return Ok(request.folder.clone());
-    }
-    let folder = std::fs::canonicalize(&request.folder).map_err(|error| bad(error.to_string()))?;
-    std::fs::read_dir(&folder).map_err(|error| bad(error.to_string()))?;
-    if folder == Path::new("/") || request.home.as_deref().is_some_and(|home| is_same(home, &folder)) {
-        return Err(bad(
-            "the whole machine or a whole home folder cannot be handed out; go to a project's folder".into(),
-        ));
-    }
-    // The shims lie beside the runs.
-    let records = request.runs.parent().unwrap_or(&request.runs);
-    let is_made_there =
-        request.checkout.as_ref().is_some_and(|checkout| folder.starts_with(&checkout.worktree));
-    if records.starts_with(&folder) || folder.starts_with(records) && !is_made_there {
-        return Err(bad("guard keeps its own records there".into()));
-    }
-    Ok(folder)
-}
-
-pub(super) fn is_same(a: &Path, b: &Path) -> bool {
-    std::fs::canonicalize(a).is_ok_and(|a| a == b)
 }
 
 fn found_toolchains(request: &RunRequest) -> Vec<Toolchain> {

@@ -1,8 +1,8 @@
-//! A run from the moment its first process exists to its result.
+//! A run from the moment its first process exists to its end: its threads, its limits, its signals. What comes before the
+//! command runs is in `release.rs`, what comes after it in `conclude.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -13,27 +13,20 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde_json::json;
 
-use super::child::{self, canary_file};
 use super::descendants;
 use super::group::Group;
 use super::init;
 use super::network::{self, Network};
 use super::parent::{Failure, Finished, Started, Streams, machine, own_signals};
-use super::prepare;
 use super::pump::{Pump, Tail};
 use super::task::Task;
 use super::terminal::{Keys, Raw, asker};
-use crate::command::Context;
 use crate::egress;
-use crate::intercept::{self, Answering, Ask, Counts, Handle, Repositories, Setting};
-use crate::outcome::{
-    Enforcement, ErrorDetail, HostTraffic, ModelUsage, RunResult, Tally, TranscriptPlace, Usage, changes,
-    duration,
-};
+use crate::intercept::{Ask, Counts};
+use crate::outcome::{Enforcement, Tally};
 use crate::policy::{Pattern, Policy};
-use crate::sandbox::Need;
 use crate::sys::process::{self, Ended};
-use crate::sys::{socket, terminal};
+use crate::sys::terminal;
 use crate::transcript::{self, Line, Observer, Recorder, Stream, Writer};
 
 /// After a polite signal, before the end.
@@ -45,7 +38,7 @@ const ROOM_BESIDE_OUTPUT: u64 = 64 << 20;
 
 /// What ended a run early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
+pub(super) enum Cut {
     Idle,
     Total,
     Signal(Signal),
@@ -56,36 +49,36 @@ enum Cut {
 
 /// How a run ended.
 #[derive(Debug, Default)]
-struct End {
-    ended: Option<Ended>,
-    cut: Option<Cut>,
+pub(super) struct End {
+    pub(super) ended: Option<Ended>,
+    pub(super) cut: Option<Cut>,
     /// Why the command never ran: (errno, words).
-    not_started: Option<(i32, String)>,
+    pub(super) not_started: Option<(i32, String)>,
 }
 
 /// A run with all its threads.
-struct Running {
-    started: Started,
-    recorder: Recorder,
-    writer: Writer,
-    tally: Tally,
+pub(super) struct Running {
+    pub(super) started: Started,
+    pub(super) recorder: Recorder,
+    pub(super) writer: Writer,
+    pub(super) tally: Tally,
     /// What was refused to shims, which the supervisor does not count.
-    shim_refusals: Arc<AtomicU64>,
-    activity: Arc<AtomicU64>,
-    network: Network,
-    carrier: Option<egress::Handle>,
+    pub(super) shim_refusals: Arc<AtomicU64>,
+    pub(super) activity: Arc<AtomicU64>,
+    pub(super) network: Network,
+    pub(super) carrier: Option<egress::Handle>,
     /// A budget is used up.
-    exhausted: Arc<AtomicBool>,
-    tails: Vec<(Stream, Tail)>,
-    pumps: Vec<JoinHandle<()>>,
+    pub(super) exhausted: Arc<AtomicBool>,
+    pub(super) tails: Vec<(Stream, Tail)>,
+    pub(super) pumps: Vec<JoinHandle<()>>,
     /// Ends the thread that reads keys.
-    over: Arc<AtomicBool>,
-    raw: Option<Raw>,
-    user_terminal: Option<OwnedFd>,
+    pub(super) over: Arc<AtomicBool>,
+    pub(super) raw: Option<Raw>,
+    pub(super) user_terminal: Option<OwnedFd>,
 }
 
 /// Why a run does not go on.
-enum Stopped {
+pub(super) enum Stopped {
     /// The sandbox could not be made, or does not hold.
     Failed(Failure),
     /// The command could not be executed.
@@ -273,194 +266,6 @@ impl Running {
         std::thread::Builder::new().name("keys".to_string()).spawn(work).map(drop)
     }
 
-    /// Sees the child through its restrictions and the canary, and lets it execute.
-    fn release(
-        &mut self,
-        policy: &Arc<Policy>,
-        asker: Option<Box<dyn Ask>>,
-        group: &Group,
-    ) -> Result<(Enforcement, Handle), Stopped> {
-        let mut message = [0u8; 4096];
-        let (got, listener) = socket::receive_with(self.started.setup.as_fd(), &mut message)
-            .map_err(|error| Stopped::Failed(machine("start the agent")(error)))?;
-        let listener = match (message[..got].split_first(), listener) {
-            (Some((&child::message::LISTENER, _)), Some(listener)) => listener,
-            (Some((_, said)), _) if said.starts_with(b"seccomp notification") => {
-                return Err(Stopped::Failed(Failure::Unavailable {
-                    policy: policy.name.clone(),
-                    needs: vec![Need {
-                        missing: format!("its own notifications ({})", String::from_utf8_lossy(said)),
-                        fix: "start guard outside other sandboxes: a tree of processes has one listener"
-                            .to_string(),
-                    }],
-                }));
-            }
-            (Some((_, said)), _) => return Err(broken("restrict the agent", said)),
-            (None, _) => return Err(broken("restrict the agent", b"it ended before it was restricted")),
-        };
-        let failed = |error: io::Error| Stopped::Failed(machine("start the supervisor")(error));
-        let context = self.context(policy);
-        let repositories = self.repositories();
-        let answering = Answering {
-            policy: policy.clone(),
-            context: context.clone(),
-            repositories: repositories.clone(),
-            recorder: self.recorder.clone(),
-            refusals: self.shim_refusals.clone(),
-        };
-        intercept::serve(&self.started.plan.control, answering).map_err(failed)?;
-        let plan = &self.started.plan.network;
-        let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
-        let carrier = self.network.serve(plan, self.recorder.clone(), activity, exhausted);
-        self.carrier = carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?;
-        let supervisor = intercept::supervise(self.setting(policy, context, repositories, asker), listener)
-            .map_err(failed)?;
-        let mut enforcement = self.await_canary(&mut message)?;
-        enforcement.memory_bound = group.bounds_memory;
-        enforcement.process_bound = group.bounds_processes;
-        if self.started.plan.limits.memory_mib.is_some() && !group.bounds_memory {
-            self.recorder.record(
-                "note",
-                "the memory limit is not in force: no control group can be made",
-                &json!({}),
-            );
-        }
-        self.recorder.record("sandbox.applied", "the sandbox holds", &enforcement);
-        let sent = nix::unistd::write(&self.started.setup, &[child::message::GO]);
-        sent.map_err(|error| Stopped::Failed(machine("start the agent")(error.into())))?;
-        // The socket closes with the exec.
-        match nix::unistd::read(&self.started.setup, &mut message) {
-            Ok(5) if message[0] == child::message::EXEC_FAILED => {
-                let errno = i32::from_le_bytes([message[1], message[2], message[3], message[4]]);
-                let counts = supervisor.finish();
-                let refusal = self.recorder_flushed_denial(counts);
-                let problem = refusal.unwrap_or_else(|| io::Error::from_raw_os_error(errno).to_string());
-                Err(Stopped::NotStarted(errno, problem))
-            }
-            _ => Ok((enforcement, supervisor)),
-        }
-    }
-
-    /// The refusal that kept the command from running, once the transcript has it.
-    fn recorder_flushed_denial(&self, counts: Counts) -> Option<String> {
-        if counts.refusals == 0 {
-            return None;
-        }
-        let deadline = Instant::now() + Duration::from_secs(1);
-        while Instant::now() < deadline {
-            if let Some(denial) = self
-                .tally
-                .denials()
-                .into_iter()
-                .find(|denial| denial.kind == "deny.exec" && !denial.rule.is_empty())
-            {
-                return Some(denial.message);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        None
-    }
-
-    fn context(&self, policy: &Policy) -> Context {
-        use std::os::unix::ffi::OsStrExt;
-        let plan = &self.started.plan;
-        Context {
-            worktree: Some(self.worktree().as_os_str().as_bytes().to_vec()),
-            git_folder: plan
-                .checkout
-                .as_ref()
-                .map(|checkout| checkout.git_folder.as_os_str().as_bytes().to_vec()),
-            home: Some(plan.home.as_os_str().as_bytes().to_vec()),
-            limits: policy.command_limits(),
-            ..Context::default()
-        }
-    }
-
-    /// What tells the task's repository from others.
-    fn repositories(&self) -> Arc<Repositories> {
-        let plan = &self.started.plan;
-        let git_folder = match &plan.checkout {
-            Some(checkout) => checkout.git_folder.clone(),
-            None => plan.folder.join(".git"),
-        };
-        let worktree = self.worktree().to_path_buf();
-        Arc::new(Repositories::new(self.started.has_view, worktree, Some(git_folder), self.writable()))
-    }
-
-    /// The top of the task's own working tree.
-    fn worktree(&self) -> &Path {
-        let plan = &self.started.plan;
-        plan.checkout.as_ref().map_or(&plan.folder, |checkout| &checkout.worktree)
-    }
-
-    /// Where the run may write, links resolved.
-    fn writable(&self) -> Vec<PathBuf> {
-        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        self.started.plan.writable().map(real).collect()
-    }
-
-    fn setting(
-        &self,
-        policy: &Arc<Policy>,
-        context: Context,
-        repositories: Arc<Repositories>,
-        asker: Option<Box<dyn Ask>>,
-    ) -> Setting {
-        let plan = &self.started.plan;
-        Setting {
-            policy: policy.clone(),
-            context,
-            recorder: self.recorder.clone(),
-            writable: self.writable(),
-            objects: plan.checkout.iter().flat_map(|checkout| checkout.readable.clone()).collect(),
-            repositories,
-            has_view: self.started.has_view,
-            verify: plan.verify_exec,
-            loopback: plan.network.loopback,
-            doors: self.network.doors.clone(),
-            control: plan.control.clone(),
-            shim: plan.shims.as_ref().map(|(_, shim, _)| shim.clone()),
-            first_process: self.started.first_process,
-            canary_port: self.started.canary.local_addr().map(|address| address.port()).unwrap_or(0),
-            asker,
-            activity: self.activity.clone(),
-        }
-    }
-
-    fn await_canary(&mut self, message: &mut [u8]) -> Result<Enforcement, Stopped> {
-        let got = nix::unistd::read(&self.started.setup, message)
-            .map_err(|error| Stopped::Failed(machine("hold the canary")(error.into())))?;
-        let mut possible: Vec<&str> = match message[..got].split_first() {
-            Some((&child::message::CANARY, still)) => {
-                still.iter().map(|letter| canary_word(*letter)).collect()
-            }
-            Some((_, said)) => return Err(broken("hold the canary", said)),
-            None => return Err(broken("hold the canary", b"it ended")),
-        };
-        // Seen from outside as well: what the child says is only half the proof.
-        if canary_file(&self.started.plan.run_folder).exists() {
-            possible.push(canary_word(b'w'));
-        }
-        let _ = self.started.canary.set_nonblocking(true);
-        if self.started.canary.accept().is_ok() {
-            possible.push(canary_word(b'c'));
-        }
-        if !possible.is_empty() {
-            possible.dedup();
-            return Err(Stopped::Failed(Failure::Canary(possible.join(", "))));
-        }
-        let tried = ["write outside", "connect to the machine", "start a forbidden program"];
-        self.recorder.record("canary", "nothing forbidden was possible", &json!({ "tried": tried }));
-        Ok(Enforcement {
-            landlock_abi: crate::sandbox::landlock_version(),
-            seccomp: true,
-            verify_exec: self.started.plan.verify_exec,
-            namespaces: self.started.has_view,
-            canary: tried.map(str::to_string).to_vec(),
-            ..Enforcement::default()
-        })
-    }
-
     /// Waits for the end: the agent's own, a limit's, a signal's.
     fn wait(&mut self) -> End {
         let signals =
@@ -543,7 +348,7 @@ impl Running {
     }
 
     /// Kills whatever is left of the run and sees it dead. How the agent ended, if that was not known yet.
-    fn end_everything(&mut self, known: Option<Ended>) -> Option<Ended> {
+    pub(super) fn end_everything(&mut self, known: Option<Ended>) -> Option<Ended> {
         let mut ended = known;
         let _ = nix::unistd::write(&self.started.control, &[init::message::KILL]);
         loop {
@@ -614,7 +419,7 @@ impl Running {
     }
 
     /// Ends the threads that carry output.
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.over.store(true, Ordering::Release);
         // Our own end of the run's terminal must go, or its reader waits for ever.
         self.started.terminal = None;
@@ -623,167 +428,6 @@ impl Running {
         }
         self.raw = None;
     }
-
-    /// The result, recorded and handed out.
-    fn conclude(
-        mut self,
-        end: &End,
-        enforcement: Enforcement,
-        counts: Counts,
-        task: &mut Option<Task>,
-    ) -> Result<Finished, Failure> {
-        self.close();
-        let traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
-        let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
-        let plan = &self.started.plan;
-        let took = self.started.began.elapsed();
-        let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
-        let ending = ending.unwrap_or_default();
-        let (files, complete) = ending
-            .files
-            .unwrap_or_else(|| changes(self.worktree(), self.started.began_at, plan.checkout.is_some()));
-        if let Err(error) = plan.belongings.take(&plan.home) {
-            self.recorder.record(
-                "note",
-                &format!("what the home should keep was not kept: {error}"),
-                &json!({}),
-            );
-        }
-        let (text, cut) = self.printed();
-        let mut result = RunResult {
-            success: end.cut.is_none() && end.not_started.is_none() && end.ended == Some(Ended::Code(0)),
-            tool: plan
-                .program
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned())
-                .unwrap_or_default(),
-            session_id: plan.run_id.clone(),
-            result: text,
-            result_truncated: cut,
-            duration: duration(took),
-            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            run_id: plan.run_id.clone(),
-            policy: plan.policy.clone(),
-            enforcement,
-            exit_code: end.ended.filter(|_| end.not_started.is_none()).map(Ended::shell_code),
-            commits: ending.commits,
-            worktree: ending.worktree,
-            findings: ending.findings,
-            files_changed: files,
-            files_changed_truncated: !complete,
-            usage: Usage { model: model_usage(&traffic.spent), ..usage(self.with_shims(counts)) },
-            network: traffic.rows.into_iter().map(host_traffic).collect(),
-            transcript: TranscriptPlace {
-                path: plan.run_folder.join(transcript::FILE).to_string_lossy().into_owned(),
-                head: None,
-            },
-            ..RunResult::default()
-        };
-        self.explain(end, &mut result);
-        if let Some((kind, words)) = ending.failure {
-            fail(&mut result, kind, words);
-        }
-        self.settle_denials(counts, &mut result);
-        let message = match &result.error {
-            None => "ended by itself".to_string(),
-            Some(error) => error.clone(),
-        };
-        self.recorder.record(transcript::FINISHED, &message, &result);
-        // Nobody needs the run's own folders any more, and the disk is waited for anyway.
-        let (plan, writer) = (&self.started.plan, self.writer);
-        let finished = std::thread::scope(|scope| {
-            scope.spawn(|| prepare::clean(plan));
-            writer.finish()
-        });
-        match finished {
-            Ok(head) => result.transcript.head = Some(head.hash),
-            Err(error) => {
-                result.success = false;
-                result.error = Some(format!("the transcript cannot be written: {error}"));
-                result.error_kind = Some("internal".to_string());
-            }
-        }
-        Ok(Finished { result, ended: end.ended })
-    }
-
-    /// The counts of the supervisor, and what was refused to shims.
-    fn with_shims(&self, counts: Counts) -> Counts {
-        Counts { refusals: counts.refusals + self.shim_refusals.load(Ordering::Acquire), ..counts }
-    }
-
-    /// Refusals are seen by the writer's thread, which may be a moment behind.
-    fn settle_denials(&self, counts: Counts, result: &mut RunResult) {
-        let deadline = Instant::now() + Duration::from_millis(500);
-        loop {
-            result.denials = self.tally.denials();
-            let seen: u64 = result.denials.iter().map(|denial| denial.count).sum();
-            if seen >= self.with_shims(counts).refusals
-                || Instant::now() > deadline
-                || self.recorder.failure().is_some()
-            {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// What the agent said, for the result.
-    fn printed(&self) -> (String, bool) {
-        let wanted = [Stream::Stdout, Stream::Terminal];
-        let tail = self.tails.iter().find(|(stream, _)| wanted.contains(stream));
-        tail.map(|(_, tail)| tail.text()).unwrap_or_default()
-    }
-
-    fn explain(&self, end: &End, result: &mut RunResult) {
-        let plan = &self.started.plan;
-        let (kind, error) = match (end, end.ended) {
-            (End { not_started: Some((libc::ENOENT, problem)), .. }, _) => {
-                ("command_not_found", format!("cannot start {}: {problem}", plan.program.display()))
-            }
-            (End { not_started: Some((_, problem)), .. }, _) => {
-                let kind = if problem.starts_with("guard:") { "policy_denied" } else { "upstream_error" };
-                (kind, format!("cannot start {}: {problem}", plan.program.display()))
-            }
-            (End { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, self.recorder.failure())),
-            (_, Some(Ended::Code(0))) => return,
-            (_, Some(Ended::Code(code))) => {
-                ("upstream_error", format!("{} ended with code {code}", result.tool))
-            }
-            (_, Some(Ended::Signal(signal))) => {
-                ("upstream_error", format!("{} was ended by signal {signal}", result.tool))
-            }
-            (_, None) => ("internal", "the run was ended from outside".to_string()),
-        };
-        let printed: Vec<String> = self.tails.iter().map(|(_, tail)| tail.text().0).collect();
-        let mut last_lines: Vec<String> =
-            printed.iter().rev().flat_map(|text| text.lines()).map(str::to_string).collect();
-        if last_lines.len() > 20 {
-            last_lines = last_lines.split_off(last_lines.len() - 20);
-        }
-        result.error_detail = Some(ErrorDetail {
-            message: error.clone(),
-            exit_code: result.exit_code,
-            last_lines,
-            idle_timeout_s: plan.limits.idle_seconds,
-            max_duration_s: plan.limits.total_seconds,
-            retries: 0,
-        });
-        result.error = Some(error);
-        result.error_kind = Some(kind.to_string());
-    }
-}
-
-/// Makes a result a failure of guard's own side; what the command itself said stays in the details.
-fn fail(result: &mut RunResult, kind: &str, words: String) {
-    result.success = false;
-    let detail = result.error_detail.get_or_insert_with(ErrorDetail::default);
-    if let Some(error) = result.error.take() {
-        detail.last_lines.push(error);
-    }
-    detail.message.clone_from(&words);
-    detail.exit_code = result.exit_code;
-    result.error = Some(words);
-    result.error_kind = Some(kind.to_string());
 }
 
 /// When the agent last did something.
@@ -799,74 +443,4 @@ enum Event {
     Gone,
     Signal(Signal),
     Nothing,
-}
-
-impl Cut {
-    fn kind(self) -> &'static str {
-        match self {
-            Self::Idle => "idle_timeout",
-            Self::Total => "timeout",
-            Self::Signal(_) => "cancelled",
-            Self::Transcript => "internal",
-            Self::Budget => "budget_exhausted",
-        }
-    }
-
-    fn words(self, plan: &super::LaunchPlan, failure: Option<String>) -> String {
-        match self {
-            Self::Idle => {
-                format!(
-                    "no output and no new program for {} seconds",
-                    plan.limits.idle_seconds.unwrap_or_default()
-                )
-            }
-            Self::Total => {
-                format!("not done after {} seconds", plan.limits.total_seconds.unwrap_or_default())
-            }
-            Self::Signal(signal) => format!("cancelled by {signal}"),
-            Self::Budget => "the budget for the model is used up".to_string(),
-            Self::Transcript => format!("the transcript cannot be written: {}", failure.unwrap_or_default()),
-        }
-    }
-}
-
-fn broken(step: &'static str, said: &[u8]) -> Stopped {
-    Stopped::Failed(Failure::Machine { step, problem: String::from_utf8_lossy(said).into_owned() })
-}
-
-fn canary_word(letter: u8) -> &'static str {
-    match letter {
-        b'w' => "write outside",
-        b'c' => "connect to the machine",
-        _ => "start a program unseen",
-    }
-}
-
-/// What of models was used, if anything was.
-fn model_usage(spent: &egress::Spent) -> Option<ModelUsage> {
-    (*spent != egress::Spent::default()).then(|| ModelUsage {
-        requests: spent.requests,
-        refused: spent.refused,
-        input_tokens: spent.tokens.input,
-        output_tokens: spent.tokens.output,
-        cached_tokens: spent.tokens.cached,
-        estimated: spent.estimated,
-        cost: spent.cost_micros as f64 / 1e6,
-    })
-}
-
-fn host_traffic(row: egress::Row) -> HostTraffic {
-    let egress::Row { host, port, connections, requests, refused, bytes_up, bytes_down } = row;
-    HostTraffic { host, port, connections, requests, refused, bytes_up, bytes_down }
-}
-
-/// What everything that has ended used. The first process has waited for its children, and we for it.
-fn usage(counts: Counts) -> Usage {
-    let used = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN);
-    let milliseconds =
-        |time: nix::sys::time::TimeVal| (time.tv_sec() * 1000 + time.tv_usec() / 1000).max(0) as u64;
-    let (cpu_ms, max_rss_kib) = used.map_or((0, 0), |used| {
-        (milliseconds(used.user_time()) + milliseconds(used.system_time()), used.max_rss().max(0) as u64)
-    });
-    Usage { programs: counts.starts, refusals: counts.refusals, cpu_ms, max_rss_kib, model: None }
 }

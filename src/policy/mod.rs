@@ -4,6 +4,7 @@
 //! a command; examples are run by `decide`, which knows how.
 #![forbid(unsafe_code)]
 
+mod address;
 mod builtin;
 mod config;
 mod diagnostic;
@@ -20,11 +21,12 @@ mod schema;
 mod sections;
 mod values;
 
+pub use address::{plain, special};
 pub use builtin::BUILT_IN;
 pub use config::{Config, ConfigError, GatewayConfig, Price};
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};
-pub use host::{Host, HostEntry, HostError, Way, plain, special};
+pub use host::{Host, HostEntry, HostError, Way};
 pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
     Action, Budget, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home,

@@ -58,8 +58,6 @@ pub struct Gateway {
     /// What stands before the key in that header.
     #[serde(default)]
     pub key_prefix: String,
-    /// A part of the query that could carry a key: taken out.
-    pub key_query: Option<String>,
     /// Headers of the agent's that are handed on.
     pub headers: Vec<String>,
     /// Parts of the query that are handed on.

@@ -1,0 +1,234 @@
+//! The end of a run: what it did becomes its result, which is the last thing that is written down.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::parent::{Failure, Finished};
+use super::prepare;
+use super::task::Task;
+use super::watch::{Cut, End, Running};
+use crate::egress;
+use crate::intercept::Counts;
+use crate::outcome::{
+    Enforcement, ErrorDetail, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
+};
+use crate::sys::process::Ended;
+use crate::transcript::{self, Stream};
+
+impl Running {
+    /// The result, recorded and handed out.
+    pub(super) fn conclude(
+        mut self,
+        end: &End,
+        enforcement: Enforcement,
+        counts: Counts,
+        task: &mut Option<Task>,
+    ) -> Result<Finished, Failure> {
+        self.close();
+        let traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
+        let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
+        let plan = &self.started.plan;
+        let took = self.started.began.elapsed();
+        let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
+        let ending = ending.unwrap_or_default();
+        let (files, complete) = ending
+            .files
+            .unwrap_or_else(|| changes(self.worktree(), self.started.began_at, plan.checkout.is_some()));
+        if let Err(error) = plan.belongings.take(&plan.home) {
+            self.recorder.record(
+                "note",
+                &format!("what the home should keep was not kept: {error}"),
+                &json!({}),
+            );
+        }
+        let (text, cut) = self.printed();
+        let mut result = RunResult {
+            success: end.cut.is_none() && end.not_started.is_none() && end.ended == Some(Ended::Code(0)),
+            tool: plan
+                .program
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            session_id: plan.run_id.clone(),
+            result: text,
+            result_truncated: cut,
+            duration: duration(took),
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            run_id: plan.run_id.clone(),
+            policy: plan.policy.clone(),
+            enforcement,
+            exit_code: end.ended.filter(|_| end.not_started.is_none()).map(Ended::shell_code),
+            commits: ending.commits,
+            worktree: ending.worktree,
+            findings: ending.findings,
+            files_changed: files,
+            files_changed_truncated: !complete,
+            usage: Usage { model: model_usage(&traffic.spent), ..usage(self.with_shims(counts)) },
+            network: traffic.rows,
+            transcript: TranscriptPlace {
+                path: plan.run_folder.join(transcript::FILE).to_string_lossy().into_owned(),
+                head: None,
+            },
+            ..RunResult::default()
+        };
+        self.explain(end, &mut result);
+        if let Some((kind, words)) = ending.failure {
+            fail(&mut result, kind, words);
+        }
+        self.settle_denials(counts, &mut result);
+        let message = match &result.error {
+            None => "ended by itself".to_string(),
+            Some(error) => error.clone(),
+        };
+        self.recorder.record(transcript::FINISHED, &message, &result);
+        // Nobody needs the run's own folders any more, and the disk is waited for anyway.
+        let (plan, writer) = (&self.started.plan, self.writer);
+        let finished = std::thread::scope(|scope| {
+            scope.spawn(|| prepare::clean(plan));
+            writer.finish()
+        });
+        match finished {
+            Ok(head) => result.transcript.head = Some(head.hash),
+            Err(error) => {
+                result.success = false;
+                result.error = Some(format!("the transcript cannot be written: {error}"));
+                result.error_kind = Some("internal".to_string());
+            }
+        }
+        Ok(Finished { result, ended: end.ended })
+    }
+
+    /// The counts of the supervisor, and what was refused to shims.
+    fn with_shims(&self, counts: Counts) -> Counts {
+        Counts { refusals: counts.refusals + self.shim_refusals.load(Ordering::Acquire), ..counts }
+    }
+
+    /// Refusals are seen by the writer's thread, which may be a moment behind.
+    fn settle_denials(&self, counts: Counts, result: &mut RunResult) {
+        let deadline = Instant::now() + Duration::from_millis(500);
+        loop {
+            result.denials = self.tally.denials();
+            let seen: u64 = result.denials.iter().map(|denial| denial.count).sum();
+            if seen >= self.with_shims(counts).refusals
+                || Instant::now() > deadline
+                || self.recorder.failure().is_some()
+            {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What the agent said, for the result.
+    fn printed(&self) -> (String, bool) {
+        let wanted = [Stream::Stdout, Stream::Terminal];
+        let tail = self.tails.iter().find(|(stream, _)| wanted.contains(stream));
+        tail.map(|(_, tail)| tail.text()).unwrap_or_default()
+    }
+
+    fn explain(&self, end: &End, result: &mut RunResult) {
+        let plan = &self.started.plan;
+        let (kind, error) = match (end, end.ended) {
+            (End { not_started: Some((libc::ENOENT, problem)), .. }, _) => {
+                ("command_not_found", format!("cannot start {}: {problem}", plan.program.display()))
+            }
+            (End { not_started: Some((_, problem)), .. }, _) => {
+                let kind = if problem.starts_with("guard:") { "policy_denied" } else { "upstream_error" };
+                (kind, format!("cannot start {}: {problem}", plan.program.display()))
+            }
+            (End { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, self.recorder.failure())),
+            (_, Some(Ended::Code(0))) => return,
+            (_, Some(Ended::Code(code))) => {
+                ("upstream_error", format!("{} ended with code {code}", result.tool))
+            }
+            (_, Some(Ended::Signal(signal))) => {
+                ("upstream_error", format!("{} was ended by signal {signal}", result.tool))
+            }
+            (_, None) => ("internal", "the run was ended from outside".to_string()),
+        };
+        let printed: Vec<String> = self.tails.iter().map(|(_, tail)| tail.text().0).collect();
+        let mut last_lines: Vec<String> =
+            printed.iter().rev().flat_map(|text| text.lines()).map(str::to_string).collect();
+        if last_lines.len() > 20 {
+            last_lines = last_lines.split_off(last_lines.len() - 20);
+        }
+        result.error_detail = Some(ErrorDetail {
+            message: error.clone(),
+            exit_code: result.exit_code,
+            last_lines,
+            idle_timeout_s: plan.limits.idle_seconds,
+            max_duration_s: plan.limits.total_seconds,
+            retries: 0,
+        });
+        result.error = Some(error);
+        result.error_kind = Some(kind.to_string());
+    }
+}
+
+/// Makes a result a failure of guard's own side; what the command itself said stays in the details.
+fn fail(result: &mut RunResult, kind: &str, words: String) {
+    result.success = false;
+    let detail = result.error_detail.get_or_insert_with(ErrorDetail::default);
+    if let Some(error) = result.error.take() {
+        detail.last_lines.push(error);
+    }
+    detail.message.clone_from(&words);
+    detail.exit_code = result.exit_code;
+    result.error = Some(words);
+    result.error_kind = Some(kind.to_string());
+}
+
+impl Cut {
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Self::Idle => "idle_timeout",
+            Self::Total => "timeout",
+            Self::Signal(_) => "cancelled",
+            Self::Transcript => "internal",
+            Self::Budget => "budget_exhausted",
+        }
+    }
+
+    fn words(self, plan: &super::LaunchPlan, failure: Option<String>) -> String {
+        match self {
+            Self::Idle => {
+                format!(
+                    "no output and no new program for {} seconds",
+                    plan.limits.idle_seconds.unwrap_or_default()
+                )
+            }
+            Self::Total => {
+                format!("not done after {} seconds", plan.limits.total_seconds.unwrap_or_default())
+            }
+            Self::Signal(signal) => format!("cancelled by {signal}"),
+            Self::Budget => "the budget for the model is used up".to_string(),
+            Self::Transcript => format!("the transcript cannot be written: {}", failure.unwrap_or_default()),
+        }
+    }
+}
+
+/// What of models was used, if anything was.
+fn model_usage(spent: &egress::Spent) -> Option<ModelUsage> {
+    (*spent != egress::Spent::default()).then(|| ModelUsage {
+        requests: spent.requests,
+        refused: spent.refused,
+        input_tokens: spent.tokens.input,
+        output_tokens: spent.tokens.output,
+        cached_tokens: spent.tokens.cached,
+        estimated: spent.estimated,
+        cost: spent.cost_micros as f64 / 1e6,
+    })
+}
+
+/// What everything that has ended used. The first process has waited for its children, and we for it.
+fn usage(counts: Counts) -> Usage {
+    let used = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN);
+    let milliseconds =
+        |time: nix::sys::time::TimeVal| (time.tv_sec() * 1000 + time.tv_usec() / 1000).max(0) as u64;
+    let (cpu_ms, max_rss_kib) = used.map_or((0, 0), |used| {
+        (milliseconds(used.user_time()) + milliseconds(used.system_time()), used.max_rss().max(0) as u64)
+    });
+    Usage { programs: counts.starts, refusals: counts.refusals, cpu_ms, max_rss_kib, model: None }
+}
