@@ -18,8 +18,10 @@
 //! agent      ─ policy                   a CLI's flags, stream and exits, as data → how it is asked, what it answered. No I/O.
 //! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
 //! executor   ─ agent outcome transcript sys   request → attempts of guard itself → events and one result. Starts nothing else.
+//! store      ─                          tasks and the journal of what was done for them, on disk before anything else happens.
+//! phase      ─ executor agent workspace store policy sys   a workflow (data) → steps, each a request to the executor and a commit → a branch. Spawns nothing itself.
 //! mcp        ─ executor transcript decide policy command   agents and judgements as tools for other programs.
-//! cli        ─ mcp executor agent launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
+//! cli        ─ mcp phase store executor agent launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```
 
 pub mod agent;
@@ -33,8 +35,10 @@ pub mod intercept;
 pub mod launch;
 pub mod mcp;
 pub mod outcome;
+pub mod phase;
 pub mod policy;
 pub mod sandbox;
+pub mod store;
 pub mod sys;
 pub mod transcript;
 pub mod workspace;

@@ -76,7 +76,7 @@ pub(super) fn print(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The first signal cancels; the run is asked to end, and its result still comes.
-fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
+pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         signals.add(signal);

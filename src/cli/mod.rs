@@ -9,6 +9,7 @@ mod doctor;
 mod exec;
 mod exit;
 mod json;
+mod live;
 mod log;
 mod mcp;
 mod policy;
@@ -17,7 +18,9 @@ mod run;
 mod runs;
 mod screen;
 mod task;
+mod tasks;
 mod verify;
+mod workflow;
 mod worktree;
 
 use std::ffi::OsString;
@@ -51,6 +54,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         args::Command::Run(arguments) => run::run(&arguments, &mut out),
         args::Command::Exec(arguments) => exec::run(&arguments, &mut out),
         args::Command::Mcp(arguments) => mcp::run(&arguments),
+        args::Command::Task(arguments) => tasks::run(&arguments, &mut out),
+        args::Command::Workflow(arguments) => workflow::run(&arguments, &mut out),
         args::Command::Demo { namespaces } => demo::run(namespaces.map(Into::into), &mut out),
         args::Command::DemoAgent { arguments } => demo::agent(&arguments),
         args::Command::Doctor { json } => doctor::run(json, &mut out),

@@ -152,6 +152,13 @@ impl Drop for Furniture {
 
 /// Where the agent works: in the folder, or in a worktree that is the same for every turn of a conversation.
 fn place(command: &mut Command, request: &ExecRequest, prepared: &Prepared) {
+    for path in &request.write {
+        command.arg("--write").arg(path);
+    }
+    if request.here {
+        command.arg("--dir").arg(&request.cd).arg("--here");
+        return;
+    }
     let is_in_repository = request.cd.ancestors().any(|folder| folder.join(".git").exists());
     if request.in_place || request.sandbox == super::Sandbox::ReadOnly || !is_in_repository {
         command.arg("--dir").arg(&request.cd).arg("--in-place");

@@ -60,6 +60,12 @@ pub struct ExecRequest {
     /// In a repository: work in the folder itself instead of a worktree; nothing can be committed then.
     #[serde(default)]
     pub in_place: bool,
+    /// Work in the linked worktree that `cd` is, on its branch.
+    #[serde(default)]
+    pub here: bool,
+    /// Files and folders that may be written beside what the policy says.
+    #[serde(default)]
+    pub write: Vec<PathBuf>,
     /// Tokens of a model, questions and answers together.
     #[serde(default)]
     pub max_tokens: Option<u64>,
@@ -107,6 +113,8 @@ impl ExecRequest {
             max_duration: total(),
             max_retries: one(),
             in_place: false,
+            here: false,
+            write: Vec::new(),
             max_tokens: None,
             max_requests: None,
             return_all_messages: false,

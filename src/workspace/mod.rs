@@ -35,6 +35,8 @@ mod refs;
 mod repository;
 mod settings;
 mod settle;
+mod steps;
+mod tree;
 mod untracked;
 mod work;
 
@@ -49,6 +51,7 @@ pub use record::{Record, State};
 pub use refs::RefError;
 pub use repository::{Head, Repository};
 pub use settle::{Disposal, Settled};
+pub use steps::{Merged, StepCommit, TaskTree, has_changes};
 pub use untracked::Brought;
 pub use work::{Changed, merged};
 

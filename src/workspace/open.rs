@@ -329,7 +329,7 @@ impl Workspace {
 const LOOK: Duration = Duration::from_secs(10);
 
 /// The configuration of a repository whose configuration may be followed.
-fn trusted_settings(repository: &Repository) -> Result<Settings, WorkspaceError> {
+pub(super) fn trusted_settings(repository: &Repository) -> Result<Settings, WorkspaceError> {
     let settings = Settings::understand(&Settings::call(repository)?.run()?);
     doubts::check(repository, &settings)?;
     Ok(settings)
@@ -429,7 +429,7 @@ impl Wanted {
 }
 
 /// The branch and the worktree's folder, named after the task.
-fn names(repository: &Repository, request: &Request) -> Result<(String, OsString), WorkspaceError> {
+pub(super) fn names(repository: &Repository, request: &Request) -> Result<(String, OsString), WorkspaceError> {
     let asked = request.name.as_deref().unwrap_or(&request.run_id);
     let slug = name::slug(asked).ok_or_else(|| {
         WorkspaceError::refused(
@@ -443,7 +443,7 @@ fn names(repository: &Repository, request: &Request) -> Result<(String, OsString
 }
 
 /// Files of a partial clone that are not there are fetched for who is trusted only.
-fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
+pub(super) fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
     let said = error.to_string();
     let is_missing =
         ["promisor remote", "lazy fetching", "transport '"].iter().any(|word| said.contains(word));
@@ -458,14 +458,14 @@ fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
     )
 }
 
-fn there_already(branch: &str) -> WorkspaceError {
+pub(super) fn there_already(branch: &str) -> WorkspaceError {
     WorkspaceError::refused(
         format!("the branch {} is there already", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
         "give another --name, or work in its worktree with --here",
     )
 }
 
-fn base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {
+pub(super) fn base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {
     if let Some(name) = &request.base {
         return repository.commit(name)?.ok_or_else(|| {
             WorkspaceError::refused(
@@ -483,7 +483,7 @@ fn base(repository: &Repository, request: &Request) -> Result<String, WorkspaceE
 }
 
 /// The folder for worktrees, made if it is not there.
-fn root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
+pub(super) fn root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
     let place = repository.place();
     if let Some(root) = &request.root {
         let root = place.join(root);

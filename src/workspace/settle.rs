@@ -9,10 +9,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::git::{Git, GitError, Trust, program};
-use super::jail::{Bounds, Jail};
+use super::git::{Git, GitError};
 use super::open::Workspace;
 use super::record::State;
+use super::tree::Tree;
 use super::work::{Changed, LONGEST, unseen};
 use super::{WorkspaceError, at, lfs, name, pointer, refs, untracked};
 use crate::sys::tree::remove_tree;
@@ -143,34 +143,17 @@ impl Workspace {
     /// A call on the worktree: jailed, with the real git folder, and no attributes but those outside the worktree.
     pub(super) fn worktree_git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let record = &self.record;
-        let empty_tree = match record.object_format.as_str() {
-            "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
-            _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
-        };
-        // Not the real git folder: guard itself puts there what git has made.
         let scratch = self.scratch();
-        at("make", &scratch, fs::create_dir_all(&scratch))?;
-        let mut write: Vec<&Path> = vec![&scratch];
-        write.extend(record.objects.first().filter(|_| writes_objects).map(PathBuf::as_path));
-        let mut read: Vec<&Path> = vec![&record.worktree, &record.common_dir, &record.excludes];
-        read.extend(record.objects.iter().map(PathBuf::as_path));
-        let bounds = Bounds { cpu_seconds: 3600, memory: 8 << 30, file: libc::RLIM_INFINITY };
-        let jail = Jail::new(program()?, &read, &write, false, bounds)?;
-        let mut git = Git::new(Trust::Neutral, verb)?
-            .dir(&record.admin_dir)
-            .worktree(&record.worktree)
-            .env("GIT_INDEX_FILE", self.index())
-            .env("GIT_ATTR_SOURCE", empty_tree)
-            .env("GIT_NO_REPLACE_OBJECTS", "1")
-            .env("GIT_AUTHOR_NAME", "guard")
-            .env("GIT_AUTHOR_EMAIL", "guard@localhost")
-            .env("GIT_COMMITTER_NAME", "guard")
-            .env("GIT_COMMITTER_EMAIL", "guard@localhost")
-            .jailed(jail);
-        if record.excludes.is_file() {
-            git = git.config("core.excludesFile", record.excludes.clone());
-        }
-        Ok(git)
+        let tree = Tree {
+            common_dir: &record.common_dir,
+            admin_dir: &record.admin_dir,
+            worktree: &record.worktree,
+            objects: &record.objects,
+            object_format: &record.object_format,
+            excludes: &record.excludes,
+            scratch: &scratch,
+        };
+        Ok(tree.git(verb, writes_objects)?.env("GIT_INDEX_FILE", self.index()))
     }
 
     /// Where git may write while it looks at the worktree. A folder for each process of guard: one that was killed may

@@ -1,0 +1,112 @@
+//! A task as it goes: lines for people, with a moving one on a terminal; or events for programs.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::{Timestamp, tz::TimeZone};
+use serde_json::json;
+
+use crate::phase::TaskEvent;
+
+/// How a task is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Lines.
+    Lines,
+    /// A JSON object a line.
+    Events,
+    /// Nothing but the end.
+    Quiet,
+}
+
+/// What the moving line says.
+#[derive(Default)]
+struct Moving {
+    phase: String,
+    since: Option<Instant>,
+    doing: String,
+    has_ended: bool,
+}
+
+/// Shows a task.
+pub(super) struct Live {
+    form: Form,
+    moving: Option<Arc<Mutex<Moving>>>,
+}
+
+const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+impl Live {
+    pub(super) fn new(form: Form) -> Self {
+        let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
+        let moving = (form == Form::Lines && is_terminal).then(|| {
+            let moving = Arc::new(Mutex::new(Moving::default()));
+            let shared = moving.clone();
+            // It ends with the process; a line that stands still is no harm.
+            let _ = std::thread::Builder::new().name("live".to_string()).spawn(move || turn(&shared));
+            moving
+        });
+        Self { form, moving }
+    }
+
+    /// Shows an event. Nobody reading is no reason to end a task.
+    pub(super) fn see(&self, event: &TaskEvent) {
+        match self.form {
+            Form::Quiet => {}
+            Form::Events => {
+                let now = Timestamp::now().to_string();
+                let line = json!({ "event_type": event.event_type, "message": event.message, "timestamp": now, "data": event.data });
+                let _ = writeln!(io::stdout(), "{line}");
+            }
+            Form::Lines => self.line(event),
+        }
+    }
+
+    fn line(&self, event: &TaskEvent) {
+        let mut held = self.moving.as_ref().map(|moving| moving.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(moving) = &mut held {
+            match event.event_type.as_str() {
+                "task.step" => {
+                    moving.phase.clone_from(&event.message);
+                    moving.since = Some(Instant::now());
+                    moving.doing.clear();
+                }
+                "task.agent" => {
+                    let kind = event.data["event"].as_str().unwrap_or_default();
+                    let first: String = event.message.lines().next().unwrap_or_default().chars().take(60).collect();
+                    moving.doing = format!("{kind} {}", plain(&first));
+                }
+                "task.ended" => moving.has_ended = true,
+                _ => {}
+            }
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+        if event.event_type == "task.said" {
+            let now = Timestamp::now().to_zoned(TimeZone::system()).strftime("%H:%M:%S").to_string();
+            let who = event.data["who"].as_str().unwrap_or_default();
+            let _ = writeln!(io::stdout(), "[{now}] {who}: {}", plain(&event.message));
+        }
+    }
+}
+
+/// What an agent says must not draw.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Draws the moving line again and again.
+fn turn(moving: &Mutex<Moving>) {
+    for frame in FRAMES.iter().cycle() {
+        std::thread::sleep(Duration::from_millis(120));
+        let moving = moving.lock().unwrap_or_else(PoisonError::into_inner);
+        if moving.has_ended {
+            return;
+        }
+        if let Some(since) = moving.since {
+            let seconds = since.elapsed().as_secs();
+            let line = format!("{frame} [{}] {}m{:02}s {}", moving.phase, seconds / 60, seconds % 60, moving.doing);
+            let _ = write!(io::stderr(), "\r\x1b[K{}", line.chars().take(110).collect::<String>());
+        }
+    }
+}

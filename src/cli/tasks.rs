@@ -1,0 +1,390 @@
+//! `guard task`: a sentence in, a reviewed branch out.
+
+use std::io::Write;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::args::{Task, TaskCommand, TaskOutput};
+use super::exit::Exit;
+use super::live::{Form, Live};
+use super::{Failure, note, workflow};
+use crate::executor::Cancel;
+use crate::phase::{Agent, Ending, Office, PhaseError, Runner, Setting, Status, TaskEvent, Workflow, load, name_of};
+use crate::policy::Folders;
+use crate::store::{Decision, Journal, TaskRow};
+use crate::transcript::state_folder;
+use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
+
+/// A longer request belongs into a file of the repository.
+const LONGEST_REQUEST: usize = 128 << 10;
+
+pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let office = office()?;
+    match &arguments.command {
+        None => begin(arguments, office, out),
+        Some(TaskCommand::List { json }) => list(&office, *json, out),
+        Some(TaskCommand::Show { id, json }) => show(&office, id.as_deref(), *json, out),
+        Some(TaskCommand::Resume { id, shown }) => resume(office, id.as_deref(), None, shown, out),
+        Some(TaskCommand::Retry { id, from, shown }) => resume(office, Some(id), Some(from), shown, out),
+        Some(TaskCommand::Approve { id, feedback }) => decide(&office, id, true, feedback, out),
+        Some(TaskCommand::Reject { id, feedback }) => decide(&office, id, false, feedback, out),
+        Some(TaskCommand::Cancel { id }) => cancel(&office, id, out),
+    }
+}
+
+fn office() -> Result<Office, Failure> {
+    let runs = state_folder().map_err(|error| {
+        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+    })?;
+    Ok(Office { executor: super::exec::executor()?, tasks: runs.with_file_name("tasks"), runs })
+}
+
+fn failed(error: impl Into<PhaseError>) -> Failure {
+    let error = error.into();
+    let hint = match &error {
+        PhaseError::Busy { .. } => "wait for it, or end it: `guard task cancel`".to_string(),
+        PhaseError::Unknown(_) => "`guard task list` shows them".to_string(),
+        PhaseError::Workspace(error) => error.hint().unwrap_or("`guard task resume` goes on when it is mended").to_string(),
+        _ => "`guard task resume` goes on when it is mended".to_string(),
+    };
+    Failure::usage(error.to_string(), hint)
+}
+
+fn begin(arguments: &Task, office: Office, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let request = arguments.request.as_ref().or(arguments.task.as_ref()).map(|text| text.trim()).unwrap_or_default();
+    if request.is_empty() {
+        return Err(Failure::usage("there is no request", "guard task \"what is to be done\"; see guard task --help"));
+    }
+    if request.len() > LONGEST_REQUEST {
+        let message = format!("the request has {} bytes, and at most {LONGEST_REQUEST} are taken", request.len());
+        return Err(Failure::usage(message, "put it into a file of the repository, and name that"));
+    }
+    let workflow = workflow_of(arguments)?;
+    let mode = arguments.mode.clone().unwrap_or_else(|| workflow.mode.clone());
+    if !workflow.modes.contains_key(&mode) {
+        let known: Vec<&str> = workflow.modes.keys().map(String::as_str).collect();
+        return Err(Failure::usage(format!("the workflow has no mode `{mode}`"), format!("it has {}", known.join(", "))));
+    }
+    let id = uuid::Uuid::now_v7().to_string();
+    let setting = setting(arguments, &office, &id, request, workflow, mode)?;
+    let mut journal = office.journal().map_err(failed)?;
+    stop_when_asked(&mut journal, &arguments.shown);
+    drive(&arguments.shown, out, |cancel, see| {
+        let runner = Runner::begin(office, journal, &id, request, setting, cancel, see)?;
+        runner.run()
+    })
+}
+
+/// The workflow, with what the command line changes.
+fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
+    let mut found = load(&arguments.workflow, &Folders::from_environment()).map_err(workflow::failure)?;
+    if let Some(base) = &arguments.base {
+        found.base.clone_from(base);
+    }
+    let limits = &mut found.limits;
+    limits.tokens = arguments.max_tokens.or(limits.tokens);
+    limits.cost = arguments.max_cost.or(limits.cost);
+    limits.minutes = arguments.max_minutes.or(limits.minutes);
+    limits.rounds = arguments.rounds.unwrap_or(limits.rounds);
+    Ok(found)
+}
+
+fn setting(
+    arguments: &Task,
+    office: &Office,
+    id: &str,
+    request: &str,
+    workflow: Workflow,
+    mode: String,
+) -> Result<Setting, Failure> {
+    let folder = match &arguments.dir {
+        Some(folder) => std::path::absolute(folder)?,
+        None => std::env::current_dir()?,
+    };
+    let none = || Failure::usage(format!("{} lies in no git repository", folder.display()), "go into one, or make one: git init");
+    let found = Repository::find(&folder).map_err(failed)?.ok_or_else(none)?;
+    let repository = Repository { trusted: arguments.trust_repository, ..found };
+    let base = format!("refs/heads/{}", workflow.base);
+    if repository.commit(&base).map_err(failed)?.is_none() {
+        let message = format!("there is no branch `{}` with a commit to begin at", workflow.base);
+        return Err(Failure::usage(message, "name another with --base, or make a first commit"));
+    }
+    let gates = gates(arguments, &workflow)?;
+    let (feat, tree) = place(arguments, office, id, request, &repository, &base)?;
+    let tests = arguments.tests.as_ref().map(|text| shell_words::split(text)).transpose();
+    let tests = tests.map_err(|error| Failure::usage(format!("--tests: {error}"), "such as --tests \"cargo test\""))?;
+    let dirty = repository.toplevel.clone().filter(|_| !repository.bare);
+    if let Some(top) = dirty
+        && has_changes(&top)
+    {
+        note("guard: changes that are not committed stay where they are; the task does not see them");
+    }
+    Ok(Setting {
+        who: TaskTree::identity(&repository).map_err(failed)?,
+        repository: repository.toplevel.clone().unwrap_or(repository.common_dir.clone()),
+        workflow,
+        mode,
+        feat,
+        tree,
+        trusted: arguments.trust_repository,
+        gates,
+        agent: Agent {
+            name: arguments.agent.clone().unwrap_or_default(),
+            command: arguments.agent_command.clone(),
+            model: arguments.model.clone(),
+            ..Agent::default()
+        },
+        tests: tests.filter(|words| !words.is_empty()),
+        remote: None,
+    })
+}
+
+fn has_changes(top: &std::path::Path) -> bool {
+    crate::workspace::has_changes(top).unwrap_or(false)
+}
+
+fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> {
+    let known: Vec<&str> = workflow.steps.iter().filter_map(|step| step.gate.as_deref()).collect();
+    let gate = |text: &String| match text.split_once('=') {
+        Some((gate, "human")) if known.contains(&gate) => Ok(gate.to_string()),
+        _ => {
+            let hint = format!("such as --gate plan=human; the workflow has {}", known.join(", "));
+            Err(Failure::usage(format!("--gate {text}: no gate of the workflow, or nobody who could stand there"), hint))
+        }
+    };
+    arguments.gate.iter().map(gate).collect()
+}
+
+/// Names that nobody has taken: what was asked for, or what comes after it.
+fn place(
+    arguments: &Task,
+    office: &Office,
+    id: &str,
+    request: &str,
+    repository: &Repository,
+    base: &str,
+) -> Result<(String, TaskTree), Failure> {
+    let first = arguments.name.clone().unwrap_or_else(|| name_of(request));
+    let policy = crate::policy::load("strict", &Folders::from_environment())?;
+    for n in 1..100 {
+        let name = if n == 1 { first.clone() } else { format!("{first}-{n}") };
+        let wanted = Request {
+            run_id: id.to_string(),
+            name: Some(name.clone()),
+            base: Some(base.to_string()),
+            fallback_root: office.runs.with_file_name("worktrees"),
+            ..Request::new(&policy)
+        };
+        let scratch = office.folder(id).join("scratch");
+        match TaskTree::planned(repository, &wanted, &format!("guard task {id}"), &scratch) {
+            Ok(tree) => {
+                let prefix = format!("refs/heads/{}", policy.git.branch_prefix);
+                let feat = tree.branch.strip_prefix(&prefix).unwrap_or(&name).to_string();
+                return Ok((feat, tree));
+            }
+            // A name that was asked for is that or none.
+            Err(WorkspaceError::Refused { problem, .. })
+                if arguments.name.is_none() && problem.contains("there already") => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Err(Failure::usage(format!("there are a hundred tasks called {first}"), "give another --name"))
+}
+
+/// Ends this process at a write to the journal.
+fn stop_when_asked(journal: &mut Journal, shown: &TaskOutput) {
+    if let Some(last) = shown.die_at {
+        journal.watch(move |count| {
+            if count == last {
+                let _ = kill(Pid::this(), Signal::SIGKILL);
+            }
+        });
+    }
+}
+
+/// Runs a task, shows it, and says how it ended.
+fn drive(
+    shown: &TaskOutput,
+    out: &mut dyn Write,
+    work: impl FnOnce(Cancel, &mut dyn FnMut(TaskEvent)) -> Result<Ending, PhaseError>,
+) -> Result<Exit, Failure> {
+    let form = match (shown.stream_json, shown.json) {
+        (true, _) => Form::Events,
+        (_, true) => Form::Quiet,
+        _ => Form::Lines,
+    };
+    let live = Live::new(form);
+    let cancel = Cancel::default();
+    super::exec::cancel_on_signals(&cancel)?;
+    let ended = work(cancel, &mut |event| live.see(&event));
+    let ending = match ended {
+        Ok(ending) => ending,
+        Err(PhaseError::Store(error)) => return own_failure(&error.to_string(), shown, out),
+        Err(PhaseError::Io { path, source }) => return own_failure(&format!("{}: {source}", path.display()), shown, out),
+        Err(error) => return Err(failed(error)),
+    };
+    if form != Form::Lines {
+        serde_json::to_writer(&mut *out, &ending).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else if ending.status != Status::Succeeded && ending.status != Status::Cancelled {
+        note(&format!("guard: `guard task resume {}` goes on", ending.task_id));
+    }
+    Ok(match ending.status {
+        Status::Succeeded => Exit::Success,
+        Status::NeedsHuman => Exit::Ask,
+        Status::BudgetExhausted => Exit::TimedOut,
+        Status::Interrupted => Exit::Code(130),
+        _ => Exit::Problem,
+    })
+}
+
+fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if shown.json || shown.stream_json {
+        writeln!(out, "{}", json!({ "status": "failed", "reason": problem, "error_kind": "internal" }))?;
+    }
+    note(&format!("guard: {problem}\n  hint: nothing is lost; `guard task resume` goes on when it is mended"));
+    Ok(Exit::OwnFailure)
+}
+
+fn resume(
+    office: Office,
+    id: Option<&str>,
+    from: Option<&String>,
+    shown: &TaskOutput,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let mut journal = office.journal().map_err(failed)?;
+    let id = match id {
+        Some(id) => id.to_string(),
+        None => {
+            let is_open = |task: &TaskRow| !matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled));
+            let newest = journal.tasks().map_err(failed)?.into_iter().find(is_open);
+            newest.map(|task| task.id).ok_or_else(|| Failure::usage("there is no task to go on with", "`guard task list` shows all"))?
+        }
+    };
+    stop_when_asked(&mut journal, shown);
+    drive(shown, out, |cancel, see| {
+        let mut runner = Runner::resume(office, journal, &id, cancel, see)?;
+        if let Some(step) = from {
+            runner.retry(step)?;
+        }
+        runner.run()
+    })
+}
+
+fn list(office: &Office, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let tasks = office.journal().map_err(failed)?.tasks().map_err(failed)?;
+    if as_json {
+        let rows: Vec<Value> = tasks.iter().map(|task| summary(office, task)).collect();
+        writeln!(out, "{}", json!(rows))?;
+        return Ok(Exit::Success);
+    }
+    for task in &tasks {
+        let row = summary(office, task);
+        let text = |name: &str| row[name].as_str().unwrap_or_default().to_string();
+        let request: String = task.request.lines().next().unwrap_or_default().chars().take(60).collect();
+        writeln!(out, "{}  {:<16} {:<14} {}  {request}", task.id, text("status"), text("step"), task.branch)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// How a task stands; one that says it runs and that nobody works on was killed.
+fn summary(office: &Office, task: &TaskRow) -> Value {
+    let is_alive = task.status == "running" && office.worker(&task.id).is_some();
+    let status = if task.status == "running" && !is_alive { "interrupted" } else { &task.status };
+    json!({
+        "task_id": task.id, "status": status, "reason": task.reason, "step": task.state["step"], "visit": task.state["visit"],
+        "branch": task.branch, "worktree": task.setting["tree"]["worktree"], "repository": task.repository, "request": task.request,
+        "mode": task.setting["mode"], "created": task.created, "updated": task.updated, "used": task.state["used"],
+        "documents": task.state["documents"], "delivered": task.state["delivered"],
+    })
+}
+
+fn find(journal: &Journal, id: Option<&str>) -> Result<TaskRow, Failure> {
+    let found = match id {
+        Some(id) => journal.task(id).map_err(failed)?,
+        None => journal.tasks().map_err(failed)?.into_iter().next(),
+    };
+    found.ok_or_else(|| failed(PhaseError::Unknown(id.unwrap_or("newest").to_string())))
+}
+
+fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let journal = office.journal().map_err(failed)?;
+    let task = find(&journal, id)?;
+    let entries = journal.entries(&task.id).map_err(failed)?;
+    let mut shown = summary(office, &task);
+    if as_json {
+        let effect = |entry: &crate::store::Entry| {
+            json!({ "visit": entry.visit, "step": entry.step, "effect": entry.effect, "begun": entry.begun, "ended": entry.ended,
+                "intent": entry.intent, "outcome": entry.outcome })
+        };
+        shown["journal"] = entries.iter().map(effect).collect();
+        writeln!(out, "{}", serde_json::to_string_pretty(&shown).unwrap_or_default())?;
+        return Ok(Exit::Success);
+    }
+    let text = |name: &str| shown[name].as_str().unwrap_or_default().to_string();
+    writeln!(out, "task      {}\nrequest   {}", task.id, task.request.lines().next().unwrap_or_default())?;
+    writeln!(out, "status    {} {}\nbranch    {}\nworktree  {}", text("status"), task.reason, task.branch, text("worktree"))?;
+    writeln!(
+        out,
+        "used      {} calls, {} tokens, {} s",
+        shown["used"]["calls"], shown["used"]["tokens"], shown["used"]["agent_ms"].as_u64().unwrap_or(0) / 1000
+    )?;
+    for entry in entries.iter().filter(|entry| entry.effect != "visit") {
+        let how = if entry.ended.is_some() { "done" } else { "begun" };
+        let run = entry.outcome.as_ref().and_then(|outcome| outcome["run_id"].as_str()).unwrap_or_default();
+        writeln!(out, "  {:>3} {:<14} {:<14} {how:<6} {run}", entry.visit, entry.step, entry.effect)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// What a person says at a gate.
+fn decide(office: &Office, id: &str, is_yes: bool, feedback: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut journal = office.journal().map_err(failed)?;
+    let task = find(&journal, Some(id))?;
+    let setting: Setting = serde_json::from_value(task.setting.clone())
+        .map_err(|error| failed(PhaseError::Strange(format!("the task's setting: {error}"))))?;
+    let step = setting.workflow.step(task.state["step"].as_str().unwrap_or_default());
+    let words = step.filter(|step| step.gate.as_ref().is_some_and(|gate| setting.gates.contains(gate))).map(|step| step.words());
+    let Some(words) = words.filter(|_| task.status == Status::NeedsHuman.name()) else {
+        let message = format!("the task {} does not wait for a person ({}, at {})", task.id, task.status, task.state["step"]);
+        return Err(Failure::usage(message, "`guard task show` tells how it stands"));
+    };
+    // The first word of a verdict is the yes, the second the no.
+    let verdict = words.get(usize::from(!is_yes)).copied().unwrap_or_default().to_string();
+    if !is_yes && feedback.trim().is_empty() {
+        return Err(Failure::usage("a no needs a reason", "--feedback \"what must change\""));
+    }
+    let visit = task.state["visit"].as_u64().unwrap_or(0) as u32;
+    let decision = Decision { verdict: verdict.clone(), feedback: feedback.to_string() };
+    if !journal.decide(&task.id, visit, &decision).map_err(failed)? {
+        return Err(Failure::usage("this was decided already", format!("guard task resume {}", task.id)));
+    }
+    writeln!(out, "{verdict}: `guard task resume {}` goes on", task.id)?;
+    Ok(Exit::Success)
+}
+
+fn cancel(office: &Office, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut journal = office.journal().map_err(failed)?;
+    let task = find(&journal, Some(id))?;
+    if let Some(process) = office.worker(&task.id) {
+        let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
+        let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while office.worker(&task.id).is_some() {
+            if std::time::Instant::now() > patience {
+                let message = format!("process {process} does not let go of the task");
+                return Err(Failure::usage(message, "end it, and try again"));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+    let task = find(&journal, Some(&task.id))?;
+    if Status::parse(&task.status) == Some(Status::Succeeded) {
+        return Err(Failure::usage("the task has succeeded", "its branch is yours: git branch -D removes it"));
+    }
+    journal.advance(&task.id, Status::Cancelled.name(), "given up", &task.state).map_err(failed)?;
+    writeln!(out, "cancelled; the branch {} and its worktree stay", task.branch)?;
+    Ok(Exit::Success)
+}

@@ -1,0 +1,101 @@
+//! `guard workflow`: the workflows that tasks follow.
+
+use std::io::Write;
+
+use serde_json::json;
+
+use super::args::Workflow;
+use super::exit::Exit;
+use super::{Failure, stdout_colour, write_diagnostics};
+use crate::phase::{self, WorkflowError};
+use crate::policy::{Folders, Severity};
+
+pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let folders = Folders::from_environment();
+    match command {
+        Workflow::List { json } => list(&folders, *json, out),
+        Workflow::Show { workflow, prompts, json } => show(workflow, &folders, *prompts, *json, out),
+        Workflow::Lint { workflow, json } => lint(workflow, &folders, *json, out),
+        Workflow::Graph { workflow, mermaid } => {
+            let found = phase::load(workflow, &folders).map_err(failure)?;
+            let picture = if *mermaid { phase::mermaid(&found) } else { phase::text(&found) };
+            write!(out, "{picture}")?;
+            Ok(Exit::Success)
+        }
+    }
+}
+
+/// What to tell whoever asked for a workflow.
+pub(super) fn failure(error: WorkflowError) -> Failure {
+    match error {
+        WorkflowError::Invalid(problems) => {
+            let shown: Vec<String> = problems.iter().take(50).map(|problem| problem.render(super::stderr_colour())).collect();
+            let message = format!("the workflow cannot be used\n{}", shown.join("\n\n"));
+            Failure::usage(message, "`guard workflow lint` shows everything that is wrong")
+        }
+        error => Failure::usage(error.to_string(), "`guard workflow list` shows the names; a file's path has a slash or an ending"),
+    }
+}
+
+fn list(folders: &Folders, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let names = phase::names(folders);
+    let described = |name: &str| phase::load(name, folders).map(|workflow| workflow.description);
+    if as_json {
+        let rows: Vec<_> = names
+            .iter()
+            .map(|(name, built_in)| json!({ "name": name, "built_in": built_in, "description": described(name).ok() }))
+            .collect();
+        writeln!(out, "{}", json!(rows))?;
+        return Ok(Exit::Success);
+    }
+    for (name, built_in) in names {
+        let origin = if built_in { "built in" } else { "yours" };
+        let words = described(&name).unwrap_or_else(|error| format!("({error})"));
+        writeln!(out, "{name:<16} {origin:<9} {words}")?;
+    }
+    Ok(Exit::Success)
+}
+
+fn show(
+    name: &str,
+    folders: &Folders,
+    prompts: bool,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    if as_json {
+        let found = phase::load(name, folders).map_err(failure)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&found).unwrap_or_default())?;
+        return Ok(Exit::Success);
+    }
+    let (source, _) = phase::source(name, folders).map_err(failure)?;
+    write!(out, "{}", source.text)?;
+    if prompts {
+        let found = phase::load(name, folders).map_err(failure)?;
+        for step in found.steps.iter().filter(|step| !step.prompt.is_empty()) {
+            writeln!(out, "\n# ---- the prompt of {} ----\n{}", step.id, step.prompt)?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn lint(name: &str, folders: &Folders, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let (workflow, _, problems) = phase::examine(name, folders).map_err(failure)?;
+    let is_wrong = problems.iter().any(|problem| problem.severity == Severity::Error);
+    if as_json {
+        let rows: Vec<_> = problems
+            .iter()
+            .map(|problem| {
+                let place = problem.location();
+                json!({ "severity": format!("{:?}", problem.severity).to_lowercase(), "message": problem.message, "file": place.file, "line": place.line, "column": place.column })
+            })
+            .collect();
+        writeln!(out, "{}", json!(rows))?;
+    } else {
+        write_diagnostics(out, &problems, stdout_colour())?;
+        if !is_wrong {
+            writeln!(out, "{}: {} steps, {} roles, nothing wrong", workflow.name, workflow.steps.len(), workflow.roles.len())?;
+        }
+    }
+    Ok(if is_wrong { Exit::Problem } else { Exit::Success })
+}

@@ -1,0 +1,237 @@
+//! An agent's answer → the object in it that the step asked for.
+//!
+//! Agents talk around it: fences, filler, examples. Of all objects in the text the last one that fits counts. What is not
+//! JSON and what does not fit are different mistakes, and each is told so that it can be mended.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::workflow::{Field, Is};
+
+/// Of a longer answer only the end is looked at.
+const LONGEST: usize = 1 << 20;
+/// Objects that are tried, from the end.
+const MOST_TRIED: usize = 200;
+
+/// Why an answer cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unusable {
+    /// There is no JSON object in it.
+    #[error("the answer has no JSON object at its end")]
+    NoObject,
+    /// There is, and it does not fit.
+    #[error("the JSON object at the end of the answer does not fit: {0}")]
+    Misfit(String),
+}
+
+/// The object that the step asked for.
+pub(super) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Map<String, Value>, Unusable> {
+    let mut from = text.len().saturating_sub(LONGEST);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    let text = &text[from..];
+    let mut misfit = None;
+    for object in objects(text).into_iter().rev().take(MOST_TRIED) {
+        match fits(&object, fields) {
+            Ok(()) => return Ok(object),
+            // The last one is the one that was meant.
+            Err(problem) => misfit = misfit.or(Some(problem)),
+        }
+    }
+    Err(misfit.map_or(Unusable::NoObject, Unusable::Misfit))
+}
+
+/// Every object of the text that is in no other, in order. Linear: what was once read is not read again.
+fn objects(text: &str) -> Vec<Map<String, Value>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    // A brace that opens nothing must not make the rest be read again and again.
+    let mut tries = 0;
+    while let Some(begin) = text[at..].find('{').map(|found| at + found) {
+        tries += 1;
+        let mut stream = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
+        match stream.next() {
+            Some(Ok(Value::Object(object))) => {
+                found.push(object);
+                at = begin + stream.byte_offset().max(1);
+            }
+            _ => at = begin + 1,
+        }
+        if tries > 20_000 {
+            break;
+        }
+    }
+    found
+}
+
+/// Whether an object has what is asked for.
+fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result<(), String> {
+    for (name, field) in fields {
+        let is_wanted = match &field.when {
+            Some((other, value)) => object.get(other).and_then(Value::as_str) == Some(value),
+            None => !field.optional,
+        };
+        let value = object.get(name).filter(|value| !value.is_null());
+        let Some(value) = value else {
+            if is_wanted {
+                return Err(format!("`{name}` is missing"));
+            }
+            continue;
+        };
+        // What is said beside the result has the same name, and is an object.
+        if !is_wanted && value.is_object() {
+            continue;
+        }
+        fits_field(name, value, &field.is)?;
+    }
+    Ok(())
+}
+
+fn fits_field(name: &str, value: &Value, is: &Is) -> Result<(), String> {
+    let text = value.as_str().map(str::trim).filter(|text| !text.is_empty());
+    match is {
+        Is::Text | Is::Document | Is::Commit if text.is_none() => Err(format!("`{name}` must be a text")),
+        Is::OneOf(words) if !text.is_some_and(|text| words.iter().any(|word| word == text)) => {
+            Err(format!("`{name}` must be one of {}, and is {value}", words.join(", ")))
+        }
+        Is::Number if !value.is_number() => Err(format!("`{name}` must be a number")),
+        Is::List if !value.as_array().is_some_and(|items| items.iter().all(Value::is_string)) => {
+            Err(format!("`{name}` must be a list of texts"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How to answer, in words and by example.
+pub(super) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -> String {
+    let mut out = "\n## How to answer\nEnd your answer with one JSON object, strictly valid, nothing after it:\n\n".to_string();
+    let example = |field: &Field, word: Option<&str>| match &field.is {
+        Is::Text => json!("…"),
+        Is::Document => json!(document.unwrap_or("…")),
+        Is::Commit => json!("the full hash of your last commit"),
+        Is::OneOf(words) => json!(word.unwrap_or(words.first().map(String::as_str).unwrap_or_default())),
+        Is::Number => json!(0),
+        Is::List => json!(["…"]),
+    };
+    let deciding = fields.iter().find_map(|(name, field)| match &field.is {
+        Is::OneOf(words) if words.len() > 1 => Some((name.clone(), words.clone())),
+        _ => None,
+    });
+    let words: Vec<Option<String>> = match &deciding {
+        Some((_, words)) => words.iter().cloned().map(Some).collect(),
+        None => vec![None],
+    };
+    for (index, word) in words.iter().enumerate() {
+        let mut object = Map::new();
+        for (name, field) in fields {
+            let decides = deciding.as_ref().is_some_and(|(deciding, _)| deciding == name);
+            let is_there = match (&field.when, word, &deciding) {
+                (Some((other, value)), Some(word), Some((deciding, _))) if other == deciding => value == word,
+                _ => !field.optional,
+            };
+            if is_there {
+                object.insert(name.clone(), example(field, word.as_deref().filter(|_| decides)));
+            }
+        }
+        let _ = writeln!(out, "{}    {}", if index > 0 { "or\n\n" } else { "" }, Value::Object(object));
+        out.push('\n');
+    }
+    out.push_str(
+        "It may also have `\"backlog_items\": [\"…\"]` (ideas that are not part of this task), `\"lessons\": [\"…\"]` (what the next agent \
+         should know) and `\"feedback\": {\"message\": \"…\"}` (problems of the plan, the tools or the repository). Never claim success over \
+         a crash or an error you could not resolve: say so in the feedback.\n",
+    );
+    out
+}
+
+/// Texts of a list that any answer may have.
+pub(super) fn list(answer: &Map<String, Value>, name: &str) -> Vec<String> {
+    let items = answer.get(name).and_then(Value::as_array).into_iter().flatten();
+    let line = |item: &Value| {
+        let text = item.as_str()?.split_whitespace().collect::<Vec<_>>().join(" ");
+        (!text.is_empty()).then(|| text.chars().take(1000).collect::<String>())
+    };
+    items.filter_map(line).take(50).collect()
+}
+
+/// What was said beside the result.
+pub(super) fn remark(answer: &Map<String, Value>) -> Option<String> {
+    let feedback = answer.get("feedback").filter(|value| value.is_object())?;
+    let text = match feedback.get("message").and_then(Value::as_str) {
+        Some(message) if feedback.as_object().is_some_and(|all| all.len() == 1) => message.trim().to_string(),
+        _ => feedback.to_string(),
+    };
+    (!text.is_empty() && text != "{}").then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> BTreeMap<String, Field> {
+        let verdict = Field { is: Is::OneOf(vec!["APPROVE".into(), "REJECT".into()]), ..Field::default() };
+        let when = Some(("verdict".to_string(), "REJECT".to_string()));
+        let feedback = Field { is: Is::Text, when, ..Field::default() };
+        BTreeMap::from([("verdict".to_string(), verdict), ("feedback".to_string(), feedback)])
+    }
+
+    #[test]
+    fn the_last_that_fits_counts() {
+        for (text, wanted) in [
+            ("{\"verdict\":\"APPROVE\"}", "APPROVE"),
+            ("Well.\n```json\n{\"verdict\": \"REJECT\", \"feedback\": \"no {tests}\"}\n```\nThat is all.", "REJECT"),
+            ("{\"verdict\":\"REJECT\",\"feedback\":\"x\"} and then {\"verdict\":\"APPROVE\"}", "APPROVE"),
+            ("{\"verdict\":\"APPROVE\"} fn main() { loop {} } {\"other\": 1}", "APPROVE"),
+            ("{ {\"verdict\":\"APPROVE\"}", "APPROVE"),
+            ("{\"verdict\":\"APPROVE\",\"feedback\":{\"message\":\"odd tools\"}}", "APPROVE"),
+        ] {
+            let found = extract(text, &fields()).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(found["verdict"], wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_that_cannot_be_read_is_none() {
+        for (text, wanted) in [
+            ("I APPROVE this.", "no JSON object"),
+            ("", "no JSON object"),
+            ("{\"verdict\": \"approve\"}", "one of APPROVE, REJECT"),
+            ("{\"verdict\": \"APPROVE, mostly\"}", "one of APPROVE, REJECT"),
+            ("{\"verdict\": \"REJECT\"}", "`feedback` is missing"),
+            ("{\"verdict\": \"REJECT\", \"feedback\": \" \"}", "`feedback` must be a text"),
+            ("{\"verdict\": [\"APPROVE\"]}", "one of"),
+            ("{verdict: 'APPROVE'}", "no JSON object"),
+            ("{\"result\": {\"verdict\": \"APPROVE\"}}", "`verdict` is missing"),
+        ] {
+            let error = extract(text, &fields()).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn how_to_answer() {
+        let text = format(&fields(), None);
+        assert!(text.contains("{\"verdict\":\"APPROVE\"}"), "{text}");
+        assert!(text.contains("{\"feedback\":\"…\",\"verdict\":\"REJECT\"}"), "{text}");
+        // What it shows is what it takes.
+        assert!(extract(&text, &fields()).is_ok());
+    }
+
+    #[test]
+    fn remarks_and_lists() {
+        let answer = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap_or_default();
+        assert_eq!(remark(&answer("{\"feedback\":{\"message\":\"x\"}}")).as_deref(), Some("x"));
+        assert_eq!(remark(&answer("{\"feedback\":\"x\"}")), None);
+        assert_eq!(list(&answer("{\"b\":[\"a  b\\nc\",\"\",1]}"), "b"), ["a b c"]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn anything_is_answered(text in "[{}\\[\\]\":,a-zA-Z \\n]{0,300}") {
+            let _ = extract(&text, &fields());
+        }
+    }
+}

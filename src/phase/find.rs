@@ -1,0 +1,136 @@
+//! Workflows by name or path: the user's own, and the built-in one.
+
+use std::path::{Path, PathBuf};
+
+use super::lint::lint;
+use super::reader;
+use super::workflow::Workflow;
+use super::yaml::LARGEST;
+use crate::policy::{Diagnostic, Folders, Severity, Source};
+
+/// Name, text and prompts of every built-in workflow.
+pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../workflows/default.yaml"))];
+
+/// The prompts of the built-in workflows, by the path they are named with.
+pub const PROMPTS: [(&str, &str); 10] = [
+    ("prompts/investigator.md", include_str!("../../workflows/prompts/investigator.md")),
+    ("prompts/researcher.md", include_str!("../../workflows/prompts/researcher.md")),
+    ("prompts/analyst.md", include_str!("../../workflows/prompts/analyst.md")),
+    ("prompts/architect.md", include_str!("../../workflows/prompts/architect.md")),
+    ("prompts/reviewer.md", include_str!("../../workflows/prompts/reviewer.md")),
+    ("prompts/developer.md", include_str!("../../workflows/prompts/developer.md")),
+    ("prompts/auditor.md", include_str!("../../workflows/prompts/auditor.md")),
+    ("prompts/integrator.md", include_str!("../../workflows/prompts/integrator.md")),
+    ("prompts/merge_auditor.md", include_str!("../../workflows/prompts/merge_auditor.md")),
+    ("prompts/triage.md", include_str!("../../workflows/prompts/triage.md")),
+];
+
+/// A workflow that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkflowError {
+    /// Nothing of that name.
+    #[error("no workflow named `{0}`")]
+    NotFound(String),
+    /// The file cannot be read.
+    #[error("cannot read the workflow {}: {problem}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+    /// The text has problems.
+    #[error("the workflow cannot be used: {} problems", .0.len())]
+    Invalid(Vec<Diagnostic>),
+}
+
+/// Where workflows are looked for by name: `$XDG_CONFIG_HOME/guard/workflows`.
+fn users_folder(folders: &Folders) -> Option<PathBuf> {
+    folders.user.as_ref().map(|policies| policies.with_file_name("workflows"))
+}
+
+/// Names that can be used, and whether they are built in; the user's own first.
+pub fn names(folders: &Folders) -> Vec<(String, bool)> {
+    let entries = users_folder(folders).and_then(|folder| std::fs::read_dir(folder).ok());
+    let name = |entry: std::fs::DirEntry| {
+        let path = entry.path();
+        let ending = path.extension()?.to_str()?;
+        ["yaml", "yml", "json"].contains(&ending).then(|| path.file_stem()?.to_str().map(str::to_string))?
+    };
+    let mut found: Vec<(String, bool)> =
+        entries.into_iter().flatten().flatten().filter_map(name).map(|name| (name, false)).collect();
+    found.sort();
+    for (name, _) in BUILT_IN {
+        if !found.iter().any(|(known, _)| known == name) {
+            found.push((name.to_string(), true));
+        }
+    }
+    found
+}
+
+/// The text of a workflow, and the folder its prompts are in; none for a built-in one.
+pub fn source(reference: &str, folders: &Folders) -> Result<(Source, Option<PathBuf>), WorkflowError> {
+    let is_path = reference.contains('/') || Path::new(reference).extension().is_some();
+    if is_path {
+        return from_file(Path::new(reference));
+    }
+    if let Some(folder) = users_folder(folders) {
+        let files = ["yaml", "yml", "json"].map(|ending| folder.join(format!("{reference}.{ending}")));
+        if let Some(file) = files.iter().find(|file| file.exists()) {
+            return from_file(file);
+        }
+    }
+    let built_in = BUILT_IN.iter().find(|(name, _)| *name == reference);
+    let (name, text) = built_in.ok_or_else(|| WorkflowError::NotFound(reference.to_string()))?;
+    Ok((Source { name: format!("builtin:{name}.yaml"), text: (*text).into(), built_in: true }, None))
+}
+
+fn from_file(path: &Path) -> Result<(Source, Option<PathBuf>), WorkflowError> {
+    let text = read_text(path).map_err(|problem| WorkflowError::Unreadable { path: path.to_path_buf(), problem })?;
+    let source = Source { name: path.display().to_string(), text: text.into(), built_in: false };
+    Ok((source, Some(path.parent().unwrap_or(Path::new("")).to_path_buf())))
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let found = path.metadata().map_err(|error| error.to_string())?;
+    if !found.is_file() {
+        return Err("it is no file".to_string());
+    }
+    if found.len() > LARGEST as u64 {
+        return Err(format!("it has more than {LARGEST} bytes"));
+    }
+    std::fs::read_to_string(path).map_err(|error| error.to_string())
+}
+
+/// A workflow with all of its problems; it can be used when none is an error.
+pub fn examine(
+    reference: &str,
+    folders: &Folders,
+) -> Result<(Workflow, Source, Vec<Diagnostic>), WorkflowError> {
+    let (source, folder) = source(reference, folders)?;
+    // A file's own prompts first, then those that come with guard.
+    let prompt = |path: &str| -> Result<String, String> {
+        let own = folder.as_ref().map(|folder| folder.join(path)).filter(|file| file.exists());
+        if let Some(file) = own {
+            return read_text(&file);
+        }
+        let built_in = PROMPTS.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_string());
+        built_in.ok_or_else(|| "there is no such file".to_string())
+    };
+    let mut read = reader::read(&source, &prompt);
+    let more = lint(&source, &read, folders);
+    let mut problems = std::mem::take(&mut read.problems);
+    problems.extend(more);
+    problems.sort_by_key(|problem| (problem.severity, problem.span.start));
+    Ok((read.workflow, source, problems))
+}
+
+/// A workflow that can be used.
+pub fn load(reference: &str, folders: &Folders) -> Result<Workflow, WorkflowError> {
+    let (workflow, _, problems) = examine(reference, folders)?;
+    if problems.iter().any(|problem| problem.severity == Severity::Error) {
+        return Err(WorkflowError::Invalid(problems));
+    }
+    Ok(workflow)
+}

@@ -1,0 +1,69 @@
+//! A workflow as a picture: text, and mermaid.
+
+use std::fmt::Write;
+
+use super::workflow::{BACK, Doer, Own, Step, Workflow};
+
+/// Who does a step, for people.
+pub fn doer(workflow: &Workflow, step: &Step) -> String {
+    match &step.doer {
+        Doer::Role(role) => {
+            workflow.roles.get(role).map_or_else(|| role.clone(), |known| format!("{} ({})", known.title, known.policy))
+        }
+        Doer::Own(Own::Merge) => format!("guard: merges {}", workflow.base),
+        Doer::Own(Own::Archive) => "guard: archives the documents".to_string(),
+        Doer::Own(Own::Deliver) => "guard: delivers the branch".to_string(),
+    }
+}
+
+/// As text: a step a paragraph, its ways below.
+pub fn text(workflow: &Workflow) -> String {
+    let mut out = String::new();
+    for (mode, step) in &workflow.modes {
+        let usual = if *mode == workflow.mode { " (default)" } else { "" };
+        let _ = writeln!(out, "--mode {mode}{usual} ──► {step}");
+    }
+    for step in &workflow.steps {
+        let _ = write!(out, "\n{}  [{}]", step.id, doer(workflow, step));
+        if let Some(document) = &step.document {
+            let _ = write!(out, "  writes {}/{}", workflow.documents, document.path);
+        }
+        if let Some(gate) = &step.gate {
+            let _ = write!(out, "  gate {gate}");
+        }
+        out.push('\n');
+        for (word, to) in step.leads_to() {
+            let to = if to == BACK { "the step that led here" } else { to };
+            let _ = writeln!(out, "  {} {to}", word.map_or("──►".to_string(), |word| format!("── {word} ──►")));
+        }
+    }
+    out
+}
+
+/// As a mermaid flow chart.
+pub fn mermaid(workflow: &Workflow) -> String {
+    let mut out = "flowchart TD\n".to_string();
+    let plain = |text: &str| text.replace('"', "'");
+    for (mode, step) in &workflow.modes {
+        let _ = writeln!(out, "    mode_{mode}([\"--mode {}\"]) --> {step}", plain(mode));
+    }
+    for step in &workflow.steps {
+        let _ = writeln!(out, "    {}[\"{}<br/>{}\"]", step.id, step.id, plain(&doer(workflow, step)));
+        for (word, to) in step.leads_to() {
+            let label = word.map(|word| format!("|{}| ", plain(word))).unwrap_or_default();
+            if to == BACK {
+                for from in comes_from(workflow, &step.id) {
+                    let _ = writeln!(out, "    {} -->{label}{from}", step.id);
+                }
+            } else {
+                let _ = writeln!(out, "    {} -->{label}{to}", step.id);
+            }
+        }
+    }
+    out
+}
+
+/// The steps that lead to one without a verdict.
+fn comes_from<'w>(workflow: &'w Workflow, id: &str) -> Vec<&'w str> {
+    workflow.steps.iter().filter(|step| step.next.as_deref() == Some(id)).map(|step| step.id.as_str()).collect()
+}

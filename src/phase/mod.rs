@@ -1,0 +1,34 @@
+//! The phase runner: from a sentence to a reviewed branch.
+//!
+//! ```text
+//!   workflow (data) ─► step ─► prompt ─► executor: a fresh sandboxed agent ─► answer, read and checked ─► commit ─► next step
+//!                       ▲        │ written down before and after, each on the disk first                          │
+//!                       └────────┴───────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! State passes between steps by files only. What a role may change is held by the kernel; what it claims is looked at. The
+//! runner alone decides where a verdict leads, and moves the branch by plumbing, so that a crash at any moment loses and
+//! doubles nothing: an agent that was interrupted is asked again, from where it began.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod ask;
+mod find;
+mod graph;
+mod lint;
+mod own;
+mod papers;
+mod reader;
+mod runner;
+mod task;
+mod template;
+mod workflow;
+mod yaml;
+
+pub use find::{BUILT_IN, PROMPTS, WorkflowError, examine, load, names, source};
+pub use graph::{doer, mermaid, text};
+pub use runner::{Ending, Office, PhaseError, Runner};
+pub use task::{RUNNER, Setting, State, Status, TaskEvent, Used, name_of};
+pub use workflow::{
+    Agent, BACK, Document, Doer, END, Field, Is, Limits, Memory, Own, Role, Step, Triage, Verdict, Work, Workflow,
+};

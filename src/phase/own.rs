@@ -1,0 +1,180 @@
+//! What the runner does itself: merging, archiving, delivering.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::ask::Papers;
+use super::runner::{Next, PhaseError, Runner};
+use super::task::{RUNNER, Status, TaskEvent};
+use super::workflow::Step;
+use crate::workspace::{Merged, StepCommit};
+
+/// A merge that is to be made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Meeting {
+    commit: StepCommit,
+    theirs: String,
+}
+
+/// What it came to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Met {
+    word: String,
+    conflicts: String,
+    files: Vec<String>,
+}
+
+impl Runner<'_> {
+    /// The commit the base is at now.
+    fn base_tip(&self) -> Result<String, PhaseError> {
+        let base = &self.setting.workflow.base;
+        let tip = self.setting.tree.commit_named(&format!("refs/heads/{base}"))?;
+        tip.ok_or_else(|| PhaseError::Strange(format!("there is no branch `{base}` any more")))
+    }
+
+    pub(super) fn merge(&mut self, step: &Step) -> Result<Next, PhaseError> {
+        let base = self.setting.workflow.base.clone();
+        let met: Met = self.effect(
+            &step.id,
+            "merge",
+            |runner| {
+                let theirs = runner.base_tip()?;
+                let mut commit = runner.step_commit(step, &format!("Merge {base} into {}", runner.setting.tree.short_branch()))?;
+                commit.merges = Some(theirs.clone());
+                Ok(Meeting { commit, theirs })
+            },
+            |runner, meeting, _| {
+                let tree = runner.setting.tree.clone();
+                let met = |word: &str| Met { word: word.to_string(), conflicts: String::new(), files: Vec::new() };
+                match tree.merge(&meeting.commit.parent, &meeting.theirs)? {
+                    Merged::UpToDate => Ok(met("UP_TO_DATE")),
+                    Merged::Clean(merged) => {
+                        let commit = StepCommit { tree: Some(merged), ..meeting.commit.clone() };
+                        tree.commit(&commit, &[])?;
+                        tree.check_out(&runner.repository)?;
+                        Ok(met("MERGED"))
+                    }
+                    Merged::Conflict(files, conflicts) => Ok(Met { files, conflicts, ..met("CONFLICT") }),
+                }
+            },
+        )?;
+        let line = match met.word.as_str() {
+            "UP_TO_DATE" => format!("Merging '{base}'... already up to date."),
+            "MERGED" => format!("Merging '{base}'... OK."),
+            _ => format!("Merging '{base}'... conflicts in {}.", met.files.join(", ")),
+        };
+        self.say(RUNNER, line);
+        self.state.conflicts = met.conflicts;
+        Ok(Next::Go { to: Self::way(step, Some(&met.word))?, feedback: String::new() })
+    }
+
+    /// Moves the task's documents where finished tasks' are.
+    pub(super) fn archive(&mut self, step: &Step) -> Result<Next, PhaseError> {
+        let moved: Vec<(String, String)> = self.effect(
+            &step.id,
+            "archive",
+            |runner| {
+                let mut changes = Vec::new();
+                for (from, to, text) in runner.finished_papers()? {
+                    changes.push((from, None));
+                    changes.push((to, Some(text)));
+                }
+                Ok(Papers { commit: runner.step_commit(step, &format!("Archive: {}", runner.setting.feat))?, changes })
+            },
+            |runner, papers, _| {
+                if !papers.changes.is_empty() {
+                    runner.put(papers)?;
+                }
+                let pairs = papers.changes.chunks(2).filter_map(|pair| match pair {
+                    [from, to] => Some((from.0.clone(), to.0.clone())),
+                    _ => None,
+                });
+                Ok(pairs.collect())
+            },
+        )?;
+        for place in self.state.documents.values_mut() {
+            if let Some((_, to)) = moved.iter().find(|(from, _)| from == place) {
+                place.clone_from(to);
+            }
+        }
+        if !moved.is_empty() {
+            self.say(RUNNER, format!("Archiving {} documents... OK.", moved.len()));
+        }
+        Ok(Next::Go { to: Self::way(step, None)?, feedback: String::new() })
+    }
+
+    /// Every document this task has written, and where it goes: (from, to, text).
+    fn finished_papers(&self) -> Result<Vec<(String, String, String)>, PhaseError> {
+        let (tree, workflow) = (&self.setting.tree, &self.setting.workflow);
+        let mut found = Vec::new();
+        for step in &workflow.steps {
+            let Some(document) = &step.document else { continue };
+            let rounds = self.state.rounds.get(&step.id).copied().unwrap_or(0);
+            for n in 1..=rounds {
+                let from = workflow.place_of(&document.path, &self.setting.feat, n);
+                let Some(content) = tree.file_at(&tree.branch, &from)? else { continue };
+                let below = from.strip_prefix(&format!("{}/", workflow.documents)).unwrap_or(&from);
+                let to = self.free_place(&format!("{}/archived/{below}", workflow.documents))?;
+                if !found.iter().any(|(known, _, _)| *known == from) {
+                    found.push((from, to, String::from_utf8_lossy(&content).into_owned()));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// A place in the archive that no earlier task has taken.
+    fn free_place(&self, wanted: &str) -> Result<String, PhaseError> {
+        let tree = &self.setting.tree;
+        let (stem, ending) = wanted.rsplit_once('.').unwrap_or((wanted, "md"));
+        let others = (2..1000).map(|n| format!("{stem}-{n}.{ending}"));
+        for place in std::iter::once(wanted.to_string()).chain(others) {
+            if tree.file_at(&tree.branch, &place)?.is_none() {
+                return Ok(place);
+            }
+        }
+        Ok(wanted.to_string())
+    }
+
+    pub(super) fn deliver(&mut self, step: &Step) -> Result<Next, PhaseError> {
+        let (tree, base) = (self.setting.tree.clone(), self.base_tip()?);
+        let tip = tree.tip()?.unwrap_or_default();
+        if !tree.contains(&tip, &base)? {
+            self.say(RUNNER, format!("'{}' has moved meanwhile.", self.setting.workflow.base));
+            return Ok(Next::Go { to: Self::way(step, Some("BEHIND"))?, feedback: String::new() });
+        }
+        let summary = self.summary()?;
+        let path = self.office.folder(&self.id).join("summary.md");
+        let place: String = self.effect(
+            &step.id,
+            "deliver",
+            |_| Ok(json!({ "tip": tip })),
+            |_, _, _| {
+                std::fs::write(&path, &summary).map_err(|source| PhaseError::Io { path: path.clone(), source })?;
+                Ok(path.display().to_string())
+            },
+        )?;
+        (self.see)(TaskEvent::new("task.delivered", place.clone(), json!({ "summary": place })));
+        self.state.delivered = Some(place);
+        self.write_down(Status::Running, "")?;
+        Ok(Next::Go { to: Self::way(step, Some("DELIVERED"))?, feedback: String::new() })
+    }
+
+    /// What was done, for whoever merges it.
+    fn summary(&self) -> Result<String, PhaseError> {
+        let (tree, used) = (&self.setting.tree, self.state.used);
+        let mut out = format!("# {}\n\n{}\n\n## Commits\n\n", self.setting.feat, self.request.trim());
+        for subject in tree.subjects(&tree.base)? {
+            out.push_str(&format!("- {subject}\n"));
+        }
+        out.push_str("\n## Documents\n\n");
+        for (name, place) in &self.state.documents {
+            out.push_str(&format!("- {name}: `{place}`\n"));
+        }
+        out.push_str(&format!(
+            "\n{} agent calls, {} tokens, {} s. Task {}. Merge it with `git merge {}`.\n",
+            used.calls, used.tokens, used.agent_ms / 1000, self.id, tree.short_branch()
+        ));
+        Ok(out)
+    }
+}

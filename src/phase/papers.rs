@@ -1,0 +1,189 @@
+//! The papers of a task: documents that agents write, and those the runner keeps for everybody (backlog, lessons, notes).
+//!
+//! What an agent wrote is read without following links, and bounded; what it claims to have written is looked at.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::workflow::Document;
+
+/// A larger document is none.
+const LARGEST: u64 = 4 << 20;
+
+/// A file below a folder, if it is a plain one whose way has no links: what an agent left may lead anywhere.
+pub(super) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
+    let mut at = folder.to_path_buf();
+    let parts: Vec<&str> = path.split('/').collect();
+    for part in &parts[..parts.len().saturating_sub(1)] {
+        at.push(part);
+        match at.symlink_metadata() {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => return Err(io::Error::other(format!("{} is no folder", at.display()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    at.push(parts.last().copied().unwrap_or_default());
+    let open = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC).open(&at);
+    let file = match open {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > LARGEST {
+        return Err(io::Error::other(format!("{} is no document of at most {LARGEST} bytes", at.display())));
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST).read_to_end(&mut bytes)?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Writes a file below a folder, whose way has no links; folders on the way are made.
+pub(super) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
+    make_way(folder, path)?;
+    let place = folder.join(path);
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).custom_flags(flags).open(&place)?;
+    io::Write::write_all(&mut file, text.as_bytes())
+}
+
+/// The folders on the way to a file; a link or a file among them is an error.
+fn make_way(folder: &Path, path: &str) -> io::Result<()> {
+    let mut at = folder.to_path_buf();
+    let parts: Vec<&str> = path.split('/').collect();
+    for part in &parts[..parts.len().saturating_sub(1)] {
+        at.push(part);
+        match at.symlink_metadata() {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => return Err(io::Error::other(format!("{} is no folder", at.display()))),
+            Err(_) => fs::create_dir(&at)?,
+        }
+    }
+    Ok(())
+}
+
+/// What is missing of a document, in words; nothing when all is there.
+pub(super) fn missing(document: &Document, text: &str) -> Option<String> {
+    if text.trim().is_empty() {
+        return Some("is empty".to_string());
+    }
+    let headings: Vec<String> = text
+        .lines()
+        .filter(|line| line.starts_with('#') || line.starts_with("**"))
+        .map(|line| line.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase())
+        .collect();
+    let has = |words: &Vec<String>| {
+        words.iter().any(|word| headings.iter().any(|heading| heading.contains(&word.to_lowercase())))
+    };
+    let absent: Vec<&str> =
+        document.sections.iter().filter(|words| !has(words)).filter_map(|words| words.first().map(String::as_str)).collect();
+    (!absent.is_empty()).then(|| format!("has no heading for: {}", absent.join(", ")))
+}
+
+/// A list file with new items; none when there is nothing new. Items that stand there are not added again.
+pub(super) fn appended(text: &str, title: &str, items: &[String]) -> Option<String> {
+    let plain = |line: &str| -> String {
+        line.trim_start_matches(['-', '*', ' ']).split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
+    };
+    let mut known: Vec<String> = text.lines().map(plain).collect();
+    let mut out = if text.trim().is_empty() { format!("# {title}\n\n") } else { text.to_string() };
+    if !out.ends_with('\n') {
+        out.push('\n');
+    }
+    let mut is_new = false;
+    for item in items {
+        let key = plain(item);
+        if key.is_empty() || known.contains(&key) {
+            continue;
+        }
+        out.push_str(&format!("- {item}\n"));
+        known.push(key);
+        is_new = true;
+    }
+    is_new.then_some(out)
+}
+
+/// Tokens a text has, about: a quarter of its plain characters, one and a half for each other.
+pub(super) fn tokens(text: &str) -> u64 {
+    let (plain, other) = text.chars().fold((0u64, 0u64), |(plain, other), c| {
+        if c.is_ascii() { (plain + 1, other) } else { (plain, other + 1) }
+    });
+    plain / 4 + other * 3 / 2
+}
+
+/// The lessons that have most in common with a request, newest first among equals, within a budget of tokens.
+pub(super) fn relevant(memory: &str, request: &str, budget: u64) -> String {
+    let words = |text: &str| -> Vec<String> {
+        text.split(|c: char| !c.is_alphanumeric()).filter(|word| word.len() > 3).map(str::to_lowercase).collect()
+    };
+    let asked = words(request);
+    let lessons: Vec<&str> = memory.lines().filter(|line| line.starts_with("- ")).collect();
+    let mut ranked: Vec<(usize, usize, &str)> = lessons
+        .iter()
+        .enumerate()
+        .map(|(age, lesson)| (words(lesson).iter().filter(|word| asked.contains(word)).count(), age, *lesson))
+        .collect();
+    ranked.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)));
+    let (mut left, mut kept) = (budget, Vec::new());
+    for (_, age, lesson) in ranked {
+        let cost = tokens(lesson) + 1;
+        if cost <= left {
+            left -= cost;
+            kept.push((age, lesson));
+        }
+    }
+    kept.sort_unstable();
+    kept.into_iter().map(|(_, lesson)| lesson).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_headings() {
+        let document =
+            Document { sections: vec![vec!["Test Scenarios".into(), "Tests".into()], vec!["Logic".into()]], ..Document::default() };
+        assert_eq!(missing(&document, "# Plan\n## 2. Detailed logic\n### Tests:\n"), None);
+        assert_eq!(missing(&document, "## Logic\nTests are in the text.").as_deref(), Some("has no heading for: Test Scenarios"));
+        assert_eq!(missing(&document, " \n").as_deref(), Some("is empty"));
+    }
+
+    #[test]
+    fn items_are_added_once() {
+        let one = appended("", "Backlog", &["An idea".into(), "an  IDEA".into()]).unwrap_or_default();
+        assert_eq!(one, "# Backlog\n\n- An idea\n");
+        assert_eq!(appended(&one, "Backlog", &["An idea".into()]), None);
+        assert_eq!(appended(&one, "Backlog", &["Other".into()]).as_deref(), Some("# Backlog\n\n- An idea\n- Other\n"));
+    }
+
+    #[test]
+    fn lessons_within_a_budget() {
+        let memory = "# Lessons\n- The parser needs a lexer first\n- Tests of colours want a terminal\n- Unrelated words here\n";
+        assert_eq!(relevant(memory, "change the parser", 9), "- The parser needs a lexer first");
+        assert_eq!(relevant(memory, "", 10_000).lines().count(), 3);
+        assert_eq!(relevant("", "x", 100), "");
+        assert_eq!(tokens("abcd"), 1);
+        assert_eq!(tokens("你好"), 3);
+    }
+
+    #[test]
+    fn links_lead_nowhere() {
+        let folder = std::env::temp_dir().join(format!("guard-papers-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let _ = fs::create_dir_all(folder.join("real"));
+        let _ = std::os::unix::fs::symlink("/etc", folder.join("docs"));
+        let _ = std::os::unix::fs::symlink("/etc/hostname", folder.join("real/link"));
+        assert!(read(&folder, "docs/hostname").is_err());
+        assert!(read(&folder, "real/link").is_err());
+        assert!(write(&folder, "docs/x", "x").is_err());
+        assert!(write(&folder, "real/link", "x").is_err());
+        assert!(matches!(read(&folder, "none/x"), Ok(None)));
+        assert!(write(&folder, "a/b/c.md", "x").is_ok());
+        assert_eq!(read(&folder, "a/b/c.md").ok().flatten().as_deref(), Some("x"));
+        let _ = fs::remove_dir_all(&folder);
+    }
+}

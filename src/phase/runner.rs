@@ -1,0 +1,496 @@
+//! A task from where it stands to its end: one step after the other, each written down before and after.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::task::{RUNNER, Setting, State, Status, TaskEvent, Used};
+use super::workflow::{BACK, Doer, END, Own, Step};
+use crate::executor::{Cancel, Executor};
+use crate::store::{Begun, Journal, StoreError, TaskRow, now};
+use crate::workspace::{Repository, WorkspaceError};
+
+/// Why a task cannot go on for now. What it has done is written down.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PhaseError {
+    /// The journal.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The repository.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    /// A file.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Somebody else works on the task.
+    #[error("another guard works on the task {id} (process {process})")]
+    Busy {
+        /// The task.
+        id: String,
+        /// The process.
+        process: String,
+    },
+    /// There is no such task.
+    #[error("there is no task `{0}`, or more than one")]
+    Unknown(String),
+    /// Something that cannot be.
+    #[error("{0}")]
+    Strange(String),
+    /// A signal.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Where a task's own things are, and who works for it.
+#[derive(Debug, Clone)]
+pub struct Office {
+    /// Runs requests.
+    pub executor: Executor,
+    /// Where runs are kept.
+    pub runs: PathBuf,
+    /// Where tasks are: the journal, and a folder for each.
+    pub tasks: PathBuf,
+}
+
+impl Office {
+    /// The journal.
+    pub fn journal(&self) -> Result<Journal, StoreError> {
+        Journal::open(&self.tasks.join("journal.db"))
+    }
+
+    /// A task's folder.
+    pub fn folder(&self, id: &str) -> PathBuf {
+        self.tasks.join(id)
+    }
+
+    /// The right to work on a task. Whoever dies loses it.
+    pub(super) fn lock(&self, id: &str) -> Result<Flock<File>, PhaseError> {
+        let folder = self.folder(id);
+        let failed = |path: &Path, source| PhaseError::Io { path: path.to_path_buf(), source };
+        DirBuilder::new().mode(0o700).recursive(true).create(&folder).map_err(|error| failed(&folder, error))?;
+        let path = folder.join("lock");
+        let open = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
+        let file = open.map_err(|error| failed(&path, error))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut held) => {
+                let _ = held.set_len(0);
+                let _ = write!(held, "{}", std::process::id());
+                Ok(held)
+            }
+            Err((mut file, _)) => {
+                let mut process = String::new();
+                let _ = file.read_to_string(&mut process);
+                Err(PhaseError::Busy { id: id.to_string(), process })
+            }
+        }
+    }
+
+    /// The process that works on a task.
+    pub fn worker(&self, id: &str) -> Option<i32> {
+        match self.lock(id) {
+            Err(PhaseError::Busy { process, .. }) => process.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+/// How a task ended, for now.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ending {
+    /// The task.
+    pub task_id: String,
+    /// How it stands.
+    pub status: Status,
+    /// Why.
+    pub reason: String,
+    /// The branch.
+    pub branch: String,
+    /// The worktree.
+    pub worktree: String,
+    /// Its commits, the oldest first.
+    pub commits: Vec<String>,
+    /// Its documents.
+    pub documents: BTreeMap<String, String>,
+    /// What was used.
+    pub used: Used,
+    /// Where it was delivered.
+    pub delivered: Option<String>,
+}
+
+/// How things stood when a step began.
+#[derive(Debug, Serialize, Deserialize)]
+struct Began {
+    state: State,
+    /// Where the branch was.
+    tip: String,
+}
+
+/// What a step came to.
+pub(super) enum Next {
+    /// On to another.
+    Go {
+        to: String,
+        feedback: String,
+    },
+    /// Not for now.
+    Stop(Status, String),
+}
+
+/// Works on one task.
+pub struct Runner<'r> {
+    pub(super) id: String,
+    pub(super) request: String,
+    pub(super) setting: Setting,
+    pub(super) state: State,
+    pub(super) office: Office,
+    pub(super) repository: Repository,
+    pub(super) journal: Journal,
+    pub(super) cancel: Cancel,
+    pub(super) see: &'r mut dyn FnMut(TaskEvent),
+    _lock: Flock<File>,
+}
+
+impl<'r> Runner<'r> {
+    /// Begins a task: it is written down, and nothing else has happened.
+    pub fn begin(
+        office: Office,
+        mut journal: Journal,
+        id: &str,
+        request: &str,
+        setting: Setting,
+        cancel: Cancel,
+        see: &'r mut dyn FnMut(TaskEvent),
+    ) -> Result<Self, PhaseError> {
+        let lock = office.lock(id)?;
+        let repository = repository(&setting)?;
+        let first = setting.workflow.modes.get(&setting.mode).cloned().unwrap_or_default();
+        let state = State {
+            step: first.clone(),
+            visit: 1,
+            rounds: BTreeMap::from([(first.clone(), 1)]),
+            since: BTreeMap::from([(first, 1)]),
+            ..State::default()
+        };
+        journal.create(&TaskRow {
+            id: id.to_string(),
+            created: now(),
+            updated: now(),
+            status: Status::Running.name().to_string(),
+            reason: String::new(),
+            request: request.to_string(),
+            repository: setting.repository.display().to_string(),
+            branch: setting.tree.short_branch().to_string(),
+            setting: serde_json::to_value(&setting).unwrap_or_default(),
+            state: serde_json::to_value(&state).unwrap_or_default(),
+        })?;
+        let (id, request) = (id.to_string(), request.to_string());
+        let mut runner = Self { id, request, setting, state, office, repository, journal, cancel, see, _lock: lock };
+        runner.say(RUNNER, "Task Received.");
+        Ok(runner)
+    }
+
+    /// Goes on with a task that is written down.
+    pub fn resume(
+        office: Office,
+        journal: Journal,
+        id: &str,
+        cancel: Cancel,
+        see: &'r mut dyn FnMut(TaskEvent),
+    ) -> Result<Self, PhaseError> {
+        let found = journal.task(id)?.ok_or_else(|| PhaseError::Unknown(id.to_string()))?;
+        let lock = office.lock(&found.id)?;
+        // Another may have gone on with it in between.
+        let row = journal.task(&found.id)?.ok_or_else(|| PhaseError::Unknown(id.to_string()))?;
+        let strange = |what: &str, error: serde_json::Error| PhaseError::Strange(format!("the task's {what}: {error}"));
+        let setting: Setting = serde_json::from_value(row.setting).map_err(|error| strange("setting", error))?;
+        let state: State = serde_json::from_value(row.state).map_err(|error| strange("state", error))?;
+        let repository = repository(&setting)?;
+        let request = row.request;
+        let mut runner = Self { id: row.id, request, setting, state, office, repository, journal, cancel, see, _lock: lock };
+        runner.take_up(Status::parse(&row.status).unwrap_or(Status::Running))?;
+        Ok(runner)
+    }
+
+    /// What a person lets go on, or has changed meanwhile.
+    fn take_up(&mut self, status: Status) -> Result<(), PhaseError> {
+        match status {
+            Status::Succeeded | Status::Cancelled => {
+                let how = if status == Status::Succeeded { "has succeeded" } else { "was cancelled" };
+                return Err(PhaseError::Strange(format!("the task {how}; there is nothing to go on with")));
+            }
+            // The step is to be tried again, from its beginning.
+            Status::Failed => {
+                let visit = self.state.visit;
+                self.restore(None)?;
+                self.journal.forget_from(&self.id, visit)?;
+            }
+            // They have seen it: it may go round once more.
+            Status::NeedsHuman | Status::BudgetExhausted => {
+                self.state.since.clear();
+                self.state.said.clear();
+            }
+            _ => {}
+        }
+        self.say(RUNNER, format!("Resuming at {}.", self.state.step));
+        self.write_down(Status::Running, "")
+    }
+
+    /// The task's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Steps until the task ends, or cannot go on for now.
+    pub fn run(mut self) -> Result<Ending, PhaseError> {
+        let ended = self.steps();
+        let (status, reason) = match ended {
+            Ok((status, reason)) => (status, reason),
+            Err(PhaseError::Interrupted) => (Status::Interrupted, "ended by a signal".to_string()),
+            Err(error) => {
+                // What cannot even be written down is told all the same.
+                let _ = self.write_down(Status::Failed, &error.to_string());
+                return Err(error);
+            }
+        };
+        self.write_down(status, &reason)?;
+        let ending = self.ending(status, reason);
+        let message = match status {
+            Status::Succeeded => format!("Pipeline Success! Branch '{}' is ready for merge.", ending.branch),
+            _ => format!("{}: {}", status.name(), ending.reason),
+        };
+        self.say(RUNNER, message);
+        let data = serde_json::to_value(&ending).unwrap_or_default();
+        (self.see)(TaskEvent::new("task.ended", status.name(), data));
+        Ok(ending)
+    }
+
+    fn steps(&mut self) -> Result<(Status, String), PhaseError> {
+        self.make_place()?;
+        loop {
+            if let Some((status, reason)) = self.bound() {
+                return Ok((status, reason));
+            }
+            let step = self.setting.workflow.step(&self.state.step).cloned();
+            let Some(step) = step else {
+                return Err(PhaseError::Strange(format!("there is no step `{}`", self.state.step)));
+            };
+            self.note_visit(&step)?;
+            let data = json!({ "step": step.id, "visit": self.state.visit, "status": step.status });
+            (self.see)(TaskEvent::new("task.step", step.status.clone(), data));
+            let next = match &step.doer {
+                Doer::Role(role) => self.role_step(&step, role)?,
+                Doer::Own(Own::Merge) => self.merge(&step)?,
+                Doer::Own(Own::Archive) => self.archive(&step)?,
+                Doer::Own(Own::Deliver) => self.deliver(&step)?,
+            };
+            match next {
+                Next::Stop(status, reason) => return Ok((status, reason)),
+                Next::Go { to, .. } if to == END => return Ok((Status::Succeeded, String::new())),
+                Next::Go { to, feedback } => self.go(&to, feedback)?,
+            }
+            if self.cancel.is_set() {
+                return Err(PhaseError::Interrupted);
+            }
+        }
+    }
+
+    /// Writes down how things stood when the step began, so that it can be begun again: `guard task retry`.
+    fn note_visit(&mut self, step: &Step) -> Result<(), PhaseError> {
+        let tip = self.setting.tree.tip()?.unwrap_or_default();
+        let began = Began { state: self.state.clone(), tip };
+        self.effect_at(self.state.visit, &step.id, "visit", &began, |_, _, _| Ok(()))
+    }
+
+    /// Goes back to the last time a step began: what came after it is kept under `refs/guard/`, and forgotten.
+    pub fn retry(&mut self, step: &str) -> Result<(), PhaseError> {
+        let entries = self.journal.entries(&self.id)?;
+        let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");
+        let visited = || {
+            let known: Vec<&str> =
+                entries.iter().filter(|entry| entry.effect == "visit").map(|entry| entry.step.as_str()).collect();
+            PhaseError::Strange(format!("the task has not been at `{step}`; it was at {}", known.join(", ")))
+        };
+        let began: Began = understood(last.ok_or_else(visited)?.intent.clone())?;
+        self.restore(Some(&began.tip))?;
+        let visit = began.state.visit;
+        self.state = State { used: self.state.used, since: BTreeMap::new(), said: BTreeMap::new(), ..began.state };
+        self.journal.forget_from(&self.id, visit)?;
+        self.write_down(Status::Running, "")?;
+        self.say(RUNNER, format!("Going back to {step}."));
+        Ok(())
+    }
+
+    /// On to another step.
+    fn go(&mut self, to: &str, feedback: String) -> Result<(), PhaseError> {
+        let to = if to == BACK { self.state.from.clone().unwrap_or_default() } else { to.to_string() };
+        self.state.from = Some(std::mem::replace(&mut self.state.step, to.clone()));
+        self.state.feedback = feedback;
+        self.state.visit += 1;
+        *self.state.rounds.entry(to.clone()).or_default() += 1;
+        *self.state.since.entry(to).or_default() += 1;
+        self.write_down(Status::Running, "")
+    }
+
+    /// A bound that is reached.
+    fn bound(&mut self) -> Option<(Status, String)> {
+        let (limits, used) = (self.setting.workflow.limits.clone(), self.state.used);
+        let rounds = self.state.since.get(&self.state.step).copied().unwrap_or(0);
+        if rounds > self.setting.workflow.rounds() {
+            let reason = format!("the step {} was asked {} times without an end", self.state.step, rounds - 1);
+            return Some((Status::NeedsHuman, reason));
+        }
+        if self.state.since.values().sum::<u32>() > limits.visits {
+            return Some((Status::NeedsHuman, format!("the task took more than {} steps", limits.visits)));
+        }
+        let bounds = [
+            ("tokens", used.tokens as f64, limits.tokens.map(|bound| bound as f64)),
+            ("cost", used.cost, limits.cost),
+            ("minutes", used.agent_ms as f64 / 60_000.0, limits.minutes.map(|bound| bound as f64)),
+        ];
+        for (name, used, bound) in bounds {
+            let Some(bound) = bound else { continue };
+            if used >= bound {
+                return Some((Status::BudgetExhausted, format!("{used:.0} of {bound:.0} {name} are used")));
+            }
+            let is_near = used * 100.0 >= bound * f64::from(limits.warn_percent);
+            if is_near && !self.state.warned.iter().any(|warned| warned == name) {
+                self.state.warned.push(name.to_string());
+                let message = format!("Warning: {:.0} % of the {name} of this task are used.", used / bound * 100.0);
+                self.say(RUNNER, message);
+            }
+        }
+        None
+    }
+
+    /// Branch and worktree, before anybody is asked.
+    fn make_place(&mut self) -> Result<(), PhaseError> {
+        let tree = self.setting.tree.clone();
+        let branch = tree.short_branch().to_string();
+        let made: Value = self.effect_at(0, "init", "worktree", &json!({ "branch": branch, "base": tree.base }), |runner, _, _| {
+            tree.make(&runner.repository)?;
+            Ok(json!({ "worktree": tree.worktree }))
+        })?;
+        if self.state.visit == 1 && made.is_object() {
+            self.say(RUNNER, format!("Created branch '{branch}'."));
+        }
+        Ok(())
+    }
+
+    /// Has an effect of this visit: written down before, had, written down after. `act` is told whether it may have
+    /// happened before, with the intent as it was then.
+    pub(super) fn effect<I, O>(
+        &mut self,
+        step: &str,
+        name: &str,
+        intent: impl FnOnce(&mut Self) -> Result<I, PhaseError>,
+        act: impl FnOnce(&mut Self, &I, bool) -> Result<O, PhaseError>,
+    ) -> Result<O, PhaseError>
+    where
+        I: Serialize + DeserializeOwned,
+        O: Serialize + DeserializeOwned,
+    {
+        let visit = self.state.visit;
+        let intent = match self.journal.look(&self.id, visit, name)? {
+            Some(Begun::Done(outcome)) => return understood(outcome),
+            Some(Begun::Again(intent)) => understood(intent)?,
+            _ => intent(self)?,
+        };
+        self.effect_at(visit, step, name, &intent, act)
+    }
+
+    fn effect_at<I, O>(
+        &mut self,
+        visit: u32,
+        step: &str,
+        name: &str,
+        intent: &I,
+        act: impl FnOnce(&mut Self, &I, bool) -> Result<O, PhaseError>,
+    ) -> Result<O, PhaseError>
+    where
+        I: Serialize,
+        O: Serialize + DeserializeOwned,
+    {
+        let written = serde_json::to_value(intent).unwrap_or_default();
+        let is_again = match self.journal.begin(&self.id, (visit, step), name, &written)? {
+            Begun::Done(outcome) => return understood(outcome),
+            Begun::Again(_) => true,
+            Begun::New => false,
+        };
+        let outcome = act(self, intent, is_again)?;
+        self.journal.finish(&self.id, visit, name, &serde_json::to_value(&outcome).unwrap_or_default())?;
+        Ok(outcome)
+    }
+
+    /// Puts branch and working tree back to where they were before an agent that was interrupted, or failed; what it did is
+    /// kept under `refs/guard/`. Without a commit the branch stays where it is.
+    pub(super) fn restore(&mut self, tip: Option<&str>) -> Result<(), PhaseError> {
+        let tree = &self.setting.tree;
+        tree.settle_runs(&self.office.runs)?;
+        let Some(now_at) = tree.tip()? else { return Ok(()) };
+        let tip = tip.unwrap_or(&now_at);
+        if now_at != tip || !tree.uncommitted()?.is_empty() {
+            let kept = tree.keep(&format!("task-{}/{}", self.id, uuid::Uuid::now_v7()))?;
+            if now_at != tip {
+                tree.move_branch(tip, &now_at)?;
+            }
+            tree.check_out(&self.repository)?;
+            let data = json!({ "ref": kept });
+            (self.see)(TaskEvent::new("task.kept", format!("what was there is kept at {kept}"), data));
+        }
+        Ok(())
+    }
+
+    pub(super) fn say(&mut self, who: &str, message: impl Into<String>) {
+        (self.see)(TaskEvent::said(who, message));
+    }
+
+    pub(super) fn write_down(&mut self, status: Status, reason: &str) -> Result<(), PhaseError> {
+        let state = serde_json::to_value(&self.state).unwrap_or_default();
+        Ok(self.journal.advance(&self.id, status.name(), reason, &state)?)
+    }
+
+    /// The step's way for a word, or its only one.
+    pub(super) fn way(step: &Step, word: Option<&str>) -> Result<String, PhaseError> {
+        let way = word.map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));
+        let strange = || PhaseError::Strange(format!("the step {} leads nowhere from {word:?}", step.id));
+        way.cloned().ok_or_else(strange)
+    }
+
+    fn ending(&self, status: Status, reason: String) -> Ending {
+        let tree = &self.setting.tree;
+        Ending {
+            task_id: self.id.clone(),
+            status,
+            reason,
+            branch: tree.short_branch().to_string(),
+            worktree: tree.worktree.display().to_string(),
+            commits: tree.subjects(&tree.base).unwrap_or_default(),
+            documents: self.state.documents.clone(),
+            used: self.state.used,
+            delivered: self.state.delivered.clone(),
+        }
+    }
+}
+
+fn repository(setting: &Setting) -> Result<Repository, PhaseError> {
+    let missing = || PhaseError::Strange(format!("{} is no repository any more", setting.repository.display()));
+    let found = Repository::find(&setting.repository)?.ok_or_else(missing)?;
+    Ok(Repository { trusted: setting.trusted, ..found })
+}
+
+fn understood<T: DeserializeOwned>(value: Value) -> Result<T, PhaseError> {
+    serde_json::from_value(value).map_err(|error| PhaseError::Strange(format!("the journal: {error}")))
+}

@@ -1,0 +1,169 @@
+//! Prompts: text with `{{name}}` for values and `{{#name}}…{{/name}}` for what is only there with one.
+//!
+//! A value is put in as it is and never looked at again, so that a request that contains `{{…}}` stays what it is.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A template that has been read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Template<'t> {
+    parts: Vec<Part<'t>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part<'t> {
+    Text(&'t str),
+    Value(&'t str),
+    Section(&'t str, Vec<Part<'t>>),
+}
+
+/// What is wrong with a template, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wrong {
+    pub(super) at: Range<usize>,
+    pub(super) message: String,
+}
+
+impl<'t> Template<'t> {
+    /// Reads it.
+    pub(super) fn read(text: &'t str) -> Result<Self, Wrong> {
+        let mut open: Vec<(&'t str, Range<usize>, Vec<Part<'t>>)> = Vec::new();
+        let mut parts: Vec<Part<'t>> = Vec::new();
+        let mut at = 0;
+        while let Some(begin) = text[at..].find("{{").map(|found| at + found) {
+            let Some(end) = text[begin..].find("}}").map(|found| begin + found + 2) else {
+                return Err(Wrong { at: begin..begin + 2, message: "`{{` without `}}`".to_string() });
+            };
+            if begin > at {
+                parts.push(Part::Text(&text[at..begin]));
+            }
+            at = end;
+            let name = text[begin + 2..end - 2].trim();
+            let place = begin..end;
+            match name.as_bytes().first() {
+                Some(b'#') => {
+                    open.push((name[1..].trim(), place, std::mem::take(&mut parts)));
+                    at = past_line_end(text, begin, at);
+                }
+                Some(b'/') => {
+                    let name = name[1..].trim();
+                    let Some((opened, _, before)) = open.pop().filter(|(opened, _, _)| *opened == name) else {
+                        return Err(Wrong { at: place, message: format!("`{name}` was not opened here") });
+                    };
+                    let inside = std::mem::replace(&mut parts, before);
+                    parts.push(Part::Section(opened, inside));
+                    at = past_line_end(text, begin, at);
+                }
+                _ => parts.push(Part::Value(name)),
+            }
+        }
+        if let Some((name, place, _)) = open.pop() {
+            return Err(Wrong { at: place, message: format!("`{name}` is not closed") });
+        }
+        parts.push(Part::Text(&text[at..]));
+        Ok(Self { parts })
+    }
+
+    /// Every name that is asked for.
+    pub(super) fn names(&self) -> Vec<&'t str> {
+        fn gather<'t>(parts: &[Part<'t>], names: &mut Vec<&'t str>) {
+            for part in parts {
+                match part {
+                    Part::Text(_) => {}
+                    Part::Value(name) => names.push(name),
+                    Part::Section(name, inside) => {
+                        names.push(name);
+                        gather(inside, names);
+                    }
+                }
+            }
+        }
+        let mut names = Vec::new();
+        gather(&self.parts, &mut names);
+        names
+    }
+
+    /// The text with these values; a name without one is nothing.
+    pub(super) fn fill(&self, values: &BTreeMap<String, String>) -> String {
+        fn put(parts: &[Part<'_>], values: &BTreeMap<String, String>, out: &mut String) {
+            let value = |name: &str| values.get(name).map(String::as_str).unwrap_or_default();
+            for part in parts {
+                match part {
+                    Part::Text(text) => out.push_str(text),
+                    Part::Value(name) => out.push_str(value(name)),
+                    Part::Section(name, inside) if !value(name).is_empty() => put(inside, values, out),
+                    Part::Section(..) => {}
+                }
+            }
+        }
+        let mut out = String::new();
+        put(&self.parts, values, &mut out);
+        out
+    }
+}
+
+/// A line that holds nothing but the opening or closing of a section leaves no empty line.
+fn past_line_end(text: &str, begin: usize, end: usize) -> usize {
+    let is_alone = begin == 0 || text[..begin].ends_with('\n');
+    if is_alone && text[end..].starts_with('\n') { end + 1 } else { end }
+}
+
+/// What is said when a step is done: `{name}` for values.
+pub(super) fn sentence(text: &str, values: &BTreeMap<String, String>) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(begin) = rest.find('{') {
+        out.push_str(&rest[..begin]);
+        let Some(end) = rest[begin..].find('}').map(|found| begin + found) else { break };
+        match values.get(&rest[begin + 1..end]) {
+            // One line: what an agent said may have many.
+            Some(value) => out.extend(value.lines().next().unwrap_or_default().chars().take(300)),
+            None => out.push_str(&rest[begin..=end]),
+        }
+        rest = &rest[end + 1..];
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect()
+    }
+
+    fn filled(text: &str, pairs: &[(&str, &str)]) -> String {
+        Template::read(text).unwrap_or_else(|wrong| panic!("{}", wrong.message)).fill(&values(pairs))
+    }
+
+    #[test]
+    fn values_and_sections() {
+        assert_eq!(filled("a {{x}} b", &[("x", "{{y}}"), ("y", "no")]), "a {{y}} b");
+        assert_eq!(filled("a\n{{#x}}\nhas {{x}}\n{{/x}}\nb", &[("x", "1")]), "a\nhas 1\nb");
+        assert_eq!(filled("a\n{{#x}}\nhas {{x}}\n{{/x}}\nb", &[]), "a\nb");
+        assert_eq!(filled("{{#x}}{{#y}}both{{/y}}{{/x}}.", &[("x", "1"), ("y", "2")]), "both.");
+        for (text, wanted) in [("{{#x}} a", "not closed"), ("{{/x}}", "not opened"), ("{{x", "without"), ("{{#x}}{{/y}}", "not opened")] {
+            assert!(Template::read(text).is_err_and(|wrong| wrong.message.contains(wanted)), "{text}");
+        }
+        let read = Template::read("{{a}}{{#b}}{{c}}{{/b}}").unwrap_or_else(|wrong| panic!("{wrong:?}"));
+        assert_eq!(read.names(), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn sentences() {
+        assert_eq!(sentence("Plan at '{plan}'. {odd", &values(&[("plan", "p.md\nx")])), "Plan at 'p.md'. {odd");
+        assert_eq!(sentence("{unknown}!", &values(&[])), "{unknown}!");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn anything_is_answered(text in "[a-z{}#/\\n ä]{0,80}", value in "[a-z{}]{0,10}") {
+            if let Ok(template) = Template::read(&text) {
+                template.fill(&values(&[("a", &value)]));
+            }
+            sentence(&text, &values(&[("a", &value)]));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! YAML (and JSON, which is a part of it) → a tree that knows where everything stands.
+//!
+//! Built from the parser's events, so that depth and size are bounded by us, and aliases, by which a small file becomes a
+//! huge one, are refused.
+
+use std::ops::Range;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+
+use crate::policy::{Diagnostic, Severity, Source};
+
+/// A larger file is a mistake.
+pub(super) const LARGEST: usize = 1 << 20;
+/// Deeper nesting is one too.
+const DEEPEST: usize = 32;
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Node {
+    /// The bytes it stands at.
+    pub(super) span: Range<usize>,
+    pub(super) value: Value,
+}
+
+/// What stands there.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Number(f64),
+    Text(String),
+    List(Vec<Node>),
+    /// Keys with their places, in the file's order.
+    Map(Vec<(String, Range<usize>, Node)>),
+}
+
+impl Node {
+    /// What it is, for messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self.value {
+            Value::Null => "nothing",
+            Value::Bool(_) => "true or false",
+            Value::Number(_) => "a number",
+            Value::Text(_) => "a text",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a map",
+        }
+    }
+}
+
+/// A collection that is being read.
+enum Open {
+    List(Range<usize>, Vec<Node>),
+    Map(Range<usize>, Vec<(String, Range<usize>, Node)>, Option<(String, Range<usize>)>),
+}
+
+/// Reads a file: one document.
+pub(super) fn parse(source: &Source) -> Result<Node, Diagnostic> {
+    if source.text.len() > LARGEST {
+        return Err(problem(source, 0..0, format!("the file has more than {LARGEST} bytes"), ""));
+    }
+    Builder::new(source).build()
+}
+
+fn problem(source: &Source, span: Range<usize>, message: String, label: &str) -> Diagnostic {
+    Diagnostic {
+        severity: Severity::Error,
+        message,
+        source: source.clone(),
+        span,
+        label: label.to_string(),
+        help: None,
+    }
+}
+
+struct Builder<'s> {
+    source: &'s Source,
+    /// Bytes before each character: the parser counts characters.
+    offsets: Vec<usize>,
+    open: Vec<Open>,
+    root: Option<Node>,
+}
+
+impl<'s> Builder<'s> {
+    fn new(source: &'s Source) -> Self {
+        let mut offsets: Vec<usize> = source.text.char_indices().map(|(at, _)| at).collect();
+        offsets.push(source.text.len());
+        Self { source, offsets, open: Vec::new(), root: None }
+    }
+
+    fn bytes(&self, span: &Span) -> Range<usize> {
+        let at = |index: usize| self.offsets.get(index).copied().unwrap_or(self.source.text.len());
+        let (start, end) = (at(span.start.index()), at(span.end.index()));
+        start..end.max(start)
+    }
+
+    fn build(mut self) -> Result<Node, Diagnostic> {
+        let source = self.source;
+        for event in Parser::new_from_str(&source.text) {
+            let (event, span) = event.map_err(|error| {
+                let at = self.offsets.get(error.marker().index()).copied().unwrap_or(source.text.len());
+                problem(source, at..at, format!("this is no YAML: {}", error.info()), "here")
+            })?;
+            let place = self.bytes(&span);
+            let refuse = |what: &str| Err(problem(source, place.clone(), what.to_string(), "here"));
+            match event {
+                Event::DocumentStart(_) if self.root.is_some() => {
+                    return refuse("a file holds one document");
+                }
+                Event::Alias(_) => return refuse("aliases (`*name`) are not taken; write it out"),
+                Event::Scalar(_, _, _, Some(_))
+                | Event::SequenceStart(_, Some(_))
+                | Event::MappingStart(_, Some(_)) => return refuse("tags (`!name`) are not taken"),
+                Event::Scalar(text, style, _, None) => self.scalar(&text, style, place)?,
+                Event::SequenceStart(..) | Event::MappingStart(..) if self.open.len() >= DEEPEST => {
+                    return refuse("this is nested too deeply");
+                }
+                Event::SequenceStart(..) => self.open.push(Open::List(place, Vec::new())),
+                Event::MappingStart(..) => self.open.push(Open::Map(place, Vec::new(), None)),
+                Event::SequenceEnd | Event::MappingEnd => self.close(&place)?,
+                _ => {}
+            }
+        }
+        self.root.ok_or_else(|| problem(source, 0..0, "the file is empty".to_string(), "here"))
+    }
+
+    fn scalar(&mut self, text: &str, style: ScalarStyle, place: Range<usize>) -> Result<(), Diagnostic> {
+        if let Some(Open::Map(_, entries, key @ None)) = self.open.last_mut() {
+            if entries.iter().any(|(known, _, _)| known == text) {
+                return Err(problem(self.source, place, format!("`{text}` is given twice"), "again here"));
+            }
+            *key = Some((text.to_string(), place));
+            return Ok(());
+        }
+        let value =
+            if style == ScalarStyle::Plain { plain(text) } else { Value::Text(text.to_string()) };
+        self.put(Node { span: place, value })
+    }
+
+    fn close(&mut self, end: &Range<usize>) -> Result<(), Diagnostic> {
+        let node = match self.open.pop() {
+            Some(Open::List(start, items)) => {
+                Node { span: start.start..end.end.max(start.start), value: Value::List(items) }
+            }
+            Some(Open::Map(start, entries, _)) => {
+                Node { span: start.start..end.end.max(start.start), value: Value::Map(entries) }
+            }
+            None => return Ok(()),
+        };
+        self.put(node)
+    }
+
+    fn put(&mut self, node: Node) -> Result<(), Diagnostic> {
+        match self.open.last_mut() {
+            None => self.root = Some(node),
+            Some(Open::List(_, items)) => items.push(node),
+            Some(Open::Map(_, entries, key)) => {
+                let Some((name, place)) = key.take() else {
+                    return Err(problem(self.source, node.span, "a key must be a word".to_string(), "this is not"));
+                };
+                entries.push((name, place, node));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A word without quotes.
+fn plain(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        _ => {
+            let begins = text.trim_start_matches(['-', '+']).starts_with(|c: char| c.is_ascii_digit());
+            let number = begins.then(|| text.parse::<f64>().ok()).flatten().filter(|number| number.is_finite());
+            number.map_or_else(|| Value::Text(text.to_string()), Value::Number)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source { name: "test.yaml".to_string(), text: text.into(), built_in: false }
+    }
+
+    #[test]
+    fn places_are_bytes() {
+        let text = "ä: [1, \"x\"]\nnext: {deep: true}\n";
+        let node = parse(&source(text)).unwrap_or_else(|problem| panic!("{}", problem.render(false)));
+        let Value::Map(entries) = node.value else { panic!("a map") };
+        assert_eq!(&text[entries[1].1.clone()], "next");
+        let Value::List(items) = &entries[0].2.value else { panic!("a list") };
+        assert_eq!((&items[0].value, &items[1].value), (&Value::Number(1.0), &Value::Text("x".to_string())));
+        assert_eq!(&text[items[1].span.clone()], "\"x\"");
+    }
+
+    #[test]
+    fn what_is_not_taken() {
+        for (text, wanted) in [
+            ("", "empty"),
+            ("a: &x 1\nb: *x\n", "aliases"),
+            ("a: !!int 1\n", "tags"),
+            ("a: 1\na: 2\n", "twice"),
+            ("---\na: 1\n---\nb: 1\n", "one document"),
+            ("a: [1\n", "no YAML"),
+            ("? [1]\n: 2\n", "a word"),
+            (&"[".repeat(100), "deeply"),
+        ] {
+            let found = parse(&source(text)).err().map(|problem| problem.message).unwrap_or_default();
+            assert!(found.contains(wanted), "{text:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn json_is_yaml() {
+        let node = parse(&source("{\"a\": [true, null, 1.5, \"b\\n\"]}")).unwrap_or_else(|p| panic!("{}", p.message));
+        let Value::Map(entries) = node.value else { panic!("a map") };
+        let Value::List(items) = &entries[0].2.value else { panic!("a list") };
+        assert_eq!(items[3].value, Value::Text("b\n".to_string()));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn anything_is_answered(text in "[ -~\\n\\t{}\\[\\]:,&*!'\"ä]{0,200}") {
+            let _ = parse(&source(&text));
+        }
+    }
+}

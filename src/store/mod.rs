@@ -1,0 +1,430 @@
+//! What must survive anything: tasks and the journal of what was done for them, in one SQLite file.
+//!
+//! Every effect on the world is written down twice: what is intended before it, what came of it after it, each on the disk
+//! before the next thing happens (write-ahead log, full synchronisation). Who comes back after a crash finds either nothing,
+//! an intent (the effect may or may not have happened: do it again with the very same intent) or what came of it.
+//! Commits are in the repository; this is never the only copy of one.
+#![forbid(unsafe_code)]
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::Value;
+
+/// Several tasks write into one file; each waits its turn.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const TABLES: &str = "
+create table if not exists task (
+    id text primary key, created text not null, updated text not null, status text not null, reason text not null,
+    request text not null, repository text not null, branch text not null, setting text not null, state text not null
+) strict;
+create table if not exists entry (
+    task text not null references task(id), visit integer not null, effect text not null, step text not null,
+    intent text not null, outcome text, begun text not null, ended text,
+    primary key (task, visit, effect)
+) strict;
+create table if not exists decision (
+    task text not null references task(id), visit integer not null, verdict text not null, feedback text not null, made text not null,
+    primary key (task, visit)
+) strict;
+";
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The file or its folder.
+    #[error("cannot open {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The database.
+    #[error("the journal {}: {source}", path.display())]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// Something in it that cannot be understood.
+    #[error("the journal has something that cannot be understood: {0}")]
+    Strange(String),
+}
+
+/// A task, as it is written down. What `setting` and `state` mean is its runner's business.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskRow {
+    /// Its id.
+    pub id: String,
+    /// When it began.
+    pub created: String,
+    /// When something was last written.
+    pub updated: String,
+    /// How it stands.
+    pub status: String,
+    /// Why.
+    pub reason: String,
+    /// What was asked for.
+    pub request: String,
+    /// The repository.
+    pub repository: String,
+    /// The branch.
+    pub branch: String,
+    /// What does not change.
+    pub setting: Value,
+    /// What does.
+    pub state: Value,
+}
+
+/// An effect, as it is written down.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The visit of a step.
+    pub visit: u32,
+    /// The effect, unique in its visit.
+    pub effect: String,
+    /// The step.
+    pub step: String,
+    /// What was intended.
+    pub intent: Value,
+    /// What came of it.
+    pub outcome: Option<Value>,
+    /// When it was begun.
+    pub begun: String,
+    /// When it was done.
+    pub ended: Option<String>,
+}
+
+/// What is known of an effect that is to be had.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Begun {
+    /// Nothing was; the intent is written down now.
+    New,
+    /// It was intended, with this; whether it happened is not known.
+    Again(Value),
+    /// It happened, and this came of it.
+    Done(Value),
+}
+
+/// What a person decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The verdict.
+    pub verdict: String,
+    /// What they said.
+    pub feedback: String,
+}
+
+/// Told after every write, with the number of writes so far.
+type Watcher = Box<dyn FnMut(u64) + Send>;
+
+/// The journal of a user.
+pub struct Journal {
+    path: PathBuf,
+    connection: Connection,
+    writes: u64,
+    watcher: Option<Watcher>,
+}
+
+impl Journal {
+    /// Opens it, and makes it where there is none.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::Io { path: path.to_path_buf(), source };
+        if let Some(folder) = path.parent() {
+            DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(failed)?;
+        }
+        // What agents were asked and answered is nobody else's to read.
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(failed)?;
+        let open = || -> rusqlite::Result<Connection> {
+            let connection = Connection::open(path)?;
+            connection.busy_timeout(PATIENCE)?;
+            connection.pragma_update(None, "journal_mode", "wal")?;
+            connection.pragma_update(None, "synchronous", "full")?;
+            connection.pragma_update(None, "foreign_keys", true)?;
+            connection.execute_batch(TABLES)?;
+            Ok(connection)
+        };
+        let connection = open().map_err(|source| StoreError::Database { path: path.to_path_buf(), source })?;
+        Ok(Self { path: path.to_path_buf(), connection, writes: 0, watcher: None })
+    }
+
+    /// Tells somebody after every write: how tests end a process at each of them.
+    pub fn watch(&mut self, watcher: impl FnMut(u64) + Send + 'static) {
+        self.watcher = Some(Box::new(watcher));
+    }
+
+    fn failed(&self, source: rusqlite::Error) -> StoreError {
+        StoreError::Database { path: self.path.clone(), source }
+    }
+
+    fn wrote(&mut self) {
+        self.writes += 1;
+        if let Some(watcher) = &mut self.watcher {
+            watcher(self.writes);
+        }
+    }
+
+    /// Writes a new task down.
+    pub fn create(&mut self, task: &TaskRow) -> Result<(), StoreError> {
+        let done = self.connection.execute(
+            "insert into task values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            params![
+                task.id, task.created, task.updated, task.status, task.reason, task.request, task.repository,
+                task.branch, task.setting.to_string(), task.state.to_string(),
+            ],
+        );
+        done.map_err(|error| self.failed(error))?;
+        self.wrote();
+        Ok(())
+    }
+
+    /// How a task stands now, and what it has come to, at once.
+    pub fn advance(&mut self, id: &str, status: &str, reason: &str, state: &Value) -> Result<(), StoreError> {
+        let done = self.connection.execute(
+            "update task set status = ?2, reason = ?3, state = ?4, updated = ?5 where id = ?1",
+            params![id, status, reason, state.to_string(), now()],
+        );
+        done.map_err(|error| self.failed(error))?;
+        self.wrote();
+        Ok(())
+    }
+
+    /// A task by its id, or a unique beginning or end of one.
+    pub fn task(&self, id: &str) -> Result<Option<TaskRow>, StoreError> {
+        let select = "select * from task where id = ?1 or id like ?1 || '%' escape '\\' or id like '%' || ?1 escape '\\' limit 2";
+        let plain = id.replace(['%', '_', '\\'], "");
+        let mut found = self.rows(select, [plain.as_str()])?;
+        if let Some(at) = found.iter().position(|task| task.id == id) {
+            return Ok(Some(found.swap_remove(at)));
+        }
+        Ok(if found.len() == 1 && !plain.is_empty() { found.pop() } else { None })
+    }
+
+    /// All tasks, the newest first.
+    pub fn tasks(&self) -> Result<Vec<TaskRow>, StoreError> {
+        self.rows("select * from task order by id desc", [])
+    }
+
+    fn rows<P: rusqlite::Params>(&self, select: &str, with: P) -> Result<Vec<TaskRow>, StoreError> {
+        let read = || -> rusqlite::Result<Vec<TaskRow>> {
+            let mut statement = self.connection.prepare(select)?;
+            statement.query_map(with, task_row)?.collect()
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
+    /// What is known of an effect.
+    pub fn look(&self, task: &str, visit: u32, effect: &str) -> Result<Option<Begun>, StoreError> {
+        let known: Option<(String, Option<String>)> = self
+            .connection
+            .query_row(
+                "select intent, outcome from entry where task = ?1 and visit = ?2 and effect = ?3",
+                params![task, visit, effect],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .optional()
+            .map_err(|error| self.failed(error))?;
+        Ok(match known {
+            None => None,
+            Some((_, Some(outcome))) => Some(Begun::Done(parsed(&outcome)?)),
+            Some((intent, None)) => Some(Begun::Again(parsed(&intent)?)),
+        })
+    }
+
+    /// Writes down that an effect is intended, unless it was before.
+    pub fn begin(
+        &mut self,
+        task: &str,
+        (visit, step): (u32, &str),
+        effect: &str,
+        intent: &Value,
+    ) -> Result<Begun, StoreError> {
+        if let Some(known) = self.look(task, visit, effect)? {
+            return Ok(known);
+        }
+        let done = self.connection.execute(
+            "insert into entry values (?1, ?2, ?3, ?4, ?5, null, ?6, null)",
+            params![task, visit, effect, step, intent.to_string(), now()],
+        );
+        done.map_err(|error| self.failed(error))?;
+        self.wrote();
+        Ok(Begun::New)
+    }
+
+    /// Writes down what came of an effect.
+    pub fn finish(&mut self, task: &str, visit: u32, effect: &str, outcome: &Value) -> Result<(), StoreError> {
+        let done = self.connection.execute(
+            "update entry set outcome = ?4, ended = ?5 where task = ?1 and visit = ?2 and effect = ?3",
+            params![task, visit, effect, outcome.to_string(), now()],
+        );
+        done.map_err(|error| self.failed(error))?;
+        self.wrote();
+        Ok(())
+    }
+
+    /// Forgets what was written down from a visit on: it is to be done again.
+    pub fn forget_from(&mut self, task: &str, visit: u32) -> Result<(), StoreError> {
+        let forget = || -> rusqlite::Result<()> {
+            let all = self.connection.unchecked_transaction()?;
+            all.execute("delete from entry where task = ?1 and visit >= ?2", params![task, visit])?;
+            all.execute("delete from decision where task = ?1 and visit >= ?2", params![task, visit])?;
+            all.commit()
+        };
+        forget().map_err(|error| self.failed(error))?;
+        self.wrote();
+        Ok(())
+    }
+
+    /// All effects of a task, in order.
+    pub fn entries(&self, task: &str) -> Result<Vec<Entry>, StoreError> {
+        let select = "select visit, effect, step, intent, outcome, begun, ended from entry where task = ?1 order by visit, begun, rowid";
+        let read = || -> rusqlite::Result<Vec<Entry>> {
+            let mut statement = self.connection.prepare(select)?;
+            statement.query_map([task], entry)?.collect()
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
+    /// Writes down what a person decided about a visit; the first decision counts.
+    pub fn decide(&mut self, task: &str, visit: u32, decision: &Decision) -> Result<bool, StoreError> {
+        let done = self.connection.execute(
+            "insert or ignore into decision values (?1, ?2, ?3, ?4, ?5)",
+            params![task, visit, decision.verdict, decision.feedback, now()],
+        );
+        let count = done.map_err(|error| self.failed(error))?;
+        self.wrote();
+        Ok(count == 1)
+    }
+
+    /// What a person decided about a visit.
+    pub fn decision(&self, task: &str, visit: u32) -> Result<Option<Decision>, StoreError> {
+        let read = self.connection.query_row(
+            "select verdict, feedback from decision where task = ?1 and visit = ?2",
+            params![task, visit],
+            |row| Ok(Decision { verdict: row.get(0)?, feedback: row.get(1)? }),
+        );
+        read.optional().map_err(|error| self.failed(error))
+    }
+}
+
+fn task_row(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
+    let value = |at: usize| -> rusqlite::Result<Value> {
+        let text: String = row.get(at)?;
+        Ok(serde_json::from_str(&text).unwrap_or_default())
+    };
+    Ok(TaskRow {
+        id: row.get(0)?,
+        created: row.get(1)?,
+        updated: row.get(2)?,
+        status: row.get(3)?,
+        reason: row.get(4)?,
+        request: row.get(5)?,
+        repository: row.get(6)?,
+        branch: row.get(7)?,
+        setting: value(8)?,
+        state: value(9)?,
+    })
+}
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    let value = |text: &str| serde_json::from_str(text).unwrap_or_default();
+    let (intent, outcome): (String, Option<String>) = (row.get(3)?, row.get(4)?);
+    Ok(Entry {
+        visit: row.get(0)?,
+        effect: row.get(1)?,
+        step: row.get(2)?,
+        intent: value(&intent),
+        outcome: outcome.as_deref().map(value),
+        begun: row.get(5)?,
+        ended: row.get(6)?,
+    })
+}
+
+fn parsed(text: &str) -> Result<Value, StoreError> {
+    serde_json::from_str(text).map_err(|error| StoreError::Strange(error.to_string()))
+}
+
+/// The time, as it is written down.
+pub fn now() -> String {
+    jiff::Timestamp::now().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn journal(name: &str) -> (Journal, PathBuf) {
+        let folder = std::env::temp_dir().join(format!("guard-store-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let journal = Journal::open(&folder.join("journal.db")).unwrap_or_else(|error| panic!("{error}"));
+        (journal, folder)
+    }
+
+    fn task(id: &str) -> TaskRow {
+        TaskRow {
+            id: id.to_string(),
+            created: now(),
+            updated: now(),
+            status: "running".to_string(),
+            reason: String::new(),
+            request: "x".to_string(),
+            repository: "/r".to_string(),
+            branch: "task/x".to_string(),
+            setting: json!({ "a": 1 }),
+            state: json!({ "b": 2 }),
+        }
+    }
+
+    #[test]
+    fn an_effect_is_new_then_again_then_done() {
+        let (mut journal, folder) = journal("effects");
+        assert!(journal.create(&task("t-1")).is_ok());
+        let intent = json!({ "parent": "abc" });
+        let begin = |journal: &mut Journal, intent: &Value| {
+            journal.begin("t-1", (1, "plan"), "commit", intent).unwrap_or_else(|error| panic!("{error}"))
+        };
+        assert_eq!(begin(&mut journal, &intent), Begun::New);
+        // The first intent counts, whoever comes back with another.
+        assert_eq!(begin(&mut journal, &json!({ "parent": "other" })), Begun::Again(intent));
+        assert!(journal.finish("t-1", 1, "commit", &json!("id")).is_ok());
+        assert_eq!(begin(&mut journal, &json!(null)), Begun::Done(json!("id")));
+        assert_eq!(journal.entries("t-1").map(|all| all.len()).ok(), Some(1));
+        assert!(journal.forget_from("t-1", 1).is_ok());
+        assert_eq!(begin(&mut journal, &json!(null)), Begun::New);
+        let _ = std::fs::remove_dir_all(folder);
+    }
+
+    #[test]
+    fn tasks_are_found_by_a_part_of_their_id() {
+        let (mut journal, folder) = journal("tasks");
+        for id in ["0197-aaaa", "0197-bbbb"] {
+            assert!(journal.create(&task(id)).is_ok());
+        }
+        let found = |id: &str| journal.task(id).ok().flatten().map(|task| task.id);
+        assert_eq!(found("bbbb").as_deref(), Some("0197-bbbb"));
+        assert_eq!(found("0197-a").as_deref(), Some("0197-aaaa"));
+        assert_eq!(found("0197"), None);
+        assert_eq!(found("%"), None);
+        assert_eq!(found(""), None);
+        let _ = std::fs::remove_dir_all(folder);
+    }
+
+    #[test]
+    fn the_first_decision_counts() {
+        let (mut journal, folder) = journal("decisions");
+        assert!(journal.create(&task("t")).is_ok());
+        let decision = |verdict: &str| Decision { verdict: verdict.to_string(), feedback: String::new() };
+        assert_eq!(journal.decide("t", 3, &decision("APPROVE")).ok(), Some(true));
+        assert_eq!(journal.decide("t", 3, &decision("REJECT")).ok(), Some(false));
+        assert_eq!(journal.decision("t", 3).ok().flatten().map(|one| one.verdict).as_deref(), Some("APPROVE"));
+        let _ = std::fs::remove_dir_all(folder);
+    }
+}
