@@ -16,6 +16,7 @@ mod intercept;
 mod launch;
 mod map;
 mod mcp;
+mod phase;
 mod policy;
 mod sandbox;
 mod support;

@@ -64,7 +64,8 @@ impl Live {
     }
 
     fn line(&self, event: &TaskEvent) {
-        let mut held = self.moving.as_ref().map(|moving| moving.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut held =
+            self.moving.as_ref().map(|moving| moving.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(moving) = &mut held {
             match event.event_type.as_str() {
                 "task.step" => {
@@ -74,7 +75,8 @@ impl Live {
                 }
                 "task.agent" => {
                     let kind = event.data["event"].as_str().unwrap_or_default();
-                    let first: String = event.message.lines().next().unwrap_or_default().chars().take(60).collect();
+                    let first: String =
+                        event.message.lines().next().unwrap_or_default().chars().take(60).collect();
                     moving.doing = format!("{kind} {}", plain(&first));
                 }
                 "task.ended" => moving.has_ended = true,
@@ -105,7 +107,8 @@ fn turn(moving: &Mutex<Moving>) {
         }
         if let Some(since) = moving.since {
             let seconds = since.elapsed().as_secs();
-            let line = format!("{frame} [{}] {}m{:02}s {}", moving.phase, seconds / 60, seconds % 60, moving.doing);
+            let line =
+                format!("{frame} [{}] {}m{:02}s {}", moving.phase, seconds / 60, seconds % 60, moving.doing);
             let _ = write!(io::stderr(), "\r\x1b[K{}", line.chars().take(110).collect::<String>());
         }
     }

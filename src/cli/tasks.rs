@@ -11,14 +11,16 @@ use super::exit::Exit;
 use super::live::{Form, Live};
 use super::{Failure, note, workflow};
 use crate::executor::Cancel;
-use crate::phase::{Agent, Ending, Office, PhaseError, Runner, Setting, Status, TaskEvent, Workflow, load, name_of};
+use crate::phase::{
+    Agent, Ending, Office, PhaseError, Runner, Setting, Status, TaskEvent, Workflow, load, name_of,
+};
 use crate::policy::Folders;
 use crate::store::{Decision, Journal, TaskRow};
 use crate::transcript::state_folder;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
 
 /// A longer request belongs into a file of the repository.
-const LONGEST_REQUEST: usize = 128 << 10;
+const LONGEST_REQUEST: usize = 110 << 10;
 
 pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure> {
     let office = office()?;
@@ -46,26 +48,36 @@ fn failed(error: impl Into<PhaseError>) -> Failure {
     let hint = match &error {
         PhaseError::Busy { .. } => "wait for it, or end it: `guard task cancel`".to_string(),
         PhaseError::Unknown(_) => "`guard task list` shows them".to_string(),
-        PhaseError::Workspace(error) => error.hint().unwrap_or("`guard task resume` goes on when it is mended").to_string(),
+        PhaseError::Workspace(error) => {
+            error.hint().unwrap_or("`guard task resume` goes on when it is mended").to_string()
+        }
         _ => "`guard task resume` goes on when it is mended".to_string(),
     };
     Failure::usage(error.to_string(), hint)
 }
 
 fn begin(arguments: &Task, office: Office, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let request = arguments.request.as_ref().or(arguments.task.as_ref()).map(|text| text.trim()).unwrap_or_default();
+    let request =
+        arguments.request.as_ref().or(arguments.task.as_ref()).map(|text| text.trim()).unwrap_or_default();
     if request.is_empty() {
-        return Err(Failure::usage("there is no request", "guard task \"what is to be done\"; see guard task --help"));
+        return Err(Failure::usage(
+            "there is no request",
+            "guard task \"what is to be done\"; see guard task --help",
+        ));
     }
     if request.len() > LONGEST_REQUEST {
-        let message = format!("the request has {} bytes, and at most {LONGEST_REQUEST} are taken", request.len());
+        let message =
+            format!("the request has {} bytes, and at most {LONGEST_REQUEST} are taken", request.len());
         return Err(Failure::usage(message, "put it into a file of the repository, and name that"));
     }
     let workflow = workflow_of(arguments)?;
     let mode = arguments.mode.clone().unwrap_or_else(|| workflow.mode.clone());
     if !workflow.modes.contains_key(&mode) {
         let known: Vec<&str> = workflow.modes.keys().map(String::as_str).collect();
-        return Err(Failure::usage(format!("the workflow has no mode `{mode}`"), format!("it has {}", known.join(", "))));
+        return Err(Failure::usage(
+            format!("the workflow has no mode `{mode}`"),
+            format!("it has {}", known.join(", ")),
+        ));
     }
     let id = uuid::Uuid::now_v7().to_string();
     let setting = setting(arguments, &office, &id, request, workflow, mode)?;
@@ -103,7 +115,12 @@ fn setting(
         Some(folder) => std::path::absolute(folder)?,
         None => std::env::current_dir()?,
     };
-    let none = || Failure::usage(format!("{} lies in no git repository", folder.display()), "go into one, or make one: git init");
+    let none = || {
+        Failure::usage(
+            format!("{} lies in no git repository", folder.display()),
+            "go into one, or make one: git init",
+        )
+    };
     let found = Repository::find(&folder).map_err(failed)?.ok_or_else(none)?;
     let repository = Repository { trusted: arguments.trust_repository, ..found };
     let base = format!("refs/heads/{}", workflow.base);
@@ -114,7 +131,8 @@ fn setting(
     let gates = gates(arguments, &workflow)?;
     let (feat, tree) = place(arguments, office, id, request, &repository, &base)?;
     let tests = arguments.tests.as_ref().map(|text| shell_words::split(text)).transpose();
-    let tests = tests.map_err(|error| Failure::usage(format!("--tests: {error}"), "such as --tests \"cargo test\""))?;
+    let tests = tests
+        .map_err(|error| Failure::usage(format!("--tests: {error}"), "such as --tests \"cargo test\""))?;
     let dirty = repository.toplevel.clone().filter(|_| !repository.bare);
     if let Some(top) = dirty
         && has_changes(&top)
@@ -151,7 +169,10 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
         Some((gate, "human")) if known.contains(&gate) => Ok(gate.to_string()),
         _ => {
             let hint = format!("such as --gate plan=human; the workflow has {}", known.join(", "));
-            Err(Failure::usage(format!("--gate {text}: no gate of the workflow, or nobody who could stand there"), hint))
+            Err(Failure::usage(
+                format!("--gate {text}: no gate of the workflow, or nobody who could stand there"),
+                hint,
+            ))
         }
     };
     arguments.gate.iter().map(gate).collect()
@@ -222,7 +243,9 @@ fn drive(
     let ending = match ended {
         Ok(ending) => ending,
         Err(PhaseError::Store(error)) => return own_failure(&error.to_string(), shown, out),
-        Err(PhaseError::Io { path, source }) => return own_failure(&format!("{}: {source}", path.display()), shown, out),
+        Err(PhaseError::Io { path, source }) => {
+            return own_failure(&format!("{}: {source}", path.display()), shown, out);
+        }
         Err(error) => return Err(failed(error)),
     };
     if form != Form::Lines {
@@ -244,7 +267,9 @@ fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result
     if shown.json || shown.stream_json {
         writeln!(out, "{}", json!({ "status": "failed", "reason": problem, "error_kind": "internal" }))?;
     }
-    note(&format!("guard: {problem}\n  hint: nothing is lost; `guard task resume` goes on when it is mended"));
+    note(&format!(
+        "guard: {problem}\n  hint: nothing is lost; `guard task resume` goes on when it is mended"
+    ));
     Ok(Exit::OwnFailure)
 }
 
@@ -259,9 +284,13 @@ fn resume(
     let id = match id {
         Some(id) => id.to_string(),
         None => {
-            let is_open = |task: &TaskRow| !matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled));
+            let is_open = |task: &TaskRow| {
+                !matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled))
+            };
             let newest = journal.tasks().map_err(failed)?.into_iter().find(is_open);
-            newest.map(|task| task.id).ok_or_else(|| Failure::usage("there is no task to go on with", "`guard task list` shows all"))?
+            newest.map(|task| task.id).ok_or_else(|| {
+                Failure::usage("there is no task to go on with", "`guard task list` shows all")
+            })?
         }
     };
     stop_when_asked(&mut journal, shown);
@@ -326,11 +355,20 @@ fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -
     }
     let text = |name: &str| shown[name].as_str().unwrap_or_default().to_string();
     writeln!(out, "task      {}\nrequest   {}", task.id, task.request.lines().next().unwrap_or_default())?;
-    writeln!(out, "status    {} {}\nbranch    {}\nworktree  {}", text("status"), task.reason, task.branch, text("worktree"))?;
+    writeln!(
+        out,
+        "status    {} {}\nbranch    {}\nworktree  {}",
+        text("status"),
+        task.reason,
+        task.branch,
+        text("worktree")
+    )?;
     writeln!(
         out,
         "used      {} calls, {} tokens, {} s",
-        shown["used"]["calls"], shown["used"]["tokens"], shown["used"]["agent_ms"].as_u64().unwrap_or(0) / 1000
+        shown["used"]["calls"],
+        shown["used"]["tokens"],
+        shown["used"]["agent_ms"].as_u64().unwrap_or(0) / 1000
     )?;
     for entry in entries.iter().filter(|entry| entry.effect != "visit") {
         let how = if entry.ended.is_some() { "done" } else { "begun" };
@@ -341,15 +379,26 @@ fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -
 }
 
 /// What a person says at a gate.
-fn decide(office: &Office, id: &str, is_yes: bool, feedback: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn decide(
+    office: &Office,
+    id: &str,
+    is_yes: bool,
+    feedback: &str,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
     let mut journal = office.journal().map_err(failed)?;
     let task = find(&journal, Some(id))?;
     let setting: Setting = serde_json::from_value(task.setting.clone())
         .map_err(|error| failed(PhaseError::Strange(format!("the task's setting: {error}"))))?;
     let step = setting.workflow.step(task.state["step"].as_str().unwrap_or_default());
-    let words = step.filter(|step| step.gate.as_ref().is_some_and(|gate| setting.gates.contains(gate))).map(|step| step.words());
+    let words = step
+        .filter(|step| step.gate.as_ref().is_some_and(|gate| setting.gates.contains(gate)))
+        .map(|step| step.words());
     let Some(words) = words.filter(|_| task.status == Status::NeedsHuman.name()) else {
-        let message = format!("the task {} does not wait for a person ({}, at {})", task.id, task.status, task.state["step"]);
+        let message = format!(
+            "the task {} does not wait for a person ({}, at {})",
+            task.id, task.status, task.state["step"]
+        );
         return Err(Failure::usage(message, "`guard task show` tells how it stands"));
     };
     // The first word of a verdict is the yes, the second the no.
@@ -382,7 +431,10 @@ fn cancel(office: &Office, id: &str, out: &mut dyn Write) -> Result<Exit, Failur
     }
     let task = find(&journal, Some(&task.id))?;
     if Status::parse(&task.status) == Some(Status::Succeeded) {
-        return Err(Failure::usage("the task has succeeded", "its branch is yours: git branch -D removes it"));
+        return Err(Failure::usage(
+            "the task has succeeded",
+            "its branch is yours: git branch -D removes it",
+        ));
     }
     journal.advance(&task.id, Status::Cancelled.name(), "given up", &task.state).map_err(failed)?;
     writeln!(out, "cancelled; the branch {} and its worktree stay", task.branch)?;

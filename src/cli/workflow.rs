@@ -29,11 +29,15 @@ pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failu
 pub(super) fn failure(error: WorkflowError) -> Failure {
     match error {
         WorkflowError::Invalid(problems) => {
-            let shown: Vec<String> = problems.iter().take(50).map(|problem| problem.render(super::stderr_colour())).collect();
+            let shown: Vec<String> =
+                problems.iter().take(50).map(|problem| problem.render(super::stderr_colour())).collect();
             let message = format!("the workflow cannot be used\n{}", shown.join("\n\n"));
             Failure::usage(message, "`guard workflow lint` shows everything that is wrong")
         }
-        error => Failure::usage(error.to_string(), "`guard workflow list` shows the names; a file's path has a slash or an ending"),
+        error => Failure::usage(
+            error.to_string(),
+            "`guard workflow list` shows the names; a file's path has a slash or an ending",
+        ),
     }
 }
 
@@ -94,7 +98,13 @@ fn lint(name: &str, folders: &Folders, as_json: bool, out: &mut dyn Write) -> Re
     } else {
         write_diagnostics(out, &problems, stdout_colour())?;
         if !is_wrong {
-            writeln!(out, "{}: {} steps, {} roles, nothing wrong", workflow.name, workflow.steps.len(), workflow.roles.len())?;
+            writeln!(
+                out,
+                "{}: {} steps, {} roles, nothing wrong",
+                workflow.name,
+                workflow.steps.len(),
+                workflow.roles.len()
+            )?;
         }
     }
     Ok(if is_wrong { Exit::Problem } else { Exit::Success })

@@ -107,7 +107,9 @@ fn fits_field(name: &str, value: &Value, is: &Is) -> Result<(), String> {
 
 /// How to answer, in words and by example.
 pub(super) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -> String {
-    let mut out = "\n## How to answer\nEnd your answer with one JSON object, strictly valid, nothing after it:\n\n".to_string();
+    let mut out =
+        "\n## How to answer\nEnd your answer with one JSON object, strictly valid, nothing after it:\n\n"
+            .to_string();
     let example = |field: &Field, word: Option<&str>| match &field.is {
         Is::Text => json!("…"),
         Is::Document => json!(document.unwrap_or("…")),
@@ -182,7 +184,10 @@ mod tests {
     fn the_last_that_fits_counts() {
         for (text, wanted) in [
             ("{\"verdict\":\"APPROVE\"}", "APPROVE"),
-            ("Well.\n```json\n{\"verdict\": \"REJECT\", \"feedback\": \"no {tests}\"}\n```\nThat is all.", "REJECT"),
+            (
+                "Well.\n```json\n{\"verdict\": \"REJECT\", \"feedback\": \"no {tests}\"}\n```\nThat is all.",
+                "REJECT",
+            ),
             ("{\"verdict\":\"REJECT\",\"feedback\":\"x\"} and then {\"verdict\":\"APPROVE\"}", "APPROVE"),
             ("{\"verdict\":\"APPROVE\"} fn main() { loop {} } {\"other\": 1}", "APPROVE"),
             ("{ {\"verdict\":\"APPROVE\"}", "APPROVE"),

@@ -123,9 +123,15 @@ impl Runner<'_> {
         Ok(asked)
     }
 
-    fn question(&mut self, step: &Step, role: &Role, mend: Option<(&str, &str)>) -> Result<Question, PhaseError> {
+    fn question(
+        &mut self,
+        step: &Step,
+        role: &Role,
+        mend: Option<(&str, &str)>,
+    ) -> Result<Question, PhaseError> {
         let tree = &self.setting.tree;
-        let tip = tree.tip()?.ok_or_else(|| PhaseError::Strange(format!("the branch {} is gone", tree.branch)))?;
+        let tip =
+            tree.tip()?.ok_or_else(|| PhaseError::Strange(format!("the branch {} is gone", tree.branch)))?;
         let document = self.place(step);
         let mut prompt = self.prompt(step, role, document.as_deref())?;
         if let Some((problem, answer)) = mend {
@@ -420,12 +426,18 @@ impl Runner<'_> {
     }
 
     /// Says what came of it, commits what it left, and decides where it leads.
-    fn conclude(&mut self, step: &Step, role: &Role, answer: &Map<String, Value>) -> Result<Next, PhaseError> {
+    fn conclude(
+        &mut self,
+        step: &Step,
+        role: &Role,
+        answer: &Map<String, Value>,
+    ) -> Result<Next, PhaseError> {
         let place = self.place(step);
         if let (Some(document), Some(place)) = (&step.document, &place) {
             self.state.documents.insert(document.name.clone(), place.clone());
         }
-        let word = answer.get("verdict").and_then(Value::as_str).filter(|word| step.verdicts.contains_key(*word));
+        let word =
+            answer.get("verdict").and_then(Value::as_str).filter(|word| step.verdicts.contains_key(*word));
         let said = answer.get("feedback").and_then(Value::as_str).unwrap_or_default().to_string();
         let mut values = self.values(role);
         values.insert("feedback".to_string(), said.clone());
@@ -436,7 +448,8 @@ impl Runner<'_> {
                 values.insert("commit".to_string(), text.chars().take(7).collect());
             }
         }
-        let says = word.map_or(step.says.as_ref(), |word| step.verdicts.get(word).and_then(|one| one.says.as_ref()));
+        let says =
+            word.map_or(step.says.as_ref(), |word| step.verdicts.get(word).and_then(|one| one.says.as_ref()));
         if let Some(says) = says {
             let line = sentence(says, &values);
             self.say(&role.title, line);
@@ -461,9 +474,12 @@ impl Runner<'_> {
     /// A gate that says the same again, or about the same: nothing would come of another round.
     fn goes_round(&mut self, step: &Step, feedback: &str) -> Result<Option<Next>, PhaseError> {
         let workflow = &self.setting.workflow;
-        let (base, reviews) = (format!("refs/heads/{}", workflow.base), format!("{}/reviews", workflow.documents));
+        let (base, reviews) =
+            (format!("refs/heads/{}", workflow.base), format!("{}/reviews", workflow.documents));
         let about = digest(&self.setting.tree.changed_outside(&base, &reviews)?);
-        let written = self.place(step).and_then(|place| papers::read(&self.setting.tree.worktree, &place).ok().flatten());
+        let written = self
+            .place(step)
+            .and_then(|place| papers::read(&self.setting.tree.worktree, &place).ok().flatten());
         // The path differs from round to round; what was said does not.
         let words = feedback.lines().skip(1).collect::<Vec<_>>().join("\n");
         let said = digest(format!("{words}\n{}", written.unwrap_or_default()).as_bytes());
@@ -488,14 +504,15 @@ impl Runner<'_> {
         let intent = |runner: &mut Self| -> Result<Papers, PhaseError> {
             let mut changes = runner.shared_papers(answer)?;
             if let (Some(_), Some(place)) = (&step.document, runner.place(step)) {
-                let written = papers::read(&runner.setting.tree.worktree, &place)
-                    .map_err(|source| PhaseError::Io { path: runner.setting.tree.worktree.join(&place), source })?;
+                let written = papers::read(&runner.setting.tree.worktree, &place).map_err(|source| {
+                    PhaseError::Io { path: runner.setting.tree.worktree.join(&place), source }
+                })?;
                 let text = written.filter(|text| !text.trim().is_empty());
                 // A step always leaves something.
                 let text = text.unwrap_or_else(|| runner.decision(step, word, answer));
                 changes.push((place, Some(text)));
             }
-            let what = step.commit.clone().unwrap_or_else(|| step.status.clone());
+            let what = step.commit.clone().unwrap_or_else(|| "Notes".to_string());
             let verdict = word.map(|word| format!(": {word}")).unwrap_or_default();
             let subject = format!("{what}: {}{verdict}", runner.setting.feat);
             Ok(Papers { commit: runner.step_commit(step, &subject)?, changes })
@@ -522,7 +539,10 @@ impl Runner<'_> {
     }
 
     /// Backlog and lessons, with what is new.
-    fn shared_papers(&self, answer: &Map<String, Value>) -> Result<Vec<(String, Option<String>)>, PhaseError> {
+    fn shared_papers(
+        &self,
+        answer: &Map<String, Value>,
+    ) -> Result<Vec<(String, Option<String>)>, PhaseError> {
         let workflow = &self.setting.workflow;
         let mut changes = Vec::new();
         let lists = [
@@ -541,8 +561,10 @@ impl Runner<'_> {
     /// A commit of the runner's own, on top of the branch.
     pub(super) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PhaseError> {
         let tree = &self.setting.tree;
-        let parent = tree.tip()?.ok_or_else(|| PhaseError::Strange(format!("the branch {} is gone", tree.branch)))?;
-        let message = format!("{subject}\n\nGuard-Task: {}\nGuard-Step: {} {}\n", self.id, self.state.visit, step.id);
+        let parent =
+            tree.tip()?.ok_or_else(|| PhaseError::Strange(format!("the branch {} is gone", tree.branch)))?;
+        let message =
+            format!("{subject}\n\nGuard-Task: {}\nGuard-Step: {} {}\n", self.id, self.state.visit, step.id);
         let date = format!("{} +0000", jiff::Timestamp::now().as_second());
         Ok(StepCommit { parent, merges: None, tree: None, message, who: self.setting.who.clone(), date })
     }
@@ -561,7 +583,8 @@ impl Runner<'_> {
             };
             written.map_err(|source| PhaseError::Io { path: place, source })?;
         }
-        let bytes = |(path, text): &(String, Option<String>)| (path.clone(), text.clone().map(String::into_bytes));
+        let bytes =
+            |(path, text): &(String, Option<String>)| (path.clone(), text.clone().map(String::into_bytes));
         let changes: Vec<(String, Option<Vec<u8>>)> = papers.changes.iter().map(bytes).collect();
         let id = tree.commit(&papers.commit, &changes)?;
         let subject = papers.commit.message.lines().next().unwrap_or_default().to_string();
@@ -571,7 +594,8 @@ impl Runner<'_> {
 
     /// What was said beside the result goes to whoever decides about it.
     fn triage(&mut self, step: &Step, role: &Role, answer: &Map<String, Value>) -> Result<(), PhaseError> {
-        let (Some(triage), Some(remark)) = (self.setting.workflow.triage.clone(), answer::remark(answer)) else {
+        let (Some(triage), Some(remark)) = (self.setting.workflow.triage.clone(), answer::remark(answer))
+        else {
             return Ok(());
         };
         let Some(judge) = self.setting.workflow.roles.get(&triage.role).cloned() else { return Ok(()) };
@@ -580,7 +604,8 @@ impl Runner<'_> {
             &step.id,
             "triage",
             |runner| {
-                let template = Template::read(&triage.prompt).map_err(|wrong| PhaseError::Strange(wrong.message))?;
+                let template =
+                    Template::read(&triage.prompt).map_err(|wrong| PhaseError::Strange(wrong.message))?;
                 let mut values = runner.values(&judge);
                 values.insert("feedback".to_string(), remark.clone());
                 values.insert("answer_format".to_string(), answer::format(&triage.answer, None));
@@ -590,13 +615,18 @@ impl Runner<'_> {
             |runner, question, _| runner.call(&judge, question),
         )?;
         let decided = answer::extract(&asked.answer, &triage.answer).ok();
-        let decision = decided.as_ref().and_then(|answer| answer.get("decision")).and_then(Value::as_str).unwrap_or("BACKLOG");
+        let decision = decided
+            .as_ref()
+            .and_then(|answer| answer.get("decision"))
+            .and_then(Value::as_str)
+            .unwrap_or("BACKLOG");
         self.say(&judge.title, format!("Feedback: {decision}."));
         if decision == "IGNORE" {
             return Ok(());
         }
         // What should be written down and cannot be decided about stays visible too.
-        let note = decided.as_ref().and_then(|answer| answer.get("note")).and_then(Value::as_str).unwrap_or(&remark);
+        let note =
+            decided.as_ref().and_then(|answer| answer.get("note")).and_then(Value::as_str).unwrap_or(&remark);
         let item = if decision == "DOCS" { format!("Documentation: {note}") } else { note.to_string() };
         let shared = Map::from_iter([("backlog_items".to_string(), json!([item]))]);
         let _: Option<String> = self.effect(
@@ -604,9 +634,14 @@ impl Runner<'_> {
             "triage-commit",
             |runner| {
                 let changes = runner.shared_papers(&shared)?;
-                Ok(Papers { commit: runner.step_commit(step, &format!("Backlog: {}", runner.setting.feat))?, changes })
+                Ok(Papers {
+                    commit: runner.step_commit(step, &format!("Backlog: {}", runner.setting.feat))?,
+                    changes,
+                })
             },
-            |runner, papers, _| if papers.changes.is_empty() { Ok(None) } else { runner.put(papers).map(Some) },
+            |runner, papers, _| {
+                if papers.changes.is_empty() { Ok(None) } else { runner.put(papers).map(Some) }
+            },
         )?;
         Ok(())
     }
@@ -629,7 +664,12 @@ fn asked(result: &ExecResult, before: String, after: String) -> Asked {
         answer: run.result.clone(),
         run_id: run.run_id.clone(),
         error: error.filter(|_| !run.success),
-        used: Used { tokens: model.input_tokens + model.output_tokens, cost: model.cost, agent_ms: run.duration_ms, calls: 1 },
+        used: Used {
+            tokens: model.input_tokens + model.output_tokens,
+            cost: model.cost,
+            agent_ms: run.duration_ms,
+            calls: 1,
+        },
         before,
         after,
     }

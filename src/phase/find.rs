@@ -87,7 +87,8 @@ pub fn source(reference: &str, folders: &Folders) -> Result<(Source, Option<Path
 }
 
 fn from_file(path: &Path) -> Result<(Source, Option<PathBuf>), WorkflowError> {
-    let text = read_text(path).map_err(|problem| WorkflowError::Unreadable { path: path.to_path_buf(), problem })?;
+    let text =
+        read_text(path).map_err(|problem| WorkflowError::Unreadable { path: path.to_path_buf(), problem })?;
     let source = Source { name: path.display().to_string(), text: text.into(), built_in: false };
     Ok((source, Some(path.parent().unwrap_or(Path::new("")).to_path_buf())))
 }

@@ -7,9 +7,10 @@ use super::workflow::{BACK, Doer, Own, Step, Workflow};
 /// Who does a step, for people.
 pub fn doer(workflow: &Workflow, step: &Step) -> String {
     match &step.doer {
-        Doer::Role(role) => {
-            workflow.roles.get(role).map_or_else(|| role.clone(), |known| format!("{} ({})", known.title, known.policy))
-        }
+        Doer::Role(role) => workflow
+            .roles
+            .get(role)
+            .map_or_else(|| role.clone(), |known| format!("{} ({})", known.title, known.policy)),
         Doer::Own(Own::Merge) => format!("guard: merges {}", workflow.base),
         Doer::Own(Own::Archive) => "guard: archives the documents".to_string(),
         Doer::Own(Own::Deliver) => "guard: delivers the branch".to_string(),
@@ -34,7 +35,8 @@ pub fn text(workflow: &Workflow) -> String {
         out.push('\n');
         for (word, to) in step.leads_to() {
             let to = if to == BACK { "the step that led here" } else { to };
-            let _ = writeln!(out, "  {} {to}", word.map_or("──►".to_string(), |word| format!("── {word} ──►")));
+            let _ =
+                writeln!(out, "  {} {to}", word.map_or("──►".to_string(), |word| format!("── {word} ──►")));
         }
     }
     out
@@ -65,5 +67,10 @@ pub fn mermaid(workflow: &Workflow) -> String {
 
 /// The steps that lead to one without a verdict.
 fn comes_from<'w>(workflow: &'w Workflow, id: &str) -> Vec<&'w str> {
-    workflow.steps.iter().filter(|step| step.next.as_deref() == Some(id)).map(|step| step.id.as_str()).collect()
+    workflow
+        .steps
+        .iter()
+        .filter(|step| step.next.as_deref() == Some(id))
+        .map(|step| step.id.as_str())
+        .collect()
 }

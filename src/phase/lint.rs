@@ -10,8 +10,19 @@ use crate::policy::{Diagnostic, Folders, Severity, Source, find};
 
 /// Values every prompt can have.
 pub(super) const VALUES: [&str; 13] = [
-    "request", "feat", "branch", "base", "role", "document", "feedback", "diff", "conflicts", "notes", "memory",
-    "tests", "answer_format",
+    "request",
+    "feat",
+    "branch",
+    "base",
+    "role",
+    "document",
+    "feedback",
+    "diff",
+    "conflicts",
+    "notes",
+    "memory",
+    "tests",
+    "answer_format",
 ];
 
 /// Everything that is wrong, beside what reading has found.
@@ -63,7 +74,11 @@ impl Linter<'_> {
             if !workflow.steps.iter().any(|step| step.role() == Some(name))
                 && workflow.triage.as_ref().is_none_or(|triage| triage.role != *name)
             {
-                self.say(Severity::Warning, &format!("roles.{name}"), format!("nobody needs the role `{name}`"));
+                self.say(
+                    Severity::Warning,
+                    &format!("roles.{name}"),
+                    format!("nobody needs the role `{name}`"),
+                );
             }
             let agent = workflow.agent_of(role);
             if crate::agent::named(&agent.name).is_none() {
@@ -135,7 +150,10 @@ impl Linter<'_> {
         let work = self.read.workflow.roles.get(role).map(|role| role.work);
         let asks_for = |is: &Is| step.answer.values().any(|field| field.is == *is);
         if asks_for(&Is::Document) && step.document.is_none() {
-            self.wrong(&format!("{path}.answer"), "the answer names a document, and the step has none".to_string());
+            self.wrong(
+                &format!("{path}.answer"),
+                "the answer names a document, and the step has none".to_string(),
+            );
         }
         if asks_for(&Is::Commit) && work == Some(Work::Read) {
             let message = format!("the role `{role}` only reads, and can commit nothing");
@@ -154,7 +172,10 @@ impl Linter<'_> {
             );
         }
         if work == Some(Work::Read) && step.document.is_none() {
-            self.wrong(path, "who only reads needs a `document`, so that the step leaves something".to_string());
+            self.wrong(
+                path,
+                "who only reads needs a `document`, so that the step leaves something".to_string(),
+            );
         }
         if step.must_merge && work != Some(Work::Commit) {
             self.wrong(&format!("{path}.must_merge"), "only who commits can merge".to_string());
@@ -196,7 +217,10 @@ impl Linter<'_> {
             self.wrong(path, format!("the prompt asks for `{name}`; there are {}", known.join(", ")));
         }
         if !names.contains(&"answer_format") {
-            self.wrong(path, "the prompt does not say how to answer: put `{{answer_format}}` in it".to_string());
+            self.wrong(
+                path,
+                "the prompt does not say how to answer: put `{{answer_format}}` in it".to_string(),
+            );
         }
     }
 
@@ -216,8 +240,12 @@ impl Linter<'_> {
                 next.push(to);
             }
         }
-        let lost: Vec<String> =
-            workflow.steps.iter().map(|step| step.id.clone()).filter(|id| !reached.contains(id.as_str())).collect();
+        let lost: Vec<String> = workflow
+            .steps
+            .iter()
+            .map(|step| step.id.clone())
+            .filter(|id| !reached.contains(id.as_str()))
+            .collect();
         for id in lost {
             self.say(Severity::Warning, &format!("steps.{id}"), format!("nothing leads to the step `{id}`"));
         }

@@ -30,5 +30,6 @@ pub use graph::{doer, mermaid, text};
 pub use runner::{Ending, Office, PhaseError, Runner};
 pub use task::{RUNNER, Setting, State, Status, TaskEvent, Used, name_of};
 pub use workflow::{
-    Agent, BACK, Document, Doer, END, Field, Is, Limits, Memory, Own, Role, Step, Triage, Verdict, Work, Workflow,
+    Agent, BACK, Document, Doer, END, Field, Is, Limits, Memory, Own, Role, Step, Triage, Verdict, Work,
+    Workflow,
 };

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::ask::Papers;
 use super::runner::{Next, PhaseError, Runner};
-use super::task::{RUNNER, Status, TaskEvent};
+use super::task::{RUNNER, TaskEvent};
 use super::workflow::Step;
 use crate::workspace::{Merged, StepCommit};
 
@@ -39,13 +39,17 @@ impl Runner<'_> {
             "merge",
             |runner| {
                 let theirs = runner.base_tip()?;
-                let mut commit = runner.step_commit(step, &format!("Merge {base} into {}", runner.setting.tree.short_branch()))?;
+                let mut commit = runner.step_commit(
+                    step,
+                    &format!("Merge {base} into {}", runner.setting.tree.short_branch()),
+                )?;
                 commit.merges = Some(theirs.clone());
                 Ok(Meeting { commit, theirs })
             },
             |runner, meeting, _| {
                 let tree = runner.setting.tree.clone();
-                let met = |word: &str| Met { word: word.to_string(), conflicts: String::new(), files: Vec::new() };
+                let met =
+                    |word: &str| Met { word: word.to_string(), conflicts: String::new(), files: Vec::new() };
                 match tree.merge(&meeting.commit.parent, &meeting.theirs)? {
                     Merged::UpToDate => Ok(met("UP_TO_DATE")),
                     Merged::Clean(merged) => {
@@ -79,7 +83,10 @@ impl Runner<'_> {
                     changes.push((from, None));
                     changes.push((to, Some(text)));
                 }
-                Ok(Papers { commit: runner.step_commit(step, &format!("Archive: {}", runner.setting.feat))?, changes })
+                Ok(Papers {
+                    commit: runner.step_commit(step, &format!("Archive: {}", runner.setting.feat))?,
+                    changes,
+                })
             },
             |runner, papers, _| {
                 if !papers.changes.is_empty() {
@@ -150,13 +157,13 @@ impl Runner<'_> {
             "deliver",
             |_| Ok(json!({ "tip": tip })),
             |_, _, _| {
-                std::fs::write(&path, &summary).map_err(|source| PhaseError::Io { path: path.clone(), source })?;
+                std::fs::write(&path, &summary)
+                    .map_err(|source| PhaseError::Io { path: path.clone(), source })?;
                 Ok(path.display().to_string())
             },
         )?;
         (self.see)(TaskEvent::new("task.delivered", place.clone(), json!({ "summary": place })));
         self.state.delivered = Some(place);
-        self.write_down(Status::Running, "")?;
         Ok(Next::Go { to: Self::way(step, Some("DELIVERED"))?, feedback: String::new() })
     }
 
@@ -173,7 +180,11 @@ impl Runner<'_> {
         }
         out.push_str(&format!(
             "\n{} agent calls, {} tokens, {} s. Task {}. Merge it with `git merge {}`.\n",
-            used.calls, used.tokens, used.agent_ms / 1000, self.id, tree.short_branch()
+            used.calls,
+            used.tokens,
+            used.agent_ms / 1000,
+            self.id,
+            tree.short_branch()
         ));
         Ok(out)
     }

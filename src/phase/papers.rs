@@ -26,7 +26,10 @@ pub(super) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
         }
     }
     at.push(parts.last().copied().unwrap_or_default());
-    let open = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC).open(&at);
+    let open = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(&at);
     let file = match open {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
@@ -45,8 +48,13 @@ pub(super) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
     make_way(folder, path)?;
     let place = folder.join(path);
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).custom_flags(flags).open(&place)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o644)
+        .custom_flags(flags)
+        .open(&place)?;
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
@@ -78,15 +86,23 @@ pub(super) fn missing(document: &Document, text: &str) -> Option<String> {
     let has = |words: &Vec<String>| {
         words.iter().any(|word| headings.iter().any(|heading| heading.contains(&word.to_lowercase())))
     };
-    let absent: Vec<&str> =
-        document.sections.iter().filter(|words| !has(words)).filter_map(|words| words.first().map(String::as_str)).collect();
+    let absent: Vec<&str> = document
+        .sections
+        .iter()
+        .filter(|words| !has(words))
+        .filter_map(|words| words.first().map(String::as_str))
+        .collect();
     (!absent.is_empty()).then(|| format!("has no heading for: {}", absent.join(", ")))
 }
 
 /// A list file with new items; none when there is nothing new. Items that stand there are not added again.
 pub(super) fn appended(text: &str, title: &str, items: &[String]) -> Option<String> {
     let plain = |line: &str| -> String {
-        line.trim_start_matches(['-', '*', ' ']).split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
+        line.trim_start_matches(['-', '*', ' '])
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .to_lowercase()
     };
     let mut known: Vec<String> = text.lines().map(plain).collect();
     let mut out = if text.trim().is_empty() { format!("# {title}\n\n") } else { text.to_string() };
@@ -108,16 +124,23 @@ pub(super) fn appended(text: &str, title: &str, items: &[String]) -> Option<Stri
 
 /// Tokens a text has, about: a quarter of its plain characters, one and a half for each other.
 pub(super) fn tokens(text: &str) -> u64 {
-    let (plain, other) = text.chars().fold((0u64, 0u64), |(plain, other), c| {
-        if c.is_ascii() { (plain + 1, other) } else { (plain, other + 1) }
-    });
+    let (plain, other) =
+        text.chars().fold(
+            (0u64, 0u64),
+            |(plain, other), c| {
+                if c.is_ascii() { (plain + 1, other) } else { (plain, other + 1) }
+            },
+        );
     plain / 4 + other * 3 / 2
 }
 
 /// The lessons that have most in common with a request, newest first among equals, within a budget of tokens.
 pub(super) fn relevant(memory: &str, request: &str, budget: u64) -> String {
     let words = |text: &str| -> Vec<String> {
-        text.split(|c: char| !c.is_alphanumeric()).filter(|word| word.len() > 3).map(str::to_lowercase).collect()
+        text.split(|c: char| !c.is_alphanumeric())
+            .filter(|word| word.len() > 3)
+            .map(str::to_lowercase)
+            .collect()
     };
     let asked = words(request);
     let lessons: Vec<&str> = memory.lines().filter(|line| line.starts_with("- ")).collect();
@@ -145,10 +168,15 @@ mod tests {
 
     #[test]
     fn sections_are_headings() {
-        let document =
-            Document { sections: vec![vec!["Test Scenarios".into(), "Tests".into()], vec!["Logic".into()]], ..Document::default() };
+        let document = Document {
+            sections: vec![vec!["Test Scenarios".into(), "Tests".into()], vec!["Logic".into()]],
+            ..Document::default()
+        };
         assert_eq!(missing(&document, "# Plan\n## 2. Detailed logic\n### Tests:\n"), None);
-        assert_eq!(missing(&document, "## Logic\nTests are in the text.").as_deref(), Some("has no heading for: Test Scenarios"));
+        assert_eq!(
+            missing(&document, "## Logic\nTests are in the text.").as_deref(),
+            Some("has no heading for: Test Scenarios")
+        );
         assert_eq!(missing(&document, " \n").as_deref(), Some("is empty"));
     }
 
@@ -157,7 +185,10 @@ mod tests {
         let one = appended("", "Backlog", &["An idea".into(), "an  IDEA".into()]).unwrap_or_default();
         assert_eq!(one, "# Backlog\n\n- An idea\n");
         assert_eq!(appended(&one, "Backlog", &["An idea".into()]), None);
-        assert_eq!(appended(&one, "Backlog", &["Other".into()]).as_deref(), Some("# Backlog\n\n- An idea\n- Other\n"));
+        assert_eq!(
+            appended(&one, "Backlog", &["Other".into()]).as_deref(),
+            Some("# Backlog\n\n- An idea\n- Other\n")
+        );
     }
 
     #[test]

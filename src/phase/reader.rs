@@ -77,7 +77,11 @@ impl Reader<'_> {
         let left = match &node.value {
             Value::Map(entries) => entries.iter().collect(),
             _ => {
-                self.wrong(node.span.clone(), format!("`{path}` must be a map, and is {}", node.kind()), "here");
+                self.wrong(
+                    node.span.clone(),
+                    format!("`{path}` must be a map, and is {}", node.kind()),
+                    "here",
+                );
                 Vec::new()
             }
         };
@@ -102,12 +106,17 @@ impl Reader<'_> {
 
     fn done(&mut self, fields: &Fields<'_>, known: &[&str]) {
         for (name, place, _) in &fields.left {
-            let near = known.iter().copied().max_by(|a, b| {
-                strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name))
-            });
+            let near = known
+                .iter()
+                .copied()
+                .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
             let near = near.filter(|near| strsim::jaro_winkler(near, name) > 0.75);
             let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            self.wrong(place.clone(), format!("`{}` is nothing known{hint}", join(&fields.path, name)), "this key");
+            self.wrong(
+                place.clone(),
+                format!("`{}` is nothing known{hint}", join(&fields.path, name)),
+                "this key",
+            );
         }
     }
 
@@ -116,7 +125,11 @@ impl Reader<'_> {
         match &node.value {
             Value::Text(text) => Some(text.clone()),
             _ => {
-                self.wrong(node.span.clone(), format!("`{path}` must be a text, and is {}", node.kind()), "here");
+                self.wrong(
+                    node.span.clone(),
+                    format!("`{path}` must be a text, and is {}", node.kind()),
+                    "here",
+                );
                 None
             }
         }
@@ -127,7 +140,11 @@ impl Reader<'_> {
         match &node.value {
             Value::Number(number) if *number >= 0.0 => Some(*number),
             _ => {
-                self.wrong(node.span.clone(), format!("`{path}` must be a number from 0, and is not"), "here");
+                self.wrong(
+                    node.span.clone(),
+                    format!("`{path}` must be a number from 0, and is not"),
+                    "here",
+                );
                 None
             }
         }
@@ -155,8 +172,21 @@ impl Reader<'_> {
 
     fn workflow(&mut self, root: &Node) -> Workflow {
         const KNOWN: [&str; 15] = [
-            "version", "name", "description", "documents", "base", "modes", "mode", "limits", "agent", "roles",
-            "steps", "triage", "honesty", "memory", "backlog",
+            "version",
+            "name",
+            "description",
+            "documents",
+            "base",
+            "modes",
+            "mode",
+            "limits",
+            "agent",
+            "roles",
+            "steps",
+            "triage",
+            "honesty",
+            "memory",
+            "backlog",
         ];
         let mut fields = self.fields(root, "");
         let version = self.needed(&mut fields, "version");
@@ -206,7 +236,11 @@ impl Reader<'_> {
         let text = self.text(node, path)?;
         if !is_inside(&text) {
             let span = node.map_or(0..0, |node| node.span.clone());
-            self.wrong(span, format!("`{path}` must be a path inside the repository"), "this leads elsewhere");
+            self.wrong(
+                span,
+                format!("`{path}` must be a path inside the repository"),
+                "this leads elsewhere",
+            );
             return None;
         }
         Some(text)
@@ -288,7 +322,20 @@ impl Reader<'_> {
                 work,
                 agent: self.agent(&mut inner, "agent"),
             };
-            self.done(&inner, &["title", "policy", "work", "agent", "command", "model", "timeout", "max_duration", "retries"]);
+            self.done(
+                &inner,
+                &[
+                    "title",
+                    "policy",
+                    "work",
+                    "agent",
+                    "command",
+                    "model",
+                    "timeout",
+                    "max_duration",
+                    "retries",
+                ],
+            );
             roles.insert(name.clone(), role);
         }
         roles
@@ -332,7 +379,20 @@ impl Reader<'_> {
         };
         self.done(
             &fields,
-            &["status", "role", "does", "gate", "prompt", "document", "answer", "must_merge", "says", "commit", "next", "verdicts"],
+            &[
+                "status",
+                "role",
+                "does",
+                "gate",
+                "prompt",
+                "document",
+                "answer",
+                "must_merge",
+                "says",
+                "commit",
+                "next",
+                "verdicts",
+            ],
         );
         step
     }
@@ -497,6 +557,7 @@ fn join(path: &str, name: &str) -> String {
 
 /// A path that stays below where it begins, and is none of git's.
 fn is_inside(path: &str) -> bool {
-    let plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.eq_ignore_ascii_case(".git");
+    let plain =
+        |part: &str| !part.is_empty() && part != "." && part != ".." && !part.eq_ignore_ascii_case(".git");
     !path.is_empty() && path.trim_end_matches('/').split('/').all(plain) && !path.contains(['\0', '\n'])
 }

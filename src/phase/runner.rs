@@ -80,9 +80,14 @@ impl Office {
     pub(super) fn lock(&self, id: &str) -> Result<Flock<File>, PhaseError> {
         let folder = self.folder(id);
         let failed = |path: &Path, source| PhaseError::Io { path: path.to_path_buf(), source };
-        DirBuilder::new().mode(0o700).recursive(true).create(&folder).map_err(|error| failed(&folder, error))?;
+        DirBuilder::new()
+            .mode(0o700)
+            .recursive(true)
+            .create(&folder)
+            .map_err(|error| failed(&folder, error))?;
         let path = folder.join("lock");
-        let open = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
+        let open =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
         let file = open.map_err(|error| failed(&path, error))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut held) => {
@@ -141,10 +146,7 @@ struct Began {
 /// What a step came to.
 pub(super) enum Next {
     /// On to another.
-    Go {
-        to: String,
-        feedback: String,
-    },
+    Go { to: String, feedback: String },
     /// Not for now.
     Stop(Status, String),
 }
@@ -160,6 +162,7 @@ pub struct Runner<'r> {
     pub(super) journal: Journal,
     pub(super) cancel: Cancel,
     pub(super) see: &'r mut dyn FnMut(TaskEvent),
+    is_resumed: bool,
     _lock: Flock<File>,
 }
 
@@ -197,7 +200,19 @@ impl<'r> Runner<'r> {
             state: serde_json::to_value(&state).unwrap_or_default(),
         })?;
         let (id, request) = (id.to_string(), request.to_string());
-        let mut runner = Self { id, request, setting, state, office, repository, journal, cancel, see, _lock: lock };
+        let mut runner = Self {
+            id,
+            request,
+            setting,
+            state,
+            office,
+            repository,
+            journal,
+            cancel,
+            see,
+            is_resumed: false,
+            _lock: lock,
+        };
         runner.say(RUNNER, "Task Received.");
         Ok(runner)
     }
@@ -214,12 +229,26 @@ impl<'r> Runner<'r> {
         let lock = office.lock(&found.id)?;
         // Another may have gone on with it in between.
         let row = journal.task(&found.id)?.ok_or_else(|| PhaseError::Unknown(id.to_string()))?;
-        let strange = |what: &str, error: serde_json::Error| PhaseError::Strange(format!("the task's {what}: {error}"));
-        let setting: Setting = serde_json::from_value(row.setting).map_err(|error| strange("setting", error))?;
+        let strange =
+            |what: &str, error: serde_json::Error| PhaseError::Strange(format!("the task's {what}: {error}"));
+        let setting: Setting =
+            serde_json::from_value(row.setting).map_err(|error| strange("setting", error))?;
         let state: State = serde_json::from_value(row.state).map_err(|error| strange("state", error))?;
         let repository = repository(&setting)?;
         let request = row.request;
-        let mut runner = Self { id: row.id, request, setting, state, office, repository, journal, cancel, see, _lock: lock };
+        let mut runner = Self {
+            id: row.id,
+            request,
+            setting,
+            state,
+            office,
+            repository,
+            journal,
+            cancel,
+            see,
+            is_resumed: true,
+            _lock: lock,
+        };
         runner.take_up(Status::parse(&row.status).unwrap_or(Status::Running))?;
         Ok(runner)
     }
@@ -239,7 +268,7 @@ impl<'r> Runner<'r> {
             }
             // They have seen it: it may go round once more.
             Status::NeedsHuman | Status::BudgetExhausted => {
-                self.state.since.clear();
+                self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
                 self.state.said.clear();
             }
             _ => {}
@@ -319,14 +348,18 @@ impl<'r> Runner<'r> {
         let entries = self.journal.entries(&self.id)?;
         let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");
         let visited = || {
-            let known: Vec<&str> =
-                entries.iter().filter(|entry| entry.effect == "visit").map(|entry| entry.step.as_str()).collect();
+            let known: Vec<&str> = entries
+                .iter()
+                .filter(|entry| entry.effect == "visit")
+                .map(|entry| entry.step.as_str())
+                .collect();
             PhaseError::Strange(format!("the task has not been at `{step}`; it was at {}", known.join(", ")))
         };
         let began: Began = understood(last.ok_or_else(visited)?.intent.clone())?;
         self.restore(Some(&began.tip))?;
         let visit = began.state.visit;
-        self.state = State { used: self.state.used, since: BTreeMap::new(), said: BTreeMap::new(), ..began.state };
+        self.state =
+            State { used: self.state.used, since: BTreeMap::new(), said: BTreeMap::new(), ..began.state };
         self.journal.forget_from(&self.id, visit)?;
         self.write_down(Status::Running, "")?;
         self.say(RUNNER, format!("Going back to {step}."));
@@ -349,7 +382,8 @@ impl<'r> Runner<'r> {
         let (limits, used) = (self.setting.workflow.limits.clone(), self.state.used);
         let rounds = self.state.since.get(&self.state.step).copied().unwrap_or(0);
         if rounds > self.setting.workflow.rounds() {
-            let reason = format!("the step {} was asked {} times without an end", self.state.step, rounds - 1);
+            let reason =
+                format!("the step {} was asked {} times without an end", self.state.step, rounds - 1);
             return Some((Status::NeedsHuman, reason));
         }
         if self.state.since.values().sum::<u32>() > limits.visits {
@@ -368,7 +402,8 @@ impl<'r> Runner<'r> {
             let is_near = used * 100.0 >= bound * f64::from(limits.warn_percent);
             if is_near && !self.state.warned.iter().any(|warned| warned == name) {
                 self.state.warned.push(name.to_string());
-                let message = format!("Warning: {:.0} % of the {name} of this task are used.", used / bound * 100.0);
+                let message =
+                    format!("Warning: {:.0} % of the {name} of this task are used.", used / bound * 100.0);
                 self.say(RUNNER, message);
             }
         }
@@ -379,11 +414,17 @@ impl<'r> Runner<'r> {
     fn make_place(&mut self) -> Result<(), PhaseError> {
         let tree = self.setting.tree.clone();
         let branch = tree.short_branch().to_string();
-        let made: Value = self.effect_at(0, "init", "worktree", &json!({ "branch": branch, "base": tree.base }), |runner, _, _| {
-            tree.make(&runner.repository)?;
-            Ok(json!({ "worktree": tree.worktree }))
-        })?;
-        if self.state.visit == 1 && made.is_object() {
+        let made: Value = self.effect_at(
+            0,
+            "init",
+            "worktree",
+            &json!({ "branch": branch, "base": tree.base }),
+            |runner, _, _| {
+                tree.make(&runner.repository)?;
+                Ok(json!({ "worktree": tree.worktree }))
+            },
+        )?;
+        if self.state.visit == 1 && made.is_object() && !self.is_resumed {
             self.say(RUNNER, format!("Created branch '{branch}'."));
         }
         Ok(())
@@ -464,7 +505,8 @@ impl<'r> Runner<'r> {
 
     /// The step's way for a word, or its only one.
     pub(super) fn way(step: &Step, word: Option<&str>) -> Result<String, PhaseError> {
-        let way = word.map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));
+        let way = word
+            .map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));
         let strange = || PhaseError::Strange(format!("the step {} leads nowhere from {word:?}", step.id));
         way.cloned().ok_or_else(strange)
     }
@@ -486,7 +528,8 @@ impl<'r> Runner<'r> {
 }
 
 fn repository(setting: &Setting) -> Result<Repository, PhaseError> {
-    let missing = || PhaseError::Strange(format!("{} is no repository any more", setting.repository.display()));
+    let missing =
+        || PhaseError::Strange(format!("{} is no repository any more", setting.repository.display()));
     let found = Repository::find(&setting.repository)?.ok_or_else(missing)?;
     Ok(Repository { trusted: setting.trusted, ..found })
 }

@@ -162,11 +162,53 @@ pub const RUNNER: &str = "ORCHESTRATOR";
 /// A name for files and branches from what was asked: its telling words.
 pub fn name_of(request: &str) -> String {
     const FILLERS: [&str; 44] = [
-        "a", "an", "the", "to", "of", "in", "on", "for", "and", "or", "with", "add", "make", "please", "simple", "new",
-        "implement", "create", "write", "use", "using", "that", "this", "it", "is", "be", "so", "we", "our", "my", "your",
-        "into", "from", "by", "as", "at", "should", "want", "need", "some", "all", "when", "if", "i",
+        "a",
+        "an",
+        "the",
+        "to",
+        "of",
+        "in",
+        "on",
+        "for",
+        "and",
+        "or",
+        "with",
+        "add",
+        "make",
+        "please",
+        "simple",
+        "new",
+        "implement",
+        "create",
+        "write",
+        "use",
+        "using",
+        "that",
+        "this",
+        "it",
+        "is",
+        "be",
+        "so",
+        "we",
+        "our",
+        "my",
+        "your",
+        "into",
+        "from",
+        "by",
+        "as",
+        "at",
+        "should",
+        "want",
+        "need",
+        "some",
+        "all",
+        "when",
+        "if",
+        "i",
     ];
-    let sentence = request.split(['.', '\n', '!', '?', ';']).find(|part| !part.trim().is_empty()).unwrap_or(request);
+    let sentence =
+        request.split(['.', '\n', '!', '?', ';']).find(|part| !part.trim().is_empty()).unwrap_or(request);
     let words = sentence.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let telling: Vec<String> =
         words.map(str::to_lowercase).filter(|word| !FILLERS.contains(&word.as_str())).take(4).collect();
@@ -180,7 +222,10 @@ mod tests {
     #[test]
     fn names_are_telling() {
         for (request, wanted) in [
-            ("Add a simple Dark Mode toggle to the main settings page. Use a checkbox.", "dark-mode-toggle-main"),
+            (
+                "Add a simple Dark Mode toggle to the main settings page. Use a checkbox.",
+                "dark-mode-toggle-main",
+            ),
             ("Fix crash!", "fix-crash"),
             ("the of a", "task"),
             ("", "task"),
@@ -193,7 +238,13 @@ mod tests {
 
     #[test]
     fn a_status_is_read_as_it_is_written() {
-        for status in [Status::Running, Status::Succeeded, Status::NeedsHuman, Status::BudgetExhausted, Status::Interrupted] {
+        for status in [
+            Status::Running,
+            Status::Succeeded,
+            Status::NeedsHuman,
+            Status::BudgetExhausted,
+            Status::Interrupted,
+        ] {
             assert_eq!(Status::parse(status.name()), Some(status));
         }
         assert_eq!(Status::parse("odd"), None);

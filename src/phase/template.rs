@@ -48,7 +48,8 @@ impl<'t> Template<'t> {
                 }
                 Some(b'/') => {
                     let name = name[1..].trim();
-                    let Some((opened, _, before)) = open.pop().filter(|(opened, _, _)| *opened == name) else {
+                    let Some((opened, _, before)) = open.pop().filter(|(opened, _, _)| *opened == name)
+                    else {
                         return Err(Wrong { at: place, message: format!("`{name}` was not opened here") });
                     };
                     let inside = std::mem::replace(&mut parts, before);
@@ -144,7 +145,12 @@ mod tests {
         assert_eq!(filled("a\n{{#x}}\nhas {{x}}\n{{/x}}\nb", &[("x", "1")]), "a\nhas 1\nb");
         assert_eq!(filled("a\n{{#x}}\nhas {{x}}\n{{/x}}\nb", &[]), "a\nb");
         assert_eq!(filled("{{#x}}{{#y}}both{{/y}}{{/x}}.", &[("x", "1"), ("y", "2")]), "both.");
-        for (text, wanted) in [("{{#x}} a", "not closed"), ("{{/x}}", "not opened"), ("{{x", "without"), ("{{#x}}{{/y}}", "not opened")] {
+        for (text, wanted) in [
+            ("{{#x}} a", "not closed"),
+            ("{{/x}}", "not opened"),
+            ("{{x", "without"),
+            ("{{#x}}{{/y}}", "not opened"),
+        ] {
             assert!(Template::read(text).is_err_and(|wrong| wrong.message.contains(wanted)), "{text}");
         }
         let read = Template::read("{{a}}{{#b}}{{c}}{{/b}}").unwrap_or_else(|wrong| panic!("{wrong:?}"));
@@ -153,7 +159,10 @@ mod tests {
 
     #[test]
     fn sentences() {
-        assert_eq!(sentence("Plan at '{plan}'. {odd", &values(&[("plan", "p.md\nx")])), "Plan at 'p.md'. {odd");
+        assert_eq!(
+            sentence("Plan at '{plan}'. {odd", &values(&[("plan", "p.md\nx")])),
+            "Plan at 'p.md'. {odd"
+        );
         assert_eq!(sentence("{unknown}!", &values(&[])), "{unknown}!");
     }
 

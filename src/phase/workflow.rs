@@ -292,7 +292,8 @@ impl Step {
 
     /// Everywhere it can lead.
     pub fn leads_to(&self) -> Vec<(Option<&str>, &str)> {
-        let verdicts = self.verdicts.iter().map(|(word, verdict)| (Some(word.as_str()), verdict.next.as_str()));
+        let verdicts =
+            self.verdicts.iter().map(|(word, verdict)| (Some(word.as_str()), verdict.next.as_str()));
         self.next.iter().map(|next| (None, next.as_str())).chain(verdicts).collect()
     }
 

@@ -132,8 +132,7 @@ impl<'s> Builder<'s> {
             *key = Some((text.to_string(), place));
             return Ok(());
         }
-        let value =
-            if style == ScalarStyle::Plain { plain(text) } else { Value::Text(text.to_string()) };
+        let value = if style == ScalarStyle::Plain { plain(text) } else { Value::Text(text.to_string()) };
         self.put(Node { span: place, value })
     }
 
@@ -156,7 +155,12 @@ impl<'s> Builder<'s> {
             Some(Open::List(_, items)) => items.push(node),
             Some(Open::Map(_, entries, key)) => {
                 let Some((name, place)) = key.take() else {
-                    return Err(problem(self.source, node.span, "a key must be a word".to_string(), "this is not"));
+                    return Err(problem(
+                        self.source,
+                        node.span,
+                        "a key must be a word".to_string(),
+                        "this is not",
+                    ));
                 };
                 entries.push((name, place, node));
             }
@@ -173,7 +177,8 @@ fn plain(text: &str) -> Value {
         "false" | "False" | "FALSE" => Value::Bool(false),
         _ => {
             let begins = text.trim_start_matches(['-', '+']).starts_with(|c: char| c.is_ascii_digit());
-            let number = begins.then(|| text.parse::<f64>().ok()).flatten().filter(|number| number.is_finite());
+            let number =
+                begins.then(|| text.parse::<f64>().ok()).flatten().filter(|number| number.is_finite());
             number.map_or_else(|| Value::Text(text.to_string()), Value::Number)
         }
     }
@@ -217,7 +222,8 @@ mod tests {
 
     #[test]
     fn json_is_yaml() {
-        let node = parse(&source("{\"a\": [true, null, 1.5, \"b\\n\"]}")).unwrap_or_else(|p| panic!("{}", p.message));
+        let node = parse(&source("{\"a\": [true, null, 1.5, \"b\\n\"]}"))
+            .unwrap_or_else(|p| panic!("{}", p.message));
         let Value::Map(entries) = node.value else { panic!("a map") };
         let Value::List(items) = &entries[0].2.value else { panic!("a list") };
         assert_eq!(items[3].value, Value::Text("b\n".to_string()));

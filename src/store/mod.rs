@@ -151,7 +151,8 @@ impl Journal {
             connection.execute_batch(TABLES)?;
             Ok(connection)
         };
-        let connection = open().map_err(|source| StoreError::Database { path: path.to_path_buf(), source })?;
+        let connection =
+            open().map_err(|source| StoreError::Database { path: path.to_path_buf(), source })?;
         Ok(Self { path: path.to_path_buf(), connection, writes: 0, watcher: None })
     }
 
@@ -176,8 +177,16 @@ impl Journal {
         let done = self.connection.execute(
             "insert into task values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             params![
-                task.id, task.created, task.updated, task.status, task.reason, task.request, task.repository,
-                task.branch, task.setting.to_string(), task.state.to_string(),
+                task.id,
+                task.created,
+                task.updated,
+                task.status,
+                task.reason,
+                task.request,
+                task.repository,
+                task.branch,
+                task.setting.to_string(),
+                task.state.to_string(),
             ],
         );
         done.map_err(|error| self.failed(error))?;
@@ -259,7 +268,13 @@ impl Journal {
     }
 
     /// Writes down what came of an effect.
-    pub fn finish(&mut self, task: &str, visit: u32, effect: &str, outcome: &Value) -> Result<(), StoreError> {
+    pub fn finish(
+        &mut self,
+        task: &str,
+        visit: u32,
+        effect: &str,
+        outcome: &Value,
+    ) -> Result<(), StoreError> {
         let done = self.connection.execute(
             "update entry set outcome = ?4, ended = ?5 where task = ?1 and visit = ?2 and effect = ?3",
             params![task, visit, effect, outcome.to_string(), now()],
@@ -424,7 +439,10 @@ mod tests {
         let decision = |verdict: &str| Decision { verdict: verdict.to_string(), feedback: String::new() };
         assert_eq!(journal.decide("t", 3, &decision("APPROVE")).ok(), Some(true));
         assert_eq!(journal.decide("t", 3, &decision("REJECT")).ok(), Some(false));
-        assert_eq!(journal.decision("t", 3).ok().flatten().map(|one| one.verdict).as_deref(), Some("APPROVE"));
+        assert_eq!(
+            journal.decision("t", 3).ok().flatten().map(|one| one.verdict).as_deref(),
+            Some("APPROVE")
+        );
         let _ = std::fs::remove_dir_all(folder);
     }
 }

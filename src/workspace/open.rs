@@ -429,7 +429,10 @@ impl Wanted {
 }
 
 /// The branch and the worktree's folder, named after the task.
-pub(super) fn names(repository: &Repository, request: &Request) -> Result<(String, OsString), WorkspaceError> {
+pub(super) fn names(
+    repository: &Repository,
+    request: &Request,
+) -> Result<(String, OsString), WorkspaceError> {
     let asked = request.name.as_deref().unwrap_or(&request.run_id);
     let slug = name::slug(asked).ok_or_else(|| {
         WorkspaceError::refused(

@@ -169,15 +169,25 @@ impl TaskTree {
             let text = pointer::read_linked(&folder.join("gitdir"), 8192).unwrap_or_default();
             let place = folder.join(OsStr::from_bytes(text.trim_ascii_end()));
             let is_same = place == wanted
-                || place.parent().and_then(|parent| parent.canonicalize().ok()) == self.worktree.canonicalize().ok();
+                || place.parent().and_then(|parent| parent.canonicalize().ok())
+                    == self.worktree.canonicalize().ok();
             is_same && folder.join("index").is_file()
         };
         let worktrees = self.common_dir.join("worktrees");
-        let found = fs::read_dir(&worktrees).into_iter().flatten().flatten().map(|entry| entry.path()).find(leads_here);
+        let found = fs::read_dir(&worktrees)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .find(leads_here);
         found.ok_or_else(|| {
             WorkspaceError::refused(
                 format!("{} is no worktree of the repository any more", self.worktree.display()),
-                format!("make it again: git worktree add {} {}", self.worktree.display(), self.short_branch()),
+                format!(
+                    "make it again: git worktree add {} {}",
+                    self.worktree.display(),
+                    self.short_branch()
+                ),
             )
         })
     }
@@ -246,7 +256,8 @@ impl TaskTree {
 
     /// A file as it is in a commit.
     pub fn file_at(&self, commit: &str, path: &str) -> Result<Option<Vec<u8>>, WorkspaceError> {
-        let answer = self.git("cat-file")?.args(["blob", &format!("{commit}:{path}")]).most(16 << 20).answer()?;
+        let answer =
+            self.git("cat-file")?.args(["blob", &format!("{commit}:{path}")]).most(16 << 20).answer()?;
         Ok(answer.status.success().then_some(answer.output))
     }
 
@@ -397,14 +408,16 @@ impl TaskTree {
         at("make", &self.scratch, fs::create_dir_all(&self.scratch))?;
         let bounds = Bounds { cpu_seconds: 600, memory: 8 << 30, file: libc::RLIM_INFINITY };
         let jail = Jail::new(program()?, &[&self.common_dir], &[&self.scratch, &objects[0]], false, bounds)?;
-        let git = Git::new(Trust::Neutral, "merge-tree")?.dir(&self.common_dir).jailed(jail).within(&self.scratch);
+        let git =
+            Git::new(Trust::Neutral, "merge-tree")?.dir(&self.common_dir).jailed(jail).within(&self.scratch);
         let answer = git.args(["--write-tree", "--name-only", "--messages", "-z", ours, theirs]).answer()?;
         let mut parts = answer.output.split(|byte| *byte == 0);
         let tree = parts.next().map(line).unwrap_or_default();
         match answer.code() {
             0 => Ok(Merged::Clean(tree)),
             1 => {
-                let files: Vec<String> = parts.by_ref().take_while(|part| !part.is_empty()).map(line).collect();
+                let files: Vec<String> =
+                    parts.by_ref().take_while(|part| !part.is_empty()).map(line).collect();
                 let said = self.conflicts(&tree, &files)?;
                 Ok(Merged::Conflict(files, said))
             }
@@ -455,13 +468,18 @@ impl TaskTree {
     pub fn changed_outside(&self, from: &str, folder: &str) -> Result<Vec<u8>, WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let paths = [".".to_string(), format!(":(exclude,literal){folder}")];
-        Ok(self.git("diff")?.args(["--raw", "--no-renames", "--abbrev=64", "-z", &range, "--"]).args(&paths).run()?)
+        Ok(self
+            .git("diff")?
+            .args(["--raw", "--no-renames", "--abbrev=64", "-z", &range, "--"])
+            .args(&paths)
+            .run()?)
     }
 
     /// Subjects of the commits since another one, the oldest first.
     pub fn subjects(&self, since: &str) -> Result<Vec<String>, WorkspaceError> {
         let range = format!("{since}..{}", self.branch);
-        let output = self.git("log")?.args(["--reverse", "--first-parent", "--format=%h %s", &range, "--"]).run()?;
+        let output =
+            self.git("log")?.args(["--reverse", "--first-parent", "--format=%h %s", &range, "--"]).run()?;
         Ok(String::from_utf8_lossy(&output).lines().map(str::to_string).collect())
     }
 

@@ -53,6 +53,25 @@ impl Turn {
         Self::Says(vec![Part::Call("write_file", json!({"file_path": path, "content": content}))])
     }
 
+    /// The same turn, with the last hash of a commit in the question in the place of `<hash>`: a model that has looked.
+    fn told(self, request: &Request) -> Self {
+        let Self::Says(parts) = self else { return self };
+        let put = |part: Part| match part {
+            Part::Text(text) if text.contains("<hash>") => {
+                let body = request.json().to_string();
+                let words = body.split(|c: char| !c.is_ascii_alphanumeric());
+                let is_hash =
+                    |word: &&str| word.len() == 40 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+                // A line break before it is the letter of an escape.
+                let plain =
+                    words.map(|word| word.strip_prefix('n').filter(|rest| rest.len() == 40).unwrap_or(word));
+                Part::Text(text.replace("<hash>", plain.filter(is_hash).next_back().unwrap_or("none")))
+            }
+            part => part,
+        };
+        Self::Says(parts.into_iter().map(put).collect())
+    }
+
     /// The quota is used up, in the API's own words.
     pub(crate) fn quota() -> Self {
         let error = json!({"code": 429, "message": "You exceeded your current quota.", "status": "RESOURCE_EXHAUSTED"});
@@ -103,7 +122,7 @@ fn routes(turns: Vec<Turn>) -> impl Fn(&Request) -> Response + Send + Sync + 'st
             ["/v1beta/models/", "/v1/models/"].iter().any(|start| request.path().starts_with(start));
         match (request.method.as_str(), method) {
             ("POST", "streamGenerateContent") if is_of_api => match turns.lock().unwrap().pop_front() {
-                Some(turn) => streamed(&turn, request.query().contains("alt=sse")),
+                Some(turn) => streamed(&turn.told(request), request.query().contains("alt=sse")),
                 None => failed(400, "the script of this test is over"),
             },
             // Side questions of agents must not use up the script.

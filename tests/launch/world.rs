@@ -396,6 +396,15 @@ pub(crate) fn in_every_world(test: impl Fn(&World)) {
     }
 }
 
+/// The same for tests that keep their world with other things.
+pub(crate) fn in_every_world_owned(test: impl Fn(World)) {
+    for person in persons() {
+        for namespaces in [true, false] {
+            test(World::new(person, namespaces));
+        }
+    }
+}
+
 /// The same for tests that mostly wait: all at once.
 pub(crate) fn in_every_world_at_once(test: impl Fn(&World) + Sync) {
     std::thread::scope(|scope| {

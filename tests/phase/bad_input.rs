@@ -1,0 +1,159 @@
+//! Agents that answer badly, repositories that are not what they should be, requests that are none.
+
+use super::{Yard, shown};
+
+/// Replaces what the scripted agent does in a role: a few lines of shell before its own.
+fn acts(yard: &Yard, role: &str, lines: &str) {
+    let text = std::fs::read_to_string(yard.agent()).unwrap();
+    let (head, tail) = text.split_once("case $prompt in\n\"You are the Investigator.\"").unwrap();
+    let own = format!("case $prompt in \"You are the {role}\"*)\n{lines}\n;; esac\n");
+    std::fs::write(yard.agent(), format!("{head}{own}case $prompt in\n\"You are the Investigator.\"{tail}"))
+        .unwrap();
+}
+
+/// An answer with these words, and nothing done.
+fn answers(text: &str) -> String {
+    format!("say '{text}'; printf '{{\"type\":\"result\",\"status\":\"success\"}}\\n'; exit 0")
+}
+
+#[test]
+fn answers_that_cannot_be_used() {
+    let commit = "0123456789012345678901234567890123456789";
+    let cases: Vec<(&str, String, &str)> = vec![
+        ("Lead Architect", answers("I approve."), "no JSON object"),
+        ("Lead Architect", answers("{\"verdict\": \"MAYBE\"}"), "one of APPROVE, REJECT"),
+        ("Lead Architect", answers("{\"verdict\": \"REJECT\"}"), "`feedback` is missing"),
+        ("Architect.", answers("{\"plan_path\": \"plan.md\"}"), "`plan_path` must be"),
+        ("Architect.", answers("{\"plan_path\": \"docs/dev_docs/plans/plan_x.md\"}"), "is empty"),
+        (
+            "Architect.",
+            format!("echo '# Plan' > \"$(document)\"\n{}", answers("{\"plan_path\": \"docs/dev_docs/plans/plan_x.md\"}")),
+            "has no heading for: Reference Documents",
+        ),
+        ("Developer", answers(&format!("{{\"commit_hash\": \"{commit}\", \"status\": \"success\"}}")), "there is no commit"),
+        (
+            "Developer",
+            format!(
+                "base=$(git rev-parse main)\nsay \"{{\\\"commit_hash\\\": \\\"$base\\\", \\\"status\\\": \\\"success\\\"}}\"\n{}",
+                "printf '{\"type\":\"result\",\"status\":\"success\"}\\n'; exit 0"
+            ),
+            "older than this step",
+        ),
+        (
+            "Developer",
+            "echo x > toggle.txt; git add -A; git commit -qm x; echo $RANDOM$RANDOM > left.txt\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}\"".to_string(),
+            "files are not committed: left.txt",
+        ),
+        (
+            "Developer",
+            "echo x > toggle.txt; git add -A; git commit -qm x\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\", \\\"feedback\\\": {\\\"message\\\": \\\"the build crashed\\\"}}\"".to_string(),
+            "its feedback says `crash`",
+        ),
+        ("Architect.", "exit 0".to_string(), "upstream_error"),
+        ("Architect.", "exit 41".to_string(), "auth_error"),
+    ];
+    for (role, lines, wanted) in cases {
+        let yard = Yard::new();
+        acts(&yard, role, &lines);
+        let ran = yard.task(&["--name", "x", "Do it."]);
+        assert_eq!(
+            (ran.code, &ran.result["status"]),
+            (1, &"failed".into()),
+            "{role} {lines}: {}",
+            shown(&ran)
+        );
+        let reason = ran.result["reason"].as_str().unwrap();
+        assert!(reason.contains(wanted), "{role} {lines}: {reason}");
+        // What is wrong with the answer is asked about once, never more; a step that fails is not committed.
+        let calls = ran.result["used"]["calls"].as_u64().unwrap();
+        assert!(calls <= 4, "{}", shown(&ran));
+        assert!(!yard.subjects("task/x").iter().any(|subject| subject.starts_with("Archive")));
+    }
+}
+
+#[test]
+fn an_answer_is_mended_once() {
+    let yard = Yard::new();
+    acts(
+        &yard,
+        "Lead Architect",
+        "[[ $prompt == *\"You have done this already\"* ]] || { say 'I approve.'; printf '{\"type\":\"result\",\"status\":\"success\"}\\n'; exit 0; }",
+    );
+    let ran = yard.task(&["--name", "x", "Do it."]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert_eq!(ran.result["used"]["calls"], 5, "{}", shown(&ran));
+}
+
+/// A step that failed is tried again from its beginning; what it left is kept, not built on.
+#[test]
+fn a_failed_step_is_tried_again() {
+    let yard = Yard::new();
+    let working = std::fs::read_to_string(yard.agent()).unwrap();
+    acts(
+        &yard,
+        "Developer",
+        "echo half > toggle.txt; git add -A; git commit -qm half; echo more > left.txt; exit 1",
+    );
+    let ran = yard.task(&["--name", "x", "Do it."]);
+    assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
+    std::fs::write(yard.agent(), working).unwrap();
+    let ran = yard.about(&["resume", "--stream-json"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert!(yard.git("for-each-ref refs/guard/").contains("refs/guard/task-"));
+    assert!(!yard.git("ls-tree -r --name-only task/x").contains("left.txt"));
+}
+
+#[test]
+fn the_named_tests_are_run_by_the_runner() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "--tests", "grep -q never toggle.txt", "Do it."]);
+    assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
+    assert!(ran.result["reason"].as_str().unwrap().contains("the tests fail"), "{}", shown(&ran));
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "--tests", "grep -q line toggle.txt", "Do it."]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+}
+
+#[test]
+fn requests_and_repositories() {
+    let yard = Yard::new();
+    for (arguments, wanted) in [
+        (vec![""], "there is no request"),
+        (vec![], "there is no request"),
+        (vec!["x", "--mode", "odd"], "no mode `odd`"),
+        (vec!["x", "--workflow", "odd"], "no workflow named `odd`"),
+        (vec!["x", "--base", "nowhere"], "no branch `nowhere`"),
+        (vec!["x", "--gate", "odd=human"], "--gate odd=human"),
+        (vec!["x", "--gate", "plan=cat"], "--gate plan=cat"),
+        (vec!["x", "--name", "///"], "no letters"),
+        (vec!["x", "--tests", "'"], "--tests"),
+        (vec!["resume"], "no task to go on with"),
+        (vec!["show", "odd"], "no task `odd`"),
+    ] {
+        let ran = yard.about(&arguments);
+        assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.error);
+        assert!(ran.error.contains(wanted) && ran.error.contains("hint:"), "{arguments:?}: {}", ran.error);
+    }
+    let long = "x ".repeat(58_000);
+    assert!(yard.about(&[&long]).error.contains("at most"));
+    yard.git("branch task/taken");
+    assert!(yard.about(&["x", "--name", "taken"]).error.contains("there already"));
+    assert_eq!(yard.git("worktree list").lines().count(), 1);
+    // A detached HEAD and changes of the user's own are no hindrance; no repository, and no first commit, are.
+    yard.world.outside("cd repository && git checkout -q --detach && echo mine >> tracked");
+    let ran = yard.task(&["--name", "x", "Do it."]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert!(ran.error.contains("not committed"), "{}", ran.error);
+    assert_eq!(yard.world.outside("cat repository/tracked"), "first\nmine\n");
+    yard.world.outside("mkdir plain && git init -q -b main unborn");
+    for (folder, wanted) in [("plain", "no git repository"), ("unborn", "no branch `main`")] {
+        let mut command = yard.command(&["x", "--dir"]);
+        command.arg(yard.repository.with_file_name(folder));
+        let ran = yard.world.finish(command, b"");
+        // The tests' own folders lie in a repository.
+        if folder == "unborn" {
+            assert!(ran.error.contains(wanted), "{folder}: {}", ran.error);
+        }
+        assert_ne!(ran.code, 0);
+    }
+}

@@ -1,0 +1,209 @@
+//! The example with the real Gemini CLI, whose model says what is written down here.
+
+use super::{Yard, said, shown};
+use crate::egress::api::{Api, Turn};
+use crate::egress::gemini::Gemini;
+
+const PLAN: &str = "# Plan\n\n## Reference Documents\n\nNone.\n\n## Detailed Logic\n\nA checkbox.\n\n## Test Scenarios\n\nChecked: dark.\n\n\
+    ## Documentation to Update\n\nNone.\n\n## Expected Deliverables\n\nsettings.html\n\n## Completion Checklist\n\n- [ ] box\n";
+
+/// What a document of this kind is written with, and the answer that names it.
+fn writes(path: &str, text: &str, answer: &str) -> [Turn; 2] {
+    [Turn::write(path, text), Turn::text(&format!("It is done.\n```json\n{answer}\n```\nThat is all."))]
+}
+
+/// Works and commits, then says which commit it was.
+fn commits(command: &str, answer: &str) -> [Turn; 2] {
+    [Turn::shell(&format!("{command} && git rev-parse HEAD")), Turn::text(answer)]
+}
+
+fn task(yard: &Yard, gemini: &Gemini, api: &Api, arguments: &[&str]) -> crate::launch::world::Ran {
+    let mut command = yard.command(arguments);
+    if arguments.first() != Some(&"resume") {
+        command.args(["--model", "gemini-2.5-flash", "--agent-command"]).arg(gemini.program());
+    }
+    command
+        .arg("--stream-json")
+        .env("GEMINI_API_KEY", "the-key")
+        .env("GOOGLE_GEMINI_BASE_URL", api.server.url(""));
+    yard.world.finish(command, b"")
+}
+
+#[test]
+fn the_example() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let yard = Yard::new();
+    let (plan, review) = (
+        "docs/dev_docs/plans/plan_dark-mode-toggle-main.md",
+        "docs/dev_docs/reviews/code_review_dark-mode-toggle-main_v1.md",
+    );
+    let mut turns = Vec::new();
+    // The architect and the auditor try to write the code themselves; the kernel refuses, and they go on.
+    turns.push(Turn::write("settings.html", "planted by the architect"));
+    turns.extend(writes(plan, PLAN, &format!("{{\"plan_path\": \"{plan}\"}}")));
+    turns.push(Turn::text("It is good. {\"verdict\": \"APPROVE\"}"));
+    turns.extend(commits(
+        "echo '<input type=checkbox id=dark>' > settings.html && git add -A && git commit -q -m 'Add a dark mode toggle'",
+        "All boxes are ticked. {\"commit_hash\": \"<hash>\", \"status\": \"success\"}",
+    ));
+    turns.push(Turn::shell("echo '<b>planted by the auditor</b>' >> settings.html"));
+    turns.extend(writes(
+        review,
+        "# Review\n\nAll is well.\n",
+        &format!("{{\"verdict\": \"PASS\", \"review_path\": \"{review}\"}}"),
+    ));
+    let api = Api::plain(turns);
+    let ran = task(
+        &yard,
+        &gemini,
+        &api,
+        &["Add a simple Dark Mode toggle to the main settings page. Use a checkbox."],
+    );
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let branch = "task/dark-mode-toggle-main";
+    let subjects = yard.subjects(branch);
+    assert_eq!(
+        subjects,
+        [
+            "Plan: dark-mode-toggle-main",
+            "Plan Review: dark-mode-toggle-main: APPROVE",
+            "Add a dark mode toggle",
+            "Review Report: dark-mode-toggle-main: PASS",
+            "Archive: dark-mode-toggle-main",
+        ]
+    );
+    assert!(!yard.git(&format!("log -p {branch}")).contains("planted"));
+    assert_eq!(yard.git(&format!("show {branch}:settings.html")), "<input type=checkbox id=dark>");
+    assert_eq!(
+        yard.git(&format!("show {branch}:docs/dev_docs/archived/plans/plan_dark-mode-toggle-main.md"))
+            .lines()
+            .next(),
+        Some("# Plan")
+    );
+    // What was refused was told to the model, and what models used is counted.
+    let told =
+        api.questions().iter().map(|question| question.json().to_string()).collect::<Vec<_>>().join("\n");
+    assert!(
+        told.contains("EACCES")
+            || told.contains("EROFS")
+            || told.contains("ermission denied")
+            || told.contains("ead-only"),
+        "{told}"
+    );
+    assert_eq!(ran.result["used"]["calls"], 4, "{}", shown(&ran));
+    assert!(ran.result["used"]["tokens"].as_u64() > Some(400), "{}", shown(&ran));
+    assert!(
+        said(&ran)
+            .last()
+            .unwrap()
+            .contains("Pipeline Success! Branch 'task/dark-mode-toggle-main' is ready for merge.")
+    );
+}
+
+#[test]
+fn every_way_round() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let yard = Yard::new();
+    let place = |kind: &str, name: &str| format!("docs/dev_docs/{kind}/{name}_x");
+    let (diagnosis, research, plan) = (
+        place("research", "diagnostic_report") + ".md",
+        place("research", "research_report") + ".md",
+        place("plans", "plan") + ".md",
+    );
+    let report = |path: &str, text: &str| writes(path, text, &format!("{{\"report_path\": \"{path}\"}}"));
+    let plans =
+        |text: &str| writes(&plan, &format!("{PLAN}{text}"), &format!("{{\"plan_path\": \"{plan}\"}}"));
+    let audits = |n: u32, verdict: &str| {
+        let path = format!("{}_v{n}.md", place("reviews", "code_review"));
+        writes(
+            &path,
+            &format!("# Review {n}\n"),
+            &format!("{{\"verdict\": \"{verdict}\", \"review_path\": \"{path}\"}}"),
+        )
+    };
+    let develops = |line: &str| {
+        let work = format!("echo '{line}' >> settings.html && git add -A && git commit -q -m 'Work: {line}'");
+        commits(&work, "{\"commit_hash\": \"<hash>\", \"status\": \"success\"}")
+    };
+    let mut turns = Vec::new();
+    turns.extend(report(&diagnosis, "# It is the colour\n"));
+    turns.push(Turn::text("{\"verdict\": \"REJECT\", \"feedback\": \"which colour?\"}"));
+    turns.extend(report(&diagnosis, "# It is the colour grey\n"));
+    turns.push(Turn::text("{\"verdict\": \"ESCALATE\"}"));
+    turns.extend(report(&research, "# Grey is a mixture\n"));
+    turns.push(Turn::text("{\"verdict\": \"APPROVE\"}"));
+    turns.extend(plans("one"));
+    turns.push(Turn::text("{\"verdict\": \"REJECT\", \"feedback\": \"no tests\"}"));
+    turns.extend(plans("two"));
+    turns.push(Turn::text("{\"verdict\": \"REJECT\", \"feedback\": \"too few tests\"}"));
+    turns.extend(plans("three"));
+    turns.push(Turn::text("{\"verdict\": \"APPROVE\"}"));
+    turns.extend(develops("first"));
+    turns.extend(audits(1, "FAIL"));
+    turns.extend(develops("second"));
+    turns.extend(audits(2, "PASS"));
+    turns.push(Turn::shell("git merge main"));
+    turns.push(Turn::shell("printf 'first\\nsecond\\nof main\\n' > settings.html && git add -A && git commit -q --no-edit && git rev-parse HEAD"));
+    turns.push(Turn::text("{\"status\": \"success\", \"commit_hash\": \"<hash>\"}"));
+    let merged = format!("{}_v1.md", place("reviews", "merge_review"));
+    turns.extend(writes(
+        &merged,
+        "# Merge\n",
+        &format!("{{\"verdict\": \"PASS\", \"review_path\": \"{merged}\"}}"),
+    ));
+    let api = Api::plain(turns);
+    // main changes the same file while the task is under way.
+    yard.world
+        .outside("cd repository && echo start > settings.html && git add -A && git commit -qm settings");
+    let moved = std::sync::atomic::AtomicBool::new(false);
+    let ran = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !moved.load(std::sync::atomic::Ordering::Relaxed) {
+                if yard.git("for-each-ref refs/heads/task/").contains("task/x") {
+                    yard.world
+                        .outside("cd repository && echo 'of main' > settings.html && git commit -qam theirs");
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        });
+        let ran = task(&yard, &gemini, &api, &["--name", "x", "--mode", "bugfix", "Grey looks wrong."]);
+        moved.store(true, std::sync::atomic::Ordering::Relaxed);
+        ran
+    });
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let subjects = yard.git("log --first-parent --reverse --format=%s main..task/x");
+    let wanted = [
+        "Diagnostic Report: x",
+        "Analysis: x: REJECT",
+        "Diagnostic Report: x",
+        "Analysis: x: ESCALATE",
+        "Research Report: x",
+        "Analysis: x: APPROVE",
+        "Plan: x",
+        "Plan Review: x: REJECT",
+        "Plan: x",
+        "Plan Review: x: REJECT",
+        "Plan: x",
+        "Plan Review: x: APPROVE",
+        "Work: first",
+        "Review Report: x: FAIL",
+        "Work: second",
+        "Review Report: x: PASS",
+    ];
+    assert_eq!(subjects.lines().take(wanted.len()).collect::<Vec<_>>(), wanted, "{subjects}");
+    assert!(subjects.ends_with("Merge Review: x: PASS\nArchive: x"), "{subjects}");
+    assert_eq!(yard.git("show task/x:settings.html"), "first\nsecond\nof main");
+    let files = yard.git("ls-tree -r --name-only task/x docs/");
+    for file in [
+        "research/diagnostic_report_x.md",
+        "research/research_report_x.md",
+        "plans/plan_x.md",
+        "reviews/plan_review_x_v3.md",
+        "reviews/code_review_x_v2.md",
+        "reviews/merge_review_x_v1.md",
+    ] {
+        assert!(files.contains(&format!("docs/dev_docs/archived/{file}")), "{file}: {files}");
+    }
+    yard.git("fsck --strict");
+}

@@ -1,0 +1,221 @@
+//! Whole pipelines: what is said, committed, written and archived, and where verdicts lead.
+
+use super::{Yard, said, shown};
+
+#[test]
+fn from_a_sentence_to_a_branch() {
+    let yard = Yard::new();
+    let before = yard.git("for-each-ref refs/heads/main; cat .git/config 2>/dev/null || true");
+    let ran = yard.task(&["Add a simple Dark Mode toggle to the main settings page. Use a checkbox."]);
+    assert_eq!((ran.code, &ran.result["status"]), (0, &"succeeded".into()), "{}", shown(&ran));
+    let feat = "dark-mode-toggle-main";
+    let wanted = [
+        "ORCHESTRATOR: Task Received.".to_string(),
+        format!("ORCHESTRATOR: Created branch 'task/{feat}'."),
+        "ORCHESTRATOR: Spawning ARCHITECT...".to_string(),
+        format!("ARCHITECT: Implementation Plan created at 'docs/dev_docs/plans/plan_{feat}.md'."),
+        "ORCHESTRATOR: Committing Plan... OK.".to_string(),
+        "ORCHESTRATOR: Spawning PLAN REVIEWER...".to_string(),
+        "PLAN REVIEWER: Plan approved.".to_string(),
+        "ORCHESTRATOR: Committing Plan Review... OK.".to_string(),
+        "ORCHESTRATOR: Spawning DEVELOPER...".to_string(),
+        "DEVELOPER: Implementation complete. Tests passed. Commit:".to_string(),
+        "ORCHESTRATOR: Spawning AUDITOR...".to_string(),
+        format!("AUDITOR: Review passed. Report at 'docs/dev_docs/reviews/code_review_{feat}_v1.md'."),
+        "ORCHESTRATOR: Committing Review Report... OK.".to_string(),
+        "ORCHESTRATOR: Merging 'main'... already up to date.".to_string(),
+        "ORCHESTRATOR: Archiving 3 documents... OK.".to_string(),
+        format!("ORCHESTRATOR: Pipeline Success! Branch 'task/{feat}' is ready for merge."),
+    ];
+    let lines = said(&ran);
+    assert_eq!(lines.len(), wanted.len(), "{}", shown(&ran));
+    for (line, wanted) in lines.iter().zip(&wanted) {
+        assert!(line.starts_with(wanted.as_str()), "{line} is not {wanted}");
+    }
+    let branch = format!("task/{feat}");
+    let subjects = yard.subjects(&branch);
+    let expected = [
+        format!("Plan: {feat}"),
+        format!("Plan Review: {feat}: APPROVE"),
+        "Add the toggle".to_string(),
+        format!("Notes: {feat}"),
+        format!("Review Report: {feat}: PASS"),
+        format!("Archive: {feat}"),
+    ];
+    assert_eq!(subjects, expected);
+    let files = yard.git(&format!("ls-tree -r --name-only {branch}"));
+    for file in [
+        format!("docs/dev_docs/archived/plans/plan_{feat}.md"),
+        format!("docs/dev_docs/archived/reviews/plan_review_{feat}_v1.md"),
+        format!("docs/dev_docs/archived/reviews/code_review_{feat}_v1.md"),
+        "docs/dev_docs/backlog.md".to_string(),
+        "docs/dev_docs/AGENT_MEMORY.md".to_string(),
+        "toggle.txt".to_string(),
+    ] {
+        assert!(files.lines().any(|line| line == file), "{file} is missing:\n{files}");
+    }
+    assert!(!files.contains("docs/dev_docs/plans/"), "{files}");
+    // Every commit of the runner's says which task and step it is; the worktree is as the branch.
+    let trailers = yard.git(&format!("log --format='%(trailers:key=Guard-Step,valueonly)' main..{branch}"));
+    assert_eq!(trailers.lines().filter(|line| !line.is_empty()).count(), 5, "{trailers}");
+    let worktree = ran.result["worktree"].as_str().unwrap();
+    assert_eq!(yard.world.outside(&format!("git -C {worktree} status --porcelain")), "");
+    assert_eq!(before, yard.git("for-each-ref refs/heads/main; cat .git/config 2>/dev/null || true"));
+    yard.git("fsck --strict");
+    yard.git(&format!("merge -q --no-edit {branch}"));
+}
+
+#[test]
+fn a_bug_is_investigated_rejected_and_approved() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "--mode", "bugfix", "It hangs. @analyse=REJECT,APPROVE"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let subjects = yard.subjects("task/x");
+    let head = [
+        "Diagnostic Report: x",
+        "Analysis: x: REJECT",
+        "Diagnostic Report: x",
+        "Analysis: x: APPROVE",
+        "Plan: x",
+    ];
+    assert_eq!(subjects[..5], head, "{subjects:?}");
+    let files = yard.git("ls-tree -r --name-only task/x");
+    assert!(files.contains("docs/dev_docs/archived/research/diagnostic_report_x.md"), "{files}");
+    assert!(files.contains("docs/dev_docs/archived/reviews/report_review_x_v2.md"), "{files}");
+    // What the analyst said has reached the investigator.
+    let asked = yard.about(&["show", "--json"]);
+    let prompts: Vec<String> = asked.result_of_show("investigate");
+    assert!(prompts[1].contains("round 1: say more"), "{}", prompts[1]);
+}
+
+#[test]
+fn outside_knowledge_is_asked_for() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "--mode", "bugfix", "It is slow. @analyse=ESCALATE,APPROVE"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let prompt = &yard.about(&["show", "--json"]).result_of_show("plan")[0];
+    assert!(prompt.contains("diagnostic_report_x.md") && prompt.contains("research_report_x.md"), "{prompt}");
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "y", "--mode", "research", "Which colours?"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert_eq!(yard.subjects("task/y")[0], "Research Report: y");
+}
+
+#[test]
+fn plans_and_code_are_sent_back() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "Do it. @plan_review=REJECT,REJECT,APPROVE @audit=FAIL,PASS"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let subjects = yard.subjects("task/x");
+    assert_eq!(
+        subjects.iter().filter(|subject| *subject == "Plan Review: x: REJECT").count(),
+        2,
+        "{subjects:?}"
+    );
+    assert!(subjects.contains(&"Review Report: x: FAIL".to_string()), "{subjects:?}");
+    let shown = yard.about(&["show", "--json"]);
+    let developer = shown.result_of_show("develop");
+    assert!(
+        developer[1].contains("docs/dev_docs/reviews/code_review_x_v1.md")
+            && developer[1].contains("plan_x.md"),
+        "{}",
+        developer[1]
+    );
+    // The second audit sees everything since the branch left main, and the last review.
+    let auditor = shown.result_of_show("audit");
+    assert_eq!(auditor[1].matches("+line after").count(), 2, "{}", auditor[1]);
+    assert!(auditor[1].contains("code_review_x_v1.md"), "{}", auditor[1]);
+}
+
+#[test]
+fn who_goes_round_is_stopped() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "Do it. @plan_review=REJECT"]);
+    assert_eq!((ran.code, &ran.result["status"]), (3, &"needs_human".into()), "{}", shown(&ran));
+    assert!(ran.result["reason"].as_str().unwrap().contains("plan was asked 3 times"), "{}", shown(&ran));
+    // A person lets it go on, for as many rounds again.
+    let again = yard.about(&["resume", "--json"]);
+    assert_eq!((again.code, &again.result["status"]), (3, &"needs_human".into()), "{}", again.error);
+    let plans = yard.subjects("task/x").iter().filter(|subject| *subject == "Plan: x").count();
+    assert_eq!(plans, 6);
+}
+
+#[test]
+fn main_moves_and_is_merged() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "y", "--gate", "code=human", "Do it."]);
+    assert_eq!(ran.code, 3, "{}", shown(&ran));
+    yard.world.outside("cd repository && echo other > other && git add other && git commit -qm other");
+    let id = ran.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(yard.about(&["approve", &id]).code, 0);
+    let ran = yard.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let subjects = yard.git("log --first-parent --reverse --format=%s main..task/y");
+    assert!(subjects.contains("Merge main into task/y\nMerge Review: y: PASS\nArchive: y"), "{subjects}");
+    assert_eq!(yard.git("show task/y:other"), "other");
+    let worktree = ran.result["worktree"].as_str().unwrap();
+    assert_eq!(
+        yard.world.outside(&format!("cat {worktree}/other; git -C {worktree} status --porcelain")),
+        "other\n"
+    );
+}
+
+#[test]
+fn a_conflict_is_resolved() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    assert_eq!(ran.code, 3, "{}", shown(&ran));
+    yard.world.outside(
+        "cd repository && echo 'line of main' > toggle.txt && git add toggle.txt && git commit -qm theirs",
+    );
+    let id = ran.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(yard.about(&["approve", &id]).code, 0);
+    let ran = yard.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let lines = said(&ran).join("\n");
+    assert!(
+        lines.contains("conflicts in toggle.txt")
+            && lines.contains("INTEGRATION SPECIALIST: Conflicts resolved."),
+        "{lines}"
+    );
+    let text = yard.git("show task/x:toggle.txt");
+    assert!(text.contains("line of main") && text.contains("line after") && !text.contains("<<<<"), "{text}");
+    let merges = yard.git("log --merges --format=%P -1 task/x");
+    assert!(merges.contains(&yard.git("rev-parse main")), "{merges}");
+    let prompt = &yard.about(&["show", "--json"]).result_of_show("resolve")[0];
+    assert!(prompt.contains("<<<<<<<") && prompt.contains("line of main"), "{prompt}");
+}
+
+#[test]
+fn many_tasks_in_one_repository() {
+    let yard = Yard::new();
+    std::thread::scope(|scope| {
+        let started: Vec<_> = (0..6)
+            .map(|n| {
+                let yard = &yard;
+                scope.spawn(move || yard.task(&["--name", &format!("t{n}"), "Do it."]))
+            })
+            .collect();
+        for ran in started.into_iter().map(|one| one.join().unwrap()) {
+            assert_eq!(ran.code, 0, "{}", shown(&ran));
+        }
+    });
+    for n in 0..6 {
+        assert_eq!(yard.subjects(&format!("task/t{n}")).len(), 6);
+    }
+    yard.git("fsck --strict");
+    let list = yard.about(&["list", "--json"]);
+    assert_eq!(list.result.as_array().map(Vec::len), Some(6));
+}
+
+impl crate::launch::world::Ran {
+    /// What an agent was asked at a step, each time: from `guard task show --json`.
+    pub(crate) fn result_of_show(&self, step: &str) -> Vec<String> {
+        let shown: serde_json::Value = serde_json::from_slice(&self.output).unwrap();
+        let journal = shown["journal"].as_array().unwrap().iter();
+        journal
+            .filter(|entry| entry["step"] == step && entry["effect"] == "agent")
+            .map(|entry| entry["intent"]["prompt"].as_str().unwrap().to_string())
+            .collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! What a role may change is held by the kernel, whatever its agent tries; looked at from outside.
+
+use super::{Yard, shown};
+use crate::launch::world::in_every_world_owned;
+
+/// An agent that, in every role but the developer's, first tries to change everything it should not.
+const BREAKS_OUT: &str = r#"
+try() {
+    echo planted > "$1" || true
+    echo planted >> tracked || true
+    rm -f tracked || true
+    mkdir docs/dev_docs/other || true
+    echo planted > docs/dev_docs/reviews/another.md || true
+    ln -s /etc/passwd docs/dev_docs/link || true
+    mv "$(document)" docs/dev_docs/moved || true
+    git add -A || true
+    git commit -q -m planted --allow-empty || true
+    /usr/bin/git commit -q -m planted --allow-empty || true
+    python3 - <<'PY' || true
+import os, glob, pathlib
+for place in ("tracked", "planted", ".git", "docs/planted"):
+    try:
+        open(place, "w").write("planted")
+    except OSError:
+        pass
+link = open(".git").read().split(": ", 1)[1].strip() if os.path.isfile(".git") else ".git"
+for place in (link + "/HEAD", link + "/index", link + "/../../refs/heads/planted", link + "/../../refs/heads/task/x", link + "/../../config"):
+    try:
+        open(place, "a").write("planted")
+    except OSError:
+        pass
+PY
+} >/dev/null 2>&1
+"#;
+
+#[test]
+fn readers_change_nothing_but_their_document() {
+    in_every_world_owned(|world| {
+        let (namespaces, name) = (world.namespaces, world.name());
+        let yard = Yard::of(world);
+        // The same agent, with attempts before what its role does.
+        let text = std::fs::read_to_string(yard.agent()).unwrap();
+        let (head, tail) = text.split_once("case $prompt in\n\"You are the Investigator.\"").unwrap();
+        let attempts = "case $prompt in \"You are the Developer.\"*) ;; *) try planted.txt ;; esac\n";
+        let text =
+            format!("{head}{BREAKS_OUT}\n{attempts}case $prompt in\n\"You are the Investigator.\"{tail}");
+        std::fs::write(yard.agent(), text).unwrap();
+        let config = yard.repository.with_file_name("config/guard/policies");
+        std::fs::create_dir_all(&config).unwrap();
+        for role in ["investigator", "analyst", "architect", "reviewer", "developer", "auditor"] {
+            let wanted = if namespaces { "require" } else { "off" };
+            let text = format!(
+                "version = 1\nname = \"{role}\"\nextends = \"{role}\"\n[sandbox]\nnamespaces = \"{wanted}\"\noverride = true\n"
+            );
+            std::fs::write(config.join(format!("{role}.toml")), text).unwrap();
+        }
+        let before = yard.git("rev-parse main")
+            + &yard.world.outside("cat repository/.git/config repository/.git/HEAD");
+        let mut command =
+            yard.command(&["--stream-json", "--name", "x", "--mode", "bugfix", "Do it.", "--agent-command"]);
+        command.arg(yard.agent()).env("XDG_CONFIG_HOME", config.parent().unwrap().parent().unwrap());
+        let ran = yard.world.finish(command, b"");
+        assert_eq!(ran.code, 0, "{name}: {}", shown(&ran));
+        let files = yard.git("ls-tree -r --name-only task/x");
+        let wanted = [
+            "docs/dev_docs/AGENT_MEMORY.md",
+            "docs/dev_docs/archived/plans/plan_x.md",
+            "docs/dev_docs/archived/research/diagnostic_report_x.md",
+            "docs/dev_docs/archived/reviews/code_review_x_v1.md",
+            "docs/dev_docs/archived/reviews/plan_review_x_v1.md",
+            "docs/dev_docs/archived/reviews/report_review_x_v1.md",
+            "docs/dev_docs/backlog.md",
+            "toggle.txt",
+            "tracked",
+        ];
+        assert_eq!(files.lines().collect::<Vec<_>>(), wanted, "{name}");
+        assert_eq!(yard.git("show task/x:tracked"), "first", "{name}");
+        let subjects = yard.subjects("task/x");
+        assert!(!subjects.iter().any(|subject| subject == "planted"), "{name}: {subjects:?}");
+        let worktree = ran.result["worktree"].as_str().unwrap();
+        assert_eq!(
+            yard.world.outside(&format!("git -C {worktree} status --porcelain --ignored")),
+            "",
+            "{name}"
+        );
+        assert_eq!(
+            before,
+            yard.git("rev-parse main")
+                + &yard.world.outside("cat repository/.git/config repository/.git/HEAD"),
+            "{name}"
+        );
+        assert_eq!(
+            yard.git("for-each-ref --format='%(refname)' refs/heads/"),
+            "refs/heads/main\nrefs/heads/task/x",
+            "{name}"
+        );
+        yard.git("fsck --strict");
+    });
+}

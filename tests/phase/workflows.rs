@@ -1,0 +1,129 @@
+//! Workflows as data: read, checked, drawn, and written from scratch.
+
+use super::{Yard, shown};
+use crate::support::{Scratch, guard, text};
+
+/// Two phases with prompts of their own, as the documentation says it.
+const NOTES: &str = r#"
+version: 1
+name: notes
+modes: { direct: think }
+mode: direct
+roles:
+  thinker: { title: THINKER, policy: architect }
+  critic: { title: CRITIC, policy: reviewer }
+steps:
+  think:
+    role: thinker
+    prompt: |
+      You are the Architect. Think about: {{request}}
+      {{#feedback}}
+      {{feedback}}
+      {{/feedback}}
+      Write it to `{{document}}`
+      {{answer_format}}
+    document: { name: thought, path: "plans/thought_{feat}.md" }
+    answer:
+      plan_path: { is: document }
+    says: "Thought about it in '{thought}'."
+    commit: Thought
+    next: judge
+  judge:
+    role: critic
+    prompt: judge.md
+    document: { name: judgement, path: "reviews/judgement_{feat}_v{n}.md", optional: true }
+    answer:
+      verdict: { one_of: [APPROVE, REJECT] }
+      feedback: { is: text, when: { verdict: REJECT } }
+    commit: Judgement
+    verdicts:
+      APPROVE: { next: end, says: "Good." }
+      REJECT: { next: back, says: "Not good." }
+"#;
+
+#[test]
+fn one_from_scratch_runs() {
+    let yard = Yard::new();
+    let folder = yard.repository.with_file_name("flows");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("notes.yaml"), NOTES).unwrap();
+    let judge = "You are the Lead Architect and judge `{{thought}}` for: {{request}}\nYou may write your reasons to `{{document}}`.\n{{answer_format}}\n";
+    std::fs::write(folder.join("judge.md"), judge).unwrap();
+    let file = folder.join("notes.yaml");
+    let lint = yard.world.finish(
+        {
+            let mut command = yard.world.command(crate::launch::world::program());
+            command.args(["workflow", "lint"]).arg(&file);
+            command
+        },
+        b"",
+    );
+    assert_eq!(lint.code, 0, "{}{}", String::from_utf8_lossy(&lint.output), lint.error);
+    let ran = yard.task(&[
+        "--workflow",
+        file.to_str().unwrap(),
+        "--name",
+        "x",
+        "Do it. @plan_review=REJECT,APPROVE",
+    ]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert_eq!(
+        yard.subjects("task/x"),
+        ["Thought: x", "Judgement: x: REJECT", "Thought: x", "Judgement: x: APPROVE"]
+    );
+}
+
+#[test]
+fn mistakes_have_places() {
+    let scratch = Scratch::new("workflows");
+    let cases = [
+        ("next: judge", "next: jugde", "there is no step `jugde`"),
+        ("policy: reviewer", "policy: revewer", "no policy named `revewer`"),
+        ("role: critic", "role: critik", "there is no role `critik`"),
+        ("says: \"Thought", "sayz: \"Thought", "did you mean `says`?"),
+        ("version: 1", "version: 2", "version 1"),
+        ("{{request}}", "{{reqest}}", "the prompt asks for `reqest`"),
+        ("{{/feedback}}", "", "`feedback` is not closed"),
+        ("APPROVE: { next: end", "APPROVED: { next: end", "the verdict `APPROVE` leads nowhere"),
+        ("prompt: judge.md", "prompt: nowhere.md", "cannot be read"),
+        ("path: \"plans/", "path: \"../plans/", "inside the repository"),
+        ("next: end", "next: think", "no step leads to `end`"),
+        ("mode: direct", "mode: odd", "the mode `odd`"),
+        ("is: document", "is: commit", "can commit nothing"),
+        ("  think:", "  think: [", "no YAML"),
+    ];
+    scratch.write("judge.md", "Judge `{{thought}}`.\n{{answer_format}}\n");
+    for (good, bad, wanted) in cases {
+        assert!(NOTES.contains(good), "{good}");
+        let file = scratch.write("notes.yaml", NOTES.replacen(good, bad, 1));
+        let output = guard().args(["workflow", "lint"]).arg(&file).output().unwrap();
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{bad}: {said}");
+        assert!(said.contains(wanted) && said.contains("notes.yaml:"), "{bad}: {said}");
+    }
+    let json =
+        guard().args(["workflow", "lint", "--json"]).arg(scratch.0.join("notes.yaml")).output().unwrap();
+    let rows: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(rows[0]["line"].as_u64() > Some(1), "{rows}");
+}
+
+#[test]
+fn the_built_in_one_is_shown_and_drawn() {
+    let list = text(&guard().args(["workflow", "list"]).output().unwrap());
+    assert!(list.starts_with("default") && list.contains("built in"), "{list}");
+    let shown = text(&guard().args(["workflow", "show", "default"]).output().unwrap());
+    assert_eq!(shown, include_str!("../../workflows/default.yaml"));
+    let graph = text(&guard().args(["workflow", "graph", "default"]).output().unwrap());
+    assert!(graph.contains("plan_review") && graph.contains("── REJECT ──► plan"), "{graph}");
+    let chart = text(&guard().args(["workflow", "graph", "default", "--mermaid"]).output().unwrap());
+    assert!(
+        chart.starts_with("flowchart TD") && chart.contains("analyse -->|REJECT| investigate"),
+        "{chart}"
+    );
+    let json: serde_json::Value = serde_json::from_slice(
+        &guard().args(["workflow", "show", "default", "--json"]).output().unwrap().stdout,
+    )
+    .unwrap();
+    assert_eq!(json["steps"].as_array().map(Vec::len), Some(12));
+    assert_eq!(guard().args(["workflow", "lint", "odd"]).output().unwrap().status.code(), Some(2));
+}
