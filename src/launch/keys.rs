@@ -8,14 +8,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::plan::LaunchError;
 use crate::policy::{Config, KEY_VARIABLES};
-use crate::sys::secret::{Secret, take_variable};
+use crate::sys::secret::{LARGEST, Secret, take_variable};
 
-/// Larger ones are no keys.
-const LARGEST: usize = 16 << 10;
 /// How long a program may take to print one: it may ask a person.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -92,22 +90,6 @@ impl Keys {
     }
 }
 
-/// The key without the line's end, and the buffer cleared.
-fn kept(mut bytes: Vec<u8>) -> Result<Secret, String> {
-    let trimmed = bytes.trim_ascii();
-    let result = if trimmed.is_empty() {
-        Err("it is empty".to_string())
-    } else if !trimmed.iter().all(u8::is_ascii_graphic) {
-        Err("it is more than one word".to_string())
-    } else {
-        Secret::new(trimmed).map_err(|error| error.to_string())
-    };
-    bytes.fill(0);
-    // What is not looked at afterwards might not be cleared at all.
-    std::hint::black_box(&bytes);
-    result
-}
-
 fn from_file(path: &Path) -> Result<Secret, String> {
     // A pipe would be waited for.
     let open =
@@ -126,35 +108,12 @@ fn from_file(path: &Path) -> Result<Secret, String> {
     }
     let mut bytes = Vec::with_capacity(LARGEST + 1);
     file.take(LARGEST as u64).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    kept(bytes)
+    Secret::one_word(bytes)
 }
 
 fn from_command(words: &[String]) -> Result<Secret, String> {
     let (program, rest) = words.split_first().ok_or("no program")?;
     let mut command = Command::new(program);
-    command.args(rest).stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let output = child.stdout.take().ok_or("it has no output")?;
-    let reader = std::thread::spawn(move || {
-        let mut bytes = Vec::with_capacity(LARGEST + 1);
-        let read = output.take(LARGEST as u64).read_to_end(&mut bytes);
-        read.map(|_| bytes)
-    });
-    let deadline = Instant::now() + PATIENCE;
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("it did not end within {} seconds", PATIENCE.as_secs()));
-            }
-        }
-    };
-    let bytes = reader.join().map_err(|_| "it cannot be read")?.map_err(|error| error.to_string())?;
-    if !status.success() {
-        return Err(format!("it ended with {status}"));
-    }
-    kept(bytes)
+    command.args(rest).stdin(Stdio::inherit()).stderr(Stdio::inherit());
+    Secret::printed_by(&mut command, PATIENCE)
 }

@@ -2,13 +2,18 @@
 //! or to swap, and that is zeroed when it goes.
 
 use std::ffi::{CString, OsStr};
-use std::io;
+use std::io::{self, Read};
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, compiler_fence};
+use std::time::{Duration, Instant};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
+
+/// Larger ones are no keys.
+pub const LARGEST: usize = 16 << 10;
 
 /// A secret in memory.
 pub struct Secret {
@@ -39,6 +44,54 @@ impl Secret {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), page.as_ptr().cast(), bytes.len());
         }
         Ok(secret)
+    }
+
+    /// Keeps the one word that these bytes are, without the space around it, and clears them.
+    pub fn one_word(mut bytes: Vec<u8>) -> Result<Self, String> {
+        let trimmed = bytes.trim_ascii();
+        let result = if trimmed.is_empty() {
+            Err("it is empty".to_string())
+        } else if trimmed.len() > LARGEST || !trimmed.iter().all(u8::is_ascii_graphic) {
+            Err("it is more than one word".to_string())
+        } else {
+            Self::new(trimmed).map_err(|error| error.to_string())
+        };
+        bytes.fill(0);
+        // What is not looked at afterwards might not be cleared at all.
+        std::hint::black_box(&bytes);
+        result
+    }
+
+    /// Keeps the one word that a program prints. Its other streams are as the command says.
+    pub fn printed_by(command: &mut Command, patience: Duration) -> Result<Self, String> {
+        let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
+        let output = child.stdout.take().ok_or("it has no output")?;
+        let (to, from) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = Vec::with_capacity(LARGEST + 1);
+            let read = output.take(LARGEST as u64).read_to_end(&mut bytes);
+            let _ = to.send(read.map(|_| bytes));
+        });
+        let deadline = Instant::now() + patience;
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+                _ => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(format!("it did not end within {} seconds", patience.as_secs()));
+                }
+            }
+        };
+        // What it has started may hold its output open for as long as it likes.
+        let left = deadline.saturating_duration_since(Instant::now());
+        let bytes = from.recv_timeout(left).map_err(|_| "its output does not end")?;
+        let bytes = bytes.map_err(|error| error.to_string())?;
+        if !status.success() {
+            return Err(format!("it ended with {status}"));
+        }
+        Self::one_word(bytes)
     }
 
     /// The bytes, to be used and not kept.
