@@ -287,10 +287,8 @@ impl Service {
         let failed = |problem: &dyn std::fmt::Display| {
             No::Unavailable(format!("{upstream} cannot be reached: {problem}"))
         };
-        let stream =
-            office.dialer.proxy.reach(&upstream.host, upstream.port).await.map_err(|error| failed(&error))?;
-        let wire = timeout(Duration::from_secs(15), upstream.secure(stream, self.trust.as_ref())).await;
-        let wire = wire.map_err(|_| failed(&"no TLS in time"))?.map_err(|error| failed(&error))?;
+        let wire = upstream.connect(&office.dialer.proxy, self.trust.as_ref()).await;
+        let wire = wire.map_err(No::Unavailable)?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(512 << 10)
             .handshake(TokioIo::new(wire))
@@ -303,7 +301,7 @@ impl Service {
 }
 
 /// An error with what lies behind it.
-fn causes(error: &dyn std::error::Error) -> String {
+pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

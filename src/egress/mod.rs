@@ -6,12 +6,15 @@
 //!     gateway  API call ─► method and path ─► budget ─► key added ─► TLS to the one upstream ─► carry, count tokens
 //! ```
 //!
+//! [`Client`] is for guard's own questions to an API, on the user's behalf; it has nothing to do with a run.
+//!
 //! Nothing of the run reaches the network by itself: it may connect to the doors opened here and to nothing else. One
 //! thread, outside the sandbox, serves them all. Anything that goes wrong on the way is a refusal with an explanation.
 #![forbid(unsafe_code)]
 
 mod answer;
 mod budget;
+mod client;
 mod dial;
 mod doors;
 mod gateway;
@@ -26,6 +29,7 @@ mod upstream;
 pub mod usage;
 
 pub use budget::{Budget, Spent};
+pub use client::{Asked, Client, ClientError, Question};
 pub use dial::{CompanyProxy, ProxyError};
 pub use doors::{Doors, Visitor};
 pub use gateway::GatewayPlan;

@@ -6,15 +6,21 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
+use super::dial::CompanyProxy;
 use crate::policy::Host;
+
+/// How long TLS may take to begin.
+const TLS: Duration = Duration::from_secs(15);
 
 /// An API's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,12 +85,22 @@ impl Upstream {
         }
     }
 
-    /// Speaks TLS over a connection where that is wanted.
-    pub(super) async fn secure(
+    /// A connection to it, through the proxy where there is one: ready for requests, or why not.
+    pub(super) async fn connect(
         &self,
-        stream: TcpStream,
+        proxy: &CompanyProxy,
         trust: Option<&Arc<ClientConfig>>,
-    ) -> io::Result<Wire> {
+    ) -> Result<Wire, String> {
+        let failed = |problem: &dyn fmt::Display| format!("{self} cannot be reached: {problem}");
+        let stream = proxy.reach(&self.host, self.port).await.map_err(|error| failed(&error))?;
+        match timeout(TLS, self.secure(stream, trust)).await {
+            Ok(wire) => wire.map_err(|error| failed(&error)),
+            Err(_) => Err(failed(&"no TLS in time")),
+        }
+    }
+
+    /// Speaks TLS over a connection where that is wanted.
+    async fn secure(&self, stream: TcpStream, trust: Option<&Arc<ClientConfig>>) -> io::Result<Wire> {
         let Some(trust) = trust.filter(|_| self.is_tls) else {
             return if self.is_tls {
                 Err(io::Error::other("no certificates are trusted here"))
