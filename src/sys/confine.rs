@@ -54,3 +54,14 @@ pub fn ends_with_parent(command: &mut Command) {
     // SAFETY: one system call on plain integers.
     unsafe { command.pre_exec(|| process::signal_with_parent(libc::SIGTERM)) };
 }
+
+/// Makes a command the first of a session of its own: it has no terminal to ask anybody on, and one signal to its process
+/// group reaches whatever it starts. It is asked to end when the thread that starts it ends.
+pub fn alone_in_session(command: &mut Command) {
+    let leave = || {
+        nix::unistd::setsid()?;
+        process::signal_with_parent(libc::SIGTERM)
+    };
+    // SAFETY: two system calls on plain integers.
+    unsafe { command.pre_exec(leave) };
+}

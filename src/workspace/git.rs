@@ -156,6 +156,7 @@ pub(super) struct Git {
     input: Vec<u8>,
     limit: Duration,
     most: usize,
+    is_alone: bool,
 }
 
 /// What a call answered.
@@ -214,7 +215,9 @@ impl Git {
             .env("GIT_ADVICE", "0")
             .current_dir("/")
             .arg(verb);
-        Ok(Self { command, verb: verb.to_string(), config, input: Vec::new(), limit: LONGEST, most: 1 << 30 })
+        let verb = verb.to_string();
+        let input = Vec::new();
+        Ok(Self { command, verb, config, input, limit: LONGEST, most: 1 << 30, is_alone: false })
     }
 
     /// The repository.
@@ -278,6 +281,13 @@ impl Git {
         self
     }
 
+    /// Has no terminal, and ends with everything it has started.
+    pub(super) fn alone(mut self) -> Self {
+        crate::sys::confine::alone_in_session(&mut self.command);
+        self.is_alone = true;
+        self
+    }
+
     fn failed(&self, source: io::Error) -> GitError {
         GitError::Io { verb: self.verb.clone(), source }
     }
@@ -307,7 +317,7 @@ impl Git {
         let feed = piped || !self.input.is_empty();
         self.command.stdin(if feed { Stdio::piped() } else { Stdio::null() });
         let mut child = self.command.spawn().map_err(|error| self.failed(error))?;
-        let Self { verb, mut input, limit, most, .. } = self;
+        let Self { verb, mut input, limit, most, is_alone, .. } = self;
         // What fits into a pipe does not have to wait for a reader. A git that ends early says so by its exit code.
         if !piped
             && input.len() <= 4096
@@ -315,7 +325,8 @@ impl Git {
         {
             let _ = pipe.write_all(&std::mem::take(&mut input));
         }
-        Ok(Running { child, errors, verb, input, deadline: Instant::now() + limit, limit, most })
+        let deadline = Instant::now() + limit;
+        Ok(Running { child, errors, verb, input, deadline, limit, most, is_alone })
     }
 
     /// Runs it to its end, however it ends.
@@ -360,6 +371,7 @@ pub(super) struct Running {
     deadline: Instant,
     limit: Duration,
     most: usize,
+    is_alone: bool,
 }
 
 impl Running {
@@ -490,7 +502,9 @@ impl Running {
 
     /// Ends it: asked first, so that it takes its temporary files away.
     pub(super) fn end(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        let pid = self.child.id() as i32;
+        // Its process group, where it leads one: what it has started would hold on to the other side.
+        let pid = nix::unistd::Pid::from_raw(if self.is_alone { -pid } else { pid });
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let patience = Instant::now() + Duration::from_secs(2);
         while Instant::now() < patience {
@@ -499,7 +513,7 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        let _ = self.child.kill();
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         let _ = self.child.wait();
     }
 

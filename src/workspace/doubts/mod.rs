@@ -34,6 +34,19 @@ pub(super) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
         let call = Settings::call(repository)?.dir(&repository.common_dir);
         setting::all(repository, &Settings::understand(&call.run()?), &mut doubts);
     }
+    let hint = "look at them; if they are yours, give --trust-repository, or --in-place to leave the repository alone";
+    told(repository, doubts, hint)
+}
+
+/// Refuses to push from a repository whose own settings say what a push starts, or whom it shows the user's credentials.
+pub(super) fn check_push(repository: &Repository, settings: &Settings) -> Result<(), WorkspaceError> {
+    let mut doubts = Vec::new();
+    setting::of_push(settings, &mut doubts);
+    let hint = "look at them; if they are yours, give --trust-repository, or push the branch yourself";
+    if repository.trusted { Ok(()) } else { told(repository, doubts, hint) }
+}
+
+fn told(repository: &Repository, mut doubts: Vec<String>, hint: &str) -> Result<(), WorkspaceError> {
     doubts.dedup();
     if doubts.is_empty() {
         return Ok(());
@@ -47,7 +60,7 @@ pub(super) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
             shown_path(&repository.common_dir),
             doubts.join("; ")
         ),
-        "look at them; if they are yours, give --trust-repository, or --in-place to leave the repository alone",
+        hint,
     ))
 }
 

@@ -18,6 +18,28 @@ pub(super) fn all(repository: &Repository, settings: &Settings, doubts: &mut Vec
     }
 }
 
+/// The same for a push: what it would start, and what it would show the user's credentials to. Values may be credentials
+/// themselves and are not told.
+pub(super) fn of_push(settings: &Settings, doubts: &mut Vec<String>) {
+    let own = settings.of_repository().filter(|setting| is_doubtful_for_push(setting));
+    doubts.extend(
+        own.filter(|setting| !settings.is_users(setting)).map(|setting| shown(setting.key.as_bytes())),
+    );
+}
+
+fn is_doubtful_for_push(setting: &Setting) -> bool {
+    let Some((section, rest)) = setting.key.split_once('.') else { return false };
+    let name = rest.rsplit('.').next().unwrap_or(rest);
+    match section {
+        "core" => matches!(name, "sshcommand" | "askpass" | "gitproxy" | "alternaterefscommand"),
+        "remote" => matches!(name, "receivepack" | "uploadpack" | "vcs" | "proxy"),
+        "hook" => name == "command",
+        // Whose certificate is believed, through whom, and with what.
+        "http" | "credential" | "include" | "includeif" | "ssh" => true,
+        _ => false,
+    }
+}
+
 fn is_doubtful(repository: &Repository, filtered: bool, setting: &Setting) -> bool {
     let Some(value) = setting.value.as_deref().filter(|value| !value.is_empty()) else { return false };
     let Some((section, rest)) = setting.key.split_once('.') else { return false };
