@@ -18,6 +18,7 @@
 //! agent      ─ policy                   a CLI's flags, stream and exits, as data → how it is asked, what it answered. No I/O.
 //! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
 //! executor   ─ agent outcome transcript sys   request → attempts of guard itself → events and one result. Starts nothing else.
+//! forge      ─ egress workspace policy sys   a finished branch → pushed, and a pull request, with the user's credentials; is the base protected. Never inside a run.
 //! store      ─                          tasks and the journal of what was done for them, on disk before anything else happens.
 //! phase      ─ executor agent workspace store policy sys   a workflow (data) → steps, each a request to the executor and a commit → a branch. Spawns nothing itself.
 //! mcp        ─ executor transcript decide policy command   agents and judgements as tools for other programs.
@@ -31,6 +32,7 @@ pub mod command;
 pub mod decide;
 pub mod egress;
 pub mod executor;
+pub mod forge;
 pub mod intercept;
 pub mod launch;
 pub mod mcp;

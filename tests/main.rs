@@ -12,6 +12,7 @@ mod command;
 mod decide;
 mod egress;
 mod executor;
+mod forge;
 mod intercept;
 mod launch;
 mod map;

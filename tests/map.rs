@@ -93,6 +93,7 @@ fn only_the_right_rooms_print_and_do_input_and_output() {
                 "cli",
                 "egress",
                 "executor",
+                "forge",
                 "intercept",
                 "launch",
                 "outcome",

@@ -1,0 +1,188 @@
+//! Questions to GitHub's API: asked again where that helps, and answers told in words without the token.
+
+use std::time::Duration;
+
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, LINK, LOCATION, USER_AGENT,
+};
+use hyper::{HeaderMap, Method};
+use serde_json::Value;
+
+use super::remote::GitHub;
+use super::token::Token;
+use crate::egress::{Asked, Client, Question};
+
+/// The largest answer.
+const LARGEST: usize = 4 << 20;
+/// How long is waited before a question is asked again.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_millis(1000), Duration::from_millis(2000)];
+/// What an answer's own words are cut to.
+const LONGEST_WORDS: usize = 300;
+
+/// The API of one repository.
+pub(super) struct Api<'a> {
+    github: &'a GitHub,
+    token: Option<&'a Token>,
+    client: Client,
+}
+
+/// An answer that came, whatever it says.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    /// Null where it is not JSON.
+    pub(super) body: Value,
+    is_json: bool,
+    headers: HeaderMap,
+}
+
+impl<'a> Api<'a> {
+    pub(super) fn new(github: &'a GitHub, token: Option<&'a Token>) -> Result<Self, String> {
+        let (api, proxy) = (github.api.clone(), github.proxy.clone());
+        let client = Client::new(api, proxy, github.patience, LARGEST).map_err(|error| error.to_string())?;
+        Ok(Self { github, token, client })
+    }
+
+    /// Asks for something of the repository. `rest` begins with a slash, and is escaped already.
+    pub(super) fn get(&self, rest: &str) -> Result<Answer, String> {
+        self.call(&Method::GET, rest, None)
+    }
+
+    pub(super) fn post(&self, rest: &str, body: &Value) -> Result<Answer, String> {
+        self.call(&Method::POST, rest, Some(body))
+    }
+
+    /// Asks, and asks again where the other side is troubled. Safe for what makes something too: GitHub refuses a second
+    /// pull request for the same branch.
+    fn call(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Answer, String> {
+        let mut pauses = PAUSES.iter();
+        loop {
+            let question = self.question(method, rest, body)?;
+            let asked = self.client.ask(question).map_err(|error| self.plain(&error.to_string()))?;
+            let answer = Answer::understand(asked);
+            let Some(wanted) = answer.wants_patience() else { return Ok(answer) };
+            match pauses.next() {
+                Some(pause) if wanted <= PAUSES[2] => std::thread::sleep(wanted.max(*pause)),
+                _ => return Err(self.explain(&answer)),
+            }
+        }
+    }
+
+    fn question(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Question, String> {
+        let GitHub { owner, repo, .. } = self.github;
+        let mut headers = HeaderMap::new();
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("guard/", env!("CARGO_PKG_VERSION"))));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/vnd.github+json"));
+        let version = HeaderName::from_static("x-github-api-version");
+        headers.insert(version, HeaderValue::from_static("2022-11-28"));
+        if let Some(token) = self.token {
+            let mut value =
+                HeaderValue::from_bytes(&token.header()).map_err(|_| "the token fits into no header")?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        if body.is_some() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        Ok(Question {
+            method: method.clone(),
+            target: format!("/repos/{owner}/{repo}{rest}"),
+            headers,
+            body: body.map(|body| body.to_string().into_bytes()).unwrap_or_default(),
+        })
+    }
+
+    /// What an answer that is not the wanted one says.
+    pub(super) fn explain(&self, answer: &Answer) -> String {
+        let status = answer.status;
+        let words = self.plain(&answer.words());
+        let said = if words.is_empty() { String::new() } else { format!(" ({words})") };
+        let at = &self.github.api.host;
+        let whose =
+            self.token.map_or("no token".to_string(), |token| format!("the token of {}", token.source()));
+        match status {
+            300..=399 => {
+                let to =
+                    answer.headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+                let to = self.plain(&crate::workspace::without_credentials(to));
+                format!(
+                    "{at} answers {status} and leads to {to:?}, which is not followed; if the repository has been \
+                     renamed, tell git by `git remote set-url`"
+                )
+            }
+            401 => format!("{at} answers 401: {whose} is not accepted{said}"),
+            403 | 429 if answer.is_limited() => format!("{at} answers {status}: too many questions{said}"),
+            403 | 404 => format!("{at} answers {status} to {whose}{said}"),
+            200..=299 if !answer.is_json => format!("{at} answers {status}, and what is no JSON"),
+            200..=299 => format!("{at} answers {status}, and not what was asked for"),
+            _ => format!("{at} answers {status}{said}"),
+        }
+    }
+
+    /// Without the token, without what moves a cursor, and not too long.
+    fn plain(&self, text: &str) -> String {
+        let text = self.token.map_or(text.to_string(), |token| token.cut_from(text));
+        text.chars().filter(|c| !c.is_control()).take(LONGEST_WORDS).collect()
+    }
+}
+
+impl Answer {
+    fn understand(asked: Asked) -> Self {
+        let parsed = serde_json::from_slice(&asked.body);
+        Self {
+            status: asked.status,
+            is_json: parsed.is_ok(),
+            body: parsed.unwrap_or_default(),
+            headers: asked.headers,
+        }
+    }
+
+    /// The other side's own words: `message`, and those of `errors`.
+    pub(super) fn words(&self) -> String {
+        let text = |value: &Value| value["message"].as_str().map(str::to_string);
+        let errors = self.body["errors"].as_array().into_iter().flatten().filter_map(text);
+        text(&self.body).into_iter().chain(errors).take(5).collect::<Vec<_>>().join("; ")
+    }
+
+    /// There is another page.
+    pub(super) fn has_more(&self) -> bool {
+        let links = self.headers.get(LINK).and_then(|value| value.to_str().ok());
+        links.is_some_and(|links| links.contains("rel=\"next\""))
+    }
+
+    fn number(&self, name: &'static str) -> Option<u64> {
+        self.headers.get(name)?.to_str().ok()?.trim().parse().ok()
+    }
+
+    fn is_limited(&self) -> bool {
+        let is_secondary = self.words().to_ascii_lowercase().contains("rate limit");
+        matches!(self.status, 403 | 429)
+            && (self.status == 429
+                || is_secondary
+                || self.number("retry-after").is_some()
+                || self.number("x-ratelimit-remaining") == Some(0))
+    }
+
+    /// How long to wait at least before the same is asked again; none where that would not help.
+    fn wants_patience(&self) -> Option<Duration> {
+        let is_used_up = self.number("x-ratelimit-remaining") == Some(0);
+        let is_troubled = (500..=599).contains(&self.status);
+        if !is_troubled && (!self.is_limited() || is_used_up) {
+            // What is used up comes back within the hour, not within seconds.
+            return None;
+        }
+        Some(Duration::from_secs(self.number("retry-after").unwrap_or(0)))
+    }
+}
+
+/// A text as a part of a path or a query: everything that could mean something there is escaped.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}

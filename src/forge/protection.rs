@@ -1,0 +1,148 @@
+//! Whether a branch of the remote is protected: no changes but by a pull request, and no force pushes.
+//!
+//! GitHub has two ways to protect a branch, which add up: rules (of the repository and its organization), which everybody
+//! who can read may read, and the older branch protection, which only administrators may.
+
+use std::ops::BitOr;
+
+use super::api::{Answer, Api, escaped};
+use super::remote::{GitHub, Remote};
+use super::short;
+use super::token::Token;
+
+/// Pages of rules that are read.
+const MOST_PAGES: usize = 10;
+
+/// How a branch is protected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Protection {
+    /// A pull request is required, and force pushes are blocked.
+    Protected,
+    /// It is known that this is missing.
+    Unprotected {
+        /// What, in words.
+        missing: Vec<String>,
+    },
+    /// It cannot be told. Never to be taken for "protected".
+    Unknown {
+        /// Why not.
+        why: String,
+    },
+}
+
+/// What is known to be in force.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct InForce {
+    pull_request: bool,
+    no_force: bool,
+}
+
+impl BitOr for InForce {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self {
+            pull_request: self.pull_request || other.pull_request,
+            no_force: self.no_force || other.no_force,
+        }
+    }
+}
+
+/// What one of the two ways says: what is in force, and what about it could not be read.
+#[derive(Debug, Default)]
+struct Found {
+    in_force: InForce,
+    problem: Option<String>,
+}
+
+impl Found {
+    fn unreadable(problem: String) -> Self {
+        Self { problem: Some(problem), ..Self::default() }
+    }
+}
+
+/// Asks whether a branch is protected. Without a token only what everybody may know is asked.
+pub fn protection(remote: &Remote, token: Option<&Token>, branch: &str) -> Protection {
+    let Some(github) = remote.github() else {
+        return Protection::Unknown { why: format!("{} is not on GitHub", remote.shown) };
+    };
+    match Api::new(github, token) {
+        Ok(api) => add_up(github, rules(&api, short(branch)), classic(&api, token, short(branch))),
+        Err(why) => Protection::Unknown { why },
+    }
+}
+
+fn add_up(github: &GitHub, rules: Found, classic: Found) -> Protection {
+    let in_force = rules.in_force | classic.in_force;
+    if in_force.pull_request && in_force.no_force {
+        return Protection::Protected;
+    }
+    let problems: Vec<String> = [
+        rules.problem.map(|problem| format!("its rules cannot be read: {problem}")),
+        classic.problem.map(|problem| format!("its branch protection cannot be read: {problem}")),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !problems.is_empty() {
+        let GitHub { owner, repo, .. } = github;
+        return Protection::Unknown { why: format!("{owner}/{repo}: {}", problems.join("; ")) };
+    }
+    let missing = [
+        (in_force.pull_request, "a pull request is not required"),
+        (in_force.no_force, "force pushes are not blocked"),
+    ];
+    let missing = missing.iter().filter(|(is_there, _)| !is_there).map(|(_, words)| (*words).to_string());
+    Protection::Unprotected { missing: missing.collect() }
+}
+
+/// The rules that are in force for a branch.
+fn rules(api: &Api<'_>, branch: &str) -> Found {
+    let mut found = Found::default();
+    for page in 1..=MOST_PAGES {
+        let answer = match api.get(&format!("/rules/branches/{}?per_page=100&page={page}", escaped(branch))) {
+            Ok(answer) => answer,
+            Err(problem) => return Found { problem: Some(problem), ..found },
+        };
+        let Some(types) = types_of(&answer) else {
+            return Found { problem: Some(api.explain(&answer)), ..found };
+        };
+        found.in_force = found.in_force
+            | InForce {
+                pull_request: types.contains(&"pull_request"),
+                no_force: types.contains(&"non_fast_forward"),
+            };
+        if !answer.has_more() {
+            return found;
+        }
+    }
+    Found { problem: Some(format!("there are more than {MOST_PAGES} pages of them")), ..found }
+}
+
+/// The kinds of a list of rules, if it is one.
+fn types_of(answer: &Answer) -> Option<Vec<&str>> {
+    let rules = answer.body.as_array().filter(|_| answer.status == 200)?;
+    rules.iter().map(|rule| rule["type"].as_str()).collect()
+}
+
+/// The older branch protection.
+fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
+    if token.is_none() {
+        return Found::unreadable("that needs a token (GH_TOKEN, or `gh auth login`)".to_string());
+    }
+    let answer = match api.get(&format!("/branches/{}/protection", escaped(branch))) {
+        Ok(answer) => answer,
+        Err(problem) => return Found::unreadable(problem),
+    };
+    match answer.status {
+        200 if answer.body.is_object() => {
+            let pull_request = answer.body["required_pull_request_reviews"].is_object();
+            let no_force = answer.body["allow_force_pushes"]["enabled"] == false;
+            Found { in_force: InForce { pull_request, no_force }, problem: None }
+        }
+        // In these words, and only to who may know. A plain "Not Found" is what strangers are told.
+        404 if answer.words() == "Branch not protected" => Found::default(),
+        _ => Found::unreadable(api.explain(&answer)),
+    }
+}

@@ -1,0 +1,136 @@
+//! A pull request for a branch: the one that is open, or a new one.
+
+use serde_json::{Value, json};
+
+use super::api::{Answer, Api, escaped};
+use super::remote::{GitHub, Remote};
+use super::token::Token;
+use super::{ForgeError, short};
+
+/// What GitHub takes of a title and a text, in letters.
+const LONGEST_TITLE: usize = 256;
+const LONGEST_BODY: usize = 65_536;
+/// What stands where a text was cut.
+const CUT: &str = "\n\n… (cut here: the text was too long)";
+
+/// What a pull request is to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proposal<'a> {
+    /// The branch with the work, which has been pushed.
+    pub head: &'a str,
+    /// The branch it is to be merged into.
+    pub base: &'a str,
+    /// One line; cut to what GitHub takes.
+    pub title: &'a str,
+    /// Markdown; cut to what GitHub takes.
+    pub body: &'a str,
+}
+
+/// A pull request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullRequest {
+    /// Its number.
+    pub number: u64,
+    /// Where people look at it.
+    pub url: String,
+    /// It was there before; then it says what it said before.
+    pub existed: bool,
+}
+
+/// Finds the open pull request of a branch, or opens one. Asked again after a crash it finds what it had made.
+pub fn pull_request(
+    remote: &Remote,
+    token: &Token,
+    proposal: &Proposal<'_>,
+) -> Result<PullRequest, ForgeError> {
+    let Some(github) = remote.github() else {
+        return Err(ForgeError::refused(
+            format!("{} is not on GitHub: guard opens no pull requests there", remote.shown),
+            "push the branch, and open a merge request yourself",
+        ));
+    };
+    let (head, base) = (short(proposal.head), short(proposal.base));
+    if head == base || head.is_empty() || base.is_empty() {
+        let problem =
+            format!("a pull request leads from one branch to another, not from {head:?} to {base:?}");
+        return Err(ForgeError::refused(problem, "give the task a branch of its own"));
+    }
+    let GitHub { owner, repo, .. } = github;
+    let failed = |why: String| ForgeError::Service {
+        what: format!("no pull request of {head} to {base} in {owner}/{repo}"),
+        why,
+    };
+    let api = Api::new(github, Some(token)).map_err(failed)?;
+    if let Some(found) = find(&api, github, head, base).map_err(failed)? {
+        return Ok(found);
+    }
+    let answer = api.post("/pulls", &content(github, head, base, proposal)).map_err(failed)?;
+    match (answer.status, understand(&answer.body, github, false)) {
+        (201, Some(made)) => Ok(made),
+        // Somebody was faster, or an answer was lost on its way.
+        (422, _) if answer.words().contains("already exists") => find(&api, github, head, base)
+            .map_err(failed)?
+            .ok_or_else(|| failed(format!("{}, but it is not to be found", api.explain(&answer)))),
+        _ => Err(failed(explain(&api, &answer))),
+    }
+}
+
+fn explain(api: &Api<'_>, answer: &Answer) -> String {
+    let why = api.explain(answer);
+    match answer.status {
+        403 | 404 => format!("{why}; the token needs the right to write pull requests"),
+        _ => why,
+    }
+}
+
+/// The open one. Everything is compared here as well: a filter that the other side does not understand filters nothing.
+fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option<PullRequest>, String> {
+    let whose = &github.pushes_to;
+    let label = escaped(&format!("{whose}:{head}"));
+    let answer = api.get(&format!("/pulls?head={label}&base={}&state=open&per_page=100", escaped(base)))?;
+    let list = answer.body.as_array().filter(|_| answer.status == 200);
+    let list = list.ok_or_else(|| explain(api, &answer))?;
+    let is_it = |pull: &&Value| {
+        let owner = pull["head"]["repo"]["owner"]["login"].as_str().unwrap_or_default();
+        pull["state"] == "open"
+            && pull["head"]["ref"] == head
+            && pull["base"]["ref"] == base
+            && owner.eq_ignore_ascii_case(whose)
+    };
+    match list.iter().find(is_it) {
+        None => Ok(None),
+        Some(pull) => understand(pull, github, true).map(Some).ok_or_else(|| api.explain(&answer)),
+    }
+}
+
+/// A pull request as the API says it.
+fn understand(pull: &Value, github: &GitHub, existed: bool) -> Option<PullRequest> {
+    let number = pull["number"].as_u64().filter(|number| *number > 0)?;
+    let url = pull["html_url"].as_str()?;
+    // It is printed, and opened by people.
+    let GitHub { owner, repo, .. } = github;
+    let end = format!("/{owner}/{repo}/pull/{number}").to_ascii_lowercase();
+    let is_fine = url.len() <= 2048
+        && url.bytes().all(|byte| byte.is_ascii_graphic())
+        && (url.starts_with("https://") || url.starts_with("http://"))
+        && url.to_ascii_lowercase().ends_with(&end);
+    is_fine.then(|| PullRequest { number, url: url.to_string(), existed })
+}
+
+fn content(github: &GitHub, head: &str, base: &str, proposal: &Proposal<'_>) -> Value {
+    let line = |c: char| if c.is_control() { ' ' } else { c };
+    let title: String = proposal.title.trim().chars().map(line).take(LONGEST_TITLE).collect();
+    let title = if title.trim().is_empty() { head.to_string() } else { title };
+    let mut body = proposal.body.to_string();
+    if body.chars().count() > LONGEST_BODY {
+        body = body.chars().take(LONGEST_BODY - CUT.chars().count()).collect();
+        body.push_str(CUT);
+    }
+    // A branch of another owner's repository is named with its owner.
+    let head = if github.pushes_to == github.owner {
+        head.to_string()
+    } else {
+        format!("{}:{head}", github.pushes_to)
+    };
+    json!({ "title": title, "head": head, "base": base, "body": body })
+}

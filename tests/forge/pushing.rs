@@ -1,0 +1,402 @@
+//! The task's branch to a real repository, and nothing else to it.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use guard::forge::{ForgeError, Push, Remote, push};
+use guard::workspace::Repository;
+
+use super::is_silent;
+use crate::workspace::{Place, git, git_in};
+
+/// A user's repository with a branch of a task, and the bare one it is pushed to.
+struct World {
+    place: Place,
+    bare: PathBuf,
+}
+
+impl World {
+    fn new() -> Self {
+        let place = Place::new();
+        let bare = place.scratch.0.join("bare.git");
+        git(&place.scratch.0, &["init", "--quiet", "--bare", "bare.git"]);
+        place.git(&["remote", "add", "origin", bare.to_str().unwrap()]);
+        place.git(&["push", "--quiet", "origin", "main"]);
+        place.git(&["branch", "task/x"]);
+        let world = Self { place, bare };
+        world.commit("task/x", "work");
+        world
+    }
+
+    /// A commit on a branch that is checked out nowhere.
+    fn commit(&self, branch: &str, words: &str) -> String {
+        let name = format!("refs/heads/{branch}");
+        let commit = self.place.git(&["commit-tree", &format!("{name}^{{tree}}"), "-p", &name, "-m", words]);
+        self.place.git(&["update-ref", &name, &commit]);
+        commit
+    }
+
+    fn tip(&self, branch: &str) -> String {
+        self.place.git(&["rev-parse", &format!("refs/heads/{branch}")])
+    }
+
+    /// The repository, with what it says taken for the user's own.
+    fn repository(&self) -> Repository {
+        self.place.find_trusted()
+    }
+
+    fn remote(&self) -> Remote {
+        Remote::with(&self.repository(), "origin", |_| None).unwrap().unwrap()
+    }
+
+    fn push(&self, branch: &str) -> Result<Push, ForgeError> {
+        let pushed = push(&self.repository(), &self.remote(), branch, "main");
+        is_silent(&pushed);
+        pushed
+    }
+
+    /// Everything the bare repository has.
+    fn refs(&self) -> Vec<String> {
+        let list = git(&self.bare, &["for-each-ref", "--format=%(refname) %(objectname)"]);
+        list.lines().map(str::to_string).collect()
+    }
+
+    fn script(&self, path: &Path, text: &str) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A program that leaves a mark when it is run.
+    fn trap(&self, path: &Path) -> PathBuf {
+        let mark = self.place.scratch.0.join("it-ran");
+        self.script(path, &format!("touch {}", mark.display()));
+        mark
+    }
+}
+
+#[test]
+fn a_branch_is_pushed_once_and_then_forward() {
+    let world = World::new();
+    let (main, tip) = (world.tip("main"), world.tip("task/x"));
+    let pushed = world.push("refs/heads/task/x").unwrap();
+    assert_eq!(pushed, Push { branch: "task/x".to_string(), tip: tip.clone(), already: false });
+    let both = |tip: &str| vec![format!("refs/heads/main {main}"), format!("refs/heads/task/x {tip}")];
+    assert_eq!(world.refs(), both(&tip));
+    // Done already, as after a crash.
+    assert_eq!(world.push("task/x").unwrap(), Push { already: true, ..pushed });
+    let next = world.commit("task/x", "more");
+    assert_eq!(world.push("task/x").unwrap().tip, next);
+    assert_eq!(world.refs(), both(&next));
+}
+
+#[test]
+fn what_is_not_forward_is_not_pushed() {
+    let world = World::new();
+    world.push("task/x").unwrap();
+    let there = world.tip("task/x");
+    for rewritten in [true, false] {
+        world.place.git(&["update-ref", "refs/heads/task/x", "main"]);
+        if rewritten {
+            world.commit("task/x", "rewritten");
+        }
+        let error = world.push("task/x").unwrap_err();
+        assert!(matches!(error, ForgeError::NotForward { .. }), "{error:?}");
+        assert!(error.to_string().contains("nothing was pushed") && error.hint().is_some());
+        assert!(world.refs().contains(&format!("refs/heads/task/x {there}")));
+    }
+    // Not even where the user's configuration would have it forced.
+    world.place.git(&["config", "remote.origin.push", "+refs/heads/*:refs/heads/*"]);
+    world.place.git(&["config", "push.default", "matching"]);
+    assert!(matches!(world.push("task/x"), Err(ForgeError::NotForward { .. })));
+    // Somebody else's commits, which are not here at all.
+    git(&world.place.scratch.0, &["clone", "--quiet", "bare.git", "elsewhere", "--branch", "task/x"]);
+    let elsewhere = world.place.scratch.0.join("elsewhere");
+    git(&elsewhere, &["commit", "--quiet", "--allow-empty", "-m", "theirs"]);
+    git(&elsewhere, &["push", "--quiet"]);
+    assert!(matches!(world.push("task/x"), Err(ForgeError::NotForward { .. })));
+}
+
+#[test]
+fn the_base_is_never_pushed_to() {
+    let world = World::new();
+    let before = world.refs();
+    world.commit("main", "work");
+    for branch in ["develop", "trunk", "master"] {
+        world.place.git(&["branch", branch, "main"]);
+        world.commit(branch, "work");
+    }
+    world.place.git(&["symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk"]);
+    for (branch, base) in [
+        ("main", "main"),
+        ("refs/heads/main", "task/x"),
+        ("master", "develop"),
+        ("develop", "develop"),
+        ("develop", "refs/heads/develop"),
+        ("refs/heads/develop", "origin/develop"),
+        ("develop", "refs/remotes/origin/develop"),
+        ("develop", "heads/develop"),
+        ("trunk", "main"),
+    ] {
+        let error = push(&world.repository(), &world.remote(), branch, base).unwrap_err();
+        assert!(error.to_string().contains("is where finished work goes"), "{branch} {base}: {error}");
+        assert!(error.hint().is_some());
+    }
+    assert_eq!(world.refs(), before);
+}
+
+#[test]
+fn only_one_branch_that_is_there() {
+    let world = World::new();
+    let before = world.refs();
+    world.place.git(&["tag", "v1", "task/x"]);
+    for odd in [
+        "refs/tags/v1",
+        "v1",
+        "nothing",
+        "+task/x",
+        "task/x:main",
+        "task/x:refs/heads/main",
+        "--all",
+        "--mirror",
+        "*",
+        "task/*",
+        "task/x^",
+        "@{-1}",
+        "",
+        "task/x main",
+        "task/x\nmain",
+        "HEAD",
+    ] {
+        let error = world.push(odd).unwrap_err();
+        assert!(matches!(error, ForgeError::Workspace(_)) && error.hint().is_some(), "{odd:?}: {error:?}");
+    }
+    // Nor a remote that is an address.
+    let repository = world.repository();
+    for odd in [world.bare.to_str().unwrap(), "--receive-pack=touch it", "ext::touch it"] {
+        let error = repository.push(odd, "refs/heads/task/x", Duration::from_secs(60)).unwrap_err();
+        assert!(error.to_string().contains("there is no remote"), "{odd}: {error}");
+    }
+    assert_eq!(world.refs(), before);
+}
+
+#[test]
+fn nothing_that_configuration_adds_goes_along() {
+    let world = World::new();
+    world.place.git(&["tag", "-a", "v1", "-m", "v1", "task/x"]);
+    for (key, value) in [
+        ("push.followTags", "true"),
+        ("remote.origin.mirror", "true"),
+        ("remote.origin.push", "refs/heads/*:refs/heads/*"),
+        ("push.recurseSubmodules", "check"),
+        ("push.gpgSign", "true"),
+    ] {
+        world.place.git(&["config", key, value]);
+    }
+    world.push("task/x").unwrap();
+    let names: Vec<String> =
+        world.refs().iter().map(|line| line.split(' ').next().unwrap().to_string()).collect();
+    assert_eq!(names, ["refs/heads/main", "refs/heads/task/x"]);
+}
+
+/// Hooks of the repository call what lies in a worktree, and there an agent has been.
+#[test]
+fn no_hooks_run() {
+    for (setting, file) in [
+        (None, "project/.git/hooks/pre-push"),
+        (None, "project/.git/hooks/reference-transaction"),
+        (Some(".husky"), "project/.husky/pre-push"),
+        (Some("TREE/.husky"), "tree/.husky/pre-push"),
+    ] {
+        let world = World::new();
+        let scratch = &world.place.scratch.0;
+        world.place.git(&["worktree", "add", "--quiet", "../tree", "task/x"]);
+        let mark = world.trap(&scratch.join(file));
+        if let Some(folder) = setting {
+            let folder = folder.replace("TREE", scratch.join("tree").to_str().unwrap());
+            world.place.git(&["config", "core.hooksPath", &folder]);
+        }
+        let from = Repository::find(&scratch.join("tree")).unwrap().unwrap();
+        let from = Repository { trusted: true, ..from };
+        push(&from, &world.remote(), "task/x", "main").unwrap();
+        assert!(!mark.exists(), "{file} ran");
+        // It would have, by the user's own hand.
+        world.commit("task/x", "more");
+        let folder = file.split('/').next().unwrap();
+        git(&scratch.join(folder), &["push", "--quiet", "origin", "task/x"]);
+        assert!(mark.exists(), "{file} is no trap");
+    }
+}
+
+#[test]
+fn addresses_of_the_users_are_followed() {
+    // An address of its own for pushing, a shortcut, and one from the main worktree.
+    for settings in [
+        &[("remote.origin.url", "https://github.com/acme/widget.git"), ("remote.origin.pushurl", "BARE")][..],
+        &[("remote.origin.url", "gh:bare.git"), ("url.FOLDER/.insteadOf", "gh:")],
+        &[
+            ("remote.origin.url", "https://github.com/bare.git"),
+            ("url.FOLDER/.pushInsteadOf", "https://github.com/"),
+        ],
+        &[("remote.origin.url", "../bare.git")],
+    ] {
+        let world = World::new();
+        let folder = world.place.scratch.0.to_str().unwrap().to_string();
+        for (key, value) in settings {
+            let filled =
+                |text: &str| text.replace("BARE", world.bare.to_str().unwrap()).replace("FOLDER", &folder);
+            world.place.git(&["config", &filled(key), &filled(value)]);
+        }
+        let pushed = world.push("task/x").unwrap();
+        assert!(world.refs().contains(&format!("refs/heads/task/x {}", pushed.tip)), "{settings:?}");
+    }
+}
+
+/// Serves the bare repository as strangers' servers do, on a port of loopback.
+struct Daemon(Child, u16);
+
+impl Daemon {
+    fn start(folder: &Path) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let child = Command::new("git")
+            .args(["daemon", "--enable=receive-pack", "--export-all", "--listen=127.0.0.1", "--reuseaddr"])
+            .args([&format!("--port={port}"), &format!("--base-path={}", folder.display())])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let daemon = Self(child, port);
+        let url = daemon.url();
+        let began = Instant::now();
+        while !git_in(folder, &["ls-remote", &url]).status.success() {
+            assert!(began.elapsed() < Duration::from_secs(30), "git daemon does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        daemon
+    }
+
+    fn url(&self) -> String {
+        format!("git://127.0.0.1:{}/bare.git", self.1)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Asked, so that it takes its own children along.
+        let pid = nix::unistd::Pid::from_raw(self.0.id() as i32);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.0.wait();
+    }
+}
+
+/// A repository that nobody vouches for may be an agent's: it says where to, and nothing that would run here, or that would
+/// show the user's credentials to somebody else.
+#[test]
+fn a_planted_repository_runs_nothing() {
+    let world = World::new();
+    let daemon = Daemon::start(&world.place.scratch.0);
+    world.place.git(&["config", "remote.origin.url", &daemon.url()]);
+    let push = |branch: &str| push(&world.place.find(), &world.remote(), branch, "main");
+    push("task/x").unwrap();
+    let tip = world.commit("task/x", "more");
+    let script = world.place.scratch.0.join("trap.sh");
+    let mark = world.trap(&script);
+    let script = script.to_str().unwrap();
+    let settings = [
+        ("core.sshCommand", script),
+        ("core.askPass", script),
+        ("core.gitProxy", script),
+        ("credential.helper", script),
+        ("credential.https://github.com.helper", script),
+        ("remote.origin.receivepack", script),
+        ("remote.origin.vcs", "evil"),
+        ("remote.origin.proxy", "http://192.0.2.1:1"),
+        ("http.proxy", "http://192.0.2.1:1"),
+        ("http.sslVerify", "false"),
+        ("http.https://github.com/.sslCAInfo", "/tmp/ca.pem"),
+        ("include.path", "/tmp/other"),
+    ];
+    for (key, value) in settings {
+        world.place.git(&["config", key, value]);
+        let error = push("task/x").unwrap_err();
+        assert!(error.to_string().contains("an agent could have planted"), "{key}: {error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("--trust-repository")), "{key}");
+        world.place.git(&["config", "--unset", key]);
+    }
+    // A folder of this machine has hooks of its own, which git would run as the user.
+    world.place.git(&["config", "remote.origin.url", world.bare.to_str().unwrap()]);
+    world.trap(&world.bare.join("hooks/post-receive"));
+    let error = push("task/x").unwrap_err();
+    assert!(error.to_string().contains("is a folder of this machine"), "{error}");
+    assert!(!mark.exists() && !world.refs().concat().contains(&tip));
+    // Programs as addresses, for nobody.
+    world.place.git(&["config", "remote.origin.url", &format!("ext::{script} %S")]);
+    world.place.git(&["config", "protocol.ext.allow", "always"]);
+    assert!(push("task/x").is_err());
+    let error = world.push("task/x").unwrap_err().to_string();
+    assert!(error.contains("transport 'ext' not allowed"), "{error}");
+    assert!(!mark.exists(), "it ran");
+    // Without these defences each of them is a way.
+    git_in(&world.place.repository, &["push", "origin", "task/x"]);
+    assert!(mark.exists(), "the trap is none");
+}
+
+/// Nobody can be asked: programs that git starts have no terminal, and they end with it.
+#[test]
+fn a_push_has_no_terminal_and_an_end() {
+    let world = World::new();
+    let (script, log) = (world.place.scratch.0.join("ssh.sh"), world.place.scratch.0.join("log"));
+    world.script(
+        &script,
+        &format!("{{ ps -o sid= -p $$; echo $$; }} > {0}.new; mv {0}.new {0}; exec sleep 300", log.display()),
+    );
+    world.place.git(&["config", "core.sshCommand", script.to_str().unwrap()]);
+    world.place.git(&["config", "remote.origin.url", "git@ssh.invalid:acme/widget.git"]);
+    let began = Instant::now();
+    let error = world.repository().push("origin", "refs/heads/task/x", Duration::from_secs(5)).unwrap_err();
+    assert!(error.to_string().contains("took longer than 5 s"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(60));
+    let told = std::fs::read_to_string(&log).unwrap();
+    let (session, process) = told.trim().split_once('\n').unwrap();
+    let own = nix::unistd::getsid(None).unwrap().as_raw();
+    assert_ne!(session.trim().parse::<i32>().unwrap(), own, "it has the terminal of whoever runs guard");
+    // What it had started is gone as well.
+    let is_there = || Path::new("/proc").join(process.trim()).join("cwd").read_link().is_ok();
+    let began = Instant::now();
+    while is_there() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{process} is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_the_other_side_says_is_told_without_credentials() {
+    let world = World::new();
+    world.script(&world.bare.join("hooks/pre-receive"), "printf 'not\\033[31m today' >&2; exit 1");
+    let error = world.push("task/x").unwrap_err().to_string();
+    assert!(error.contains("pre-receive hook declined") && error.contains("today"), "{error}");
+    assert!(!error.contains('\u{1b}'), "{error:?}");
+    // Nobody listens there; git itself repeats the address.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for url in [
+        format!("http://me:hunter2@127.0.0.1:{port}/acme/widget.git"),
+        format!("http://hunter2@127.0.0.1:{port}/acme/widget.git"),
+        format!("http://hunter2hunter2@127.0.0.1:{port}/acme/widget.git"),
+        format!("git://me:hunter2@127.0.0.1:{port}/acme/widget.git"),
+    ] {
+        world.place.git(&["config", "remote.origin.url", &url]);
+        let error = world.push("task/x").unwrap_err();
+        assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
+        assert!(matches!(error, ForgeError::Service { .. }), "{error:?}");
+    }
+    // A password that git has to ask for: there is nobody to ask.
+    let server = crate::egress::server::Server::plain(|_| {
+        crate::egress::server::Response::new(401, "text/plain", "no")
+            .with("www-authenticate", "Basic realm=\"x\"")
+    });
+    world.place.git(&["config", "remote.origin.url", &server.url("/acme/widget.git")]);
+    let error = world.push("task/x").unwrap_err().to_string();
+    assert!(error.contains("terminal prompts disabled") || error.contains("could not read"), "{error}");
+}

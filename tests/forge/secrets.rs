@@ -1,0 +1,111 @@
+//! Where tokens come from, and where they do not get to.
+
+use std::os::unix::fs::PermissionsExt;
+
+use guard::forge::{Remote, Token};
+use guard::policy::Pattern;
+
+use super::{SECRET, environment, is_silent};
+use crate::support::{Scratch, built_in, guard, policy, text};
+
+fn remote() -> Remote {
+    let url = "git@github.com:acme/widget.git";
+    Remote::understand("origin", url, url, |_| None).unwrap()
+}
+
+fn found(pairs: &[(&str, &str)]) -> Option<String> {
+    let token = Token::with(&remote(), environment(pairs)).unwrap();
+    is_silent(&token);
+    token.map(|token| token.source().to_string())
+}
+
+#[test]
+fn the_usual_variables_in_their_order() {
+    let other = "ghp_other";
+    assert_eq!(found(&[("GITHUB_TOKEN", SECRET), ("GH_TOKEN", other)]).as_deref(), Some("GH_TOKEN"));
+    assert_eq!(found(&[("GITHUB_TOKEN", SECRET), ("GH_TOKEN", "")]).as_deref(), Some("GITHUB_TOKEN"));
+    assert_eq!(found(&[("GITHUB_TOKEN", &format!(" {SECRET}\n"))]).as_deref(), Some("GITHUB_TOKEN"));
+    assert_eq!(found(&[]), None);
+    // What would be more than a header.
+    for bad in
+        [format!("{SECRET}\r\nX-Evil: 1"), format!("{SECRET} two"), " \n".to_string(), "SECRETé".to_string()]
+    {
+        let error = Token::with(&remote(), environment(&[("GH_TOKEN", &bad)])).unwrap_err();
+        is_silent(&error);
+        assert!(error.to_string().starts_with("GH_TOKEN is no token") && error.hint().is_some(), "{error}");
+    }
+    // Nobody else's.
+    let url = "https://gitlab.example/a/b";
+    let gitlab = Remote::understand("origin", url, url, |_| None).unwrap();
+    assert!(Token::with(&gitlab, environment(&[("GH_TOKEN", SECRET)])).unwrap().is_none());
+}
+
+#[test]
+fn the_program_of_github_is_asked_for_the_right_host() {
+    let scratch = Scratch::new("gh");
+    let gh = |script: &str| {
+        let file = scratch.write("bin/gh", format!("#!/bin/sh\n{script}\n"));
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let bin = scratch.0.join("bin");
+    let (bin, log) = (bin.to_str().unwrap(), scratch.0.join("log"));
+    let path = format!("relative:/nonexistent:{bin}");
+    gh(&format!("echo \"$* in $PWD\" > {}; echo {SECRET}", log.display()));
+    assert_eq!(found(&[("PATH", &path)]).as_deref(), Some("gh auth token"));
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "auth token --hostname github.com in /\n");
+    // A variable is enough.
+    std::fs::remove_file(&log).unwrap();
+    assert_eq!(found(&[("PATH", &path), ("GH_TOKEN", SECRET)]).as_deref(), Some("GH_TOKEN"));
+    assert!(!log.exists());
+    // Not logged in, or not what prints tokens.
+    for script in ["echo nothing >&2; exit 1", "exit 0", "echo two words", "yes | head -c 100000"] {
+        gh(script);
+        assert_eq!(found(&[("PATH", &path)]), None, "{script}");
+    }
+}
+
+#[test]
+fn no_built_in_policy_hands_a_token_to_an_agent() {
+    for name in built_in() {
+        let environment = policy(name).environment;
+        for variable in ["GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_API_URL"] {
+            let passes = environment
+                .pass
+                .iter()
+                .find(|entry| Pattern::new(entry).is_ok_and(|pattern| pattern.matches(variable.as_bytes())));
+            assert_eq!(passes, None, "{name} passes {variable}");
+            assert!(environment.set.iter().all(|(set, _)| set != variable), "{name} sets {variable}");
+        }
+    }
+}
+
+/// The same by its outcome, with the kernel's own list of what the agent got.
+#[test]
+fn an_agent_does_not_get_the_token() {
+    for name in built_in() {
+        let scratch = Scratch::new("agent-token");
+        let folder = scratch.0.join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        let output = guard()
+            .args(["run", "--policy", name, "--in-place", "--", "cat", "/proc/self/environ"])
+            .current_dir(&folder)
+            .env("XDG_STATE_HOME", scratch.0.join("state"))
+            .env("GH_TOKEN", SECRET)
+            .env("GITHUB_TOKEN", SECRET)
+            .env("GH_ENTERPRISE_TOKEN", SECRET)
+            .env("TERM", "dumb")
+            .output()
+            .unwrap();
+        let printed = text(&output);
+        assert!(
+            printed.contains("TERM=dumb"),
+            "{name}: {printed} {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(!printed.contains("SECRET"), "{name}: {printed}");
+        // Nor does anything that is written down.
+        let found =
+            std::process::Command::new("grep").args(["-rl", SECRET]).arg(&scratch.0).output().unwrap();
+        assert!(found.stdout.is_empty(), "{name}: {}", String::from_utf8_lossy(&found.stdout));
+    }
+}
