@@ -5,6 +5,8 @@
 
 use std::ops::BitOr;
 
+use serde::{Deserialize, Serialize};
+
 use super::api::{Answer, Api, escaped};
 use super::remote::{GitHub, Remote};
 use super::short;
@@ -14,7 +16,7 @@ use super::token::Token;
 const MOST_PAGES: usize = 10;
 
 /// How a branch is protected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub enum Protection {
     /// A pull request is required, and force pushes are blocked.

@@ -1,5 +1,6 @@
 //! A pull request for a branch: the one that is open, or a new one.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::api::{Answer, Api, escaped};
@@ -27,7 +28,7 @@ pub struct Proposal<'a> {
 }
 
 /// A pull request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullRequest {
     /// Its number.
     pub number: u64,

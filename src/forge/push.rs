@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::remote::Remote;
 use super::{ForgeError, short};
 use crate::workspace::{Pushed, Repository};
@@ -12,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const NEVER: [&str; 2] = ["main", "master"];
 
 /// What was pushed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
     /// The branch, by its short name.
     pub branch: String,
