@@ -60,6 +60,7 @@ impl Running {
             policy: plan.policy.clone(),
             enforcement,
             exit_code: end.ended.filter(|_| end.not_started.is_none()).map(Ended::shell_code),
+            signal: end.ended.filter(|_| end.not_started.is_none()).and_then(Ended::signal),
             commits: ending.commits,
             worktree: ending.worktree,
             findings: ending.findings,
@@ -160,7 +161,7 @@ impl Running {
             last_lines,
             idle_timeout_s: plan.limits.idle_seconds,
             max_duration_s: plan.limits.total_seconds,
-            retries: 0,
+            ..ErrorDetail::default()
         });
         result.error = Some(error);
         result.error_kind = Some(kind.to_string());
@@ -188,6 +189,7 @@ impl Cut {
             Self::Signal(_) => "cancelled",
             Self::Transcript => "internal",
             Self::Budget => "budget_exhausted",
+            Self::Memory => "memory_exhausted",
         }
     }
 
@@ -204,6 +206,9 @@ impl Cut {
             }
             Self::Signal(signal) => format!("cancelled by {signal}"),
             Self::Budget => "the budget for the model is used up".to_string(),
+            Self::Memory => {
+                format!("killed for more memory than {} MiB", plan.limits.memory_mib.unwrap_or_default())
+            }
             Self::Transcript => format!("the transcript cannot be written: {}", failure.unwrap_or_default()),
         }
     }

@@ -91,6 +91,21 @@ impl Group {
         Ok(())
     }
 
+    /// Whether the kernel killed something of the run because its memory was used up.
+    pub(super) fn ran_out_of_memory(&self) -> bool {
+        // The counter has the same name in both versions of control groups.
+        let killed = |folder: &PathBuf| {
+            let texts = ["memory.events", "memory.oom_control"]
+                .map(|file| std::fs::read_to_string(folder.join(file)));
+            texts.iter().flatten().flat_map(|text| text.lines()).any(|line| {
+                line.strip_prefix("oom_kill ")
+                    .and_then(|count| count.parse::<u64>().ok())
+                    .is_some_and(|count| count > 0)
+            })
+        };
+        self.bounds_memory && self.folders.iter().any(killed)
+    }
+
     /// Removes the groups, which must be empty.
     pub(super) fn remove(&self) {
         for folder in &self.folders {

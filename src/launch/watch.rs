@@ -45,6 +45,8 @@ pub(super) enum Cut {
     Transcript,
     /// A model was asked for more than there is a budget for.
     Budget,
+    /// The kernel killed it for memory it may not have.
+    Memory,
 }
 
 /// How a run ended.
@@ -99,7 +101,12 @@ pub(super) fn oversee(
     let policy = Arc::new(policy);
     match running.release(&policy, asker, group) {
         Ok((enforcement, supervisor)) => {
-            let end = running.wait();
+            let mut end = running.wait();
+            // 137 is how a shell tells that what it waited for was killed.
+            let was_killed = !matches!(end.ended, Some(Ended::Code(code)) if code != 137);
+            if end.cut.is_none() && was_killed && group.ran_out_of_memory() {
+                end.cut = Some(Cut::Memory);
+            }
             let counts = supervisor.finish();
             running.conclude(&end, enforcement, counts, task)
         }

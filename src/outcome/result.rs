@@ -32,8 +32,7 @@ pub struct RunResult {
     pub error: Option<String>,
     /// What went wrong, in a word: `idle_timeout`, `timeout`, `command_not_found`, `upstream_error`, `invalid_input`,
     /// `config_error`, `sandbox_unavailable`, `policy_denied`, `cancelled`, `receive_refused`, `boundary_broken`,
-    /// `budget_exhausted`,
-    /// `internal`. More may come.
+    /// `budget_exhausted`, `memory_exhausted`, `internal`. More may come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
     /// What is known about it.
@@ -47,6 +46,9 @@ pub struct RunResult {
     pub enforcement: Enforcement,
     /// The command's own code; 128 and the signal's number when one ended it; null when it never ran.
     pub exit_code: Option<i32>,
+    /// The signal that ended it, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
     /// Commits that were received, the oldest first.
     pub commits: Vec<Commit>,
     /// The worktree the run had, in a repository.
@@ -154,6 +156,15 @@ pub struct ErrorDetail {
     pub max_duration_s: Option<u64>,
     /// Retries made.
     pub retries: u32,
+    /// After so many seconds it is worth another try, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u64>,
+    /// The same as a point in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<String>,
+    /// Why a failure that may pass was not tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_retried: Option<String>,
 }
 
 /// What held the run.

@@ -200,6 +200,14 @@ impl Ended {
         }
     }
 
+    /// The signal, if one ended it.
+    pub fn signal(self) -> Option<i32> {
+        match self {
+            Self::Code(_) => None,
+            Self::Signal(signal) => Some(signal),
+        }
+    }
+
     /// As shells say it: the code, or 128 and the signal.
     pub fn shell_code(self) -> i32 {
         match self {
