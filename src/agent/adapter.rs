@@ -1,9 +1,35 @@
-//! What is known of a CLI, and what it is started with.
+//! What is known of a CLI: the shape of the files in `policies/agents/`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How a CLI prints what it does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutputFormat {
+    /// An object on each line as it goes on, the last one saying how it ended.
+    #[default]
+    StreamJson,
+    /// One object at the end.
+    Json,
+    /// Words for people. Nothing in them says that all went well: the code and an answer must do.
+    Text,
+}
+
+impl OutputFormat {
+    /// As a request names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StreamJson => "stream-json",
+            Self::Json => "json",
+            Self::Text => "text",
+        }
+    }
+}
 
 /// Everything that is special about one CLI.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -18,8 +44,8 @@ pub struct Adapter {
     pub programs: Vec<String>,
     /// The project's tests drive the real program.
     pub is_tested: bool,
-    /// The oldest version that is known to work.
-    pub oldest: Option<String>,
+    /// The oldest version that can be driven, and why.
+    pub oldest: Option<Oldest>,
     /// The newest that was tried.
     pub newest: Option<String>,
     /// The package that says its version.
@@ -29,24 +55,62 @@ pub struct Adapter {
     pub presets: Vec<String>,
     /// The model, unless one is asked for.
     pub model: Option<String>,
+    /// Models that are asked for by another name than their own.
+    #[serde(default)]
+    pub models: BTreeMap<String, String>,
     /// How it is started.
     pub start: Start,
-    /// How its output is read.
+    /// How its output is read in the format `stream-json`.
     pub stream: Stream,
+    /// How its one object is read in the format `json`.
+    pub object: Option<EventRule>,
     /// What its exit codes mean.
     #[serde(default)]
     pub exits: BTreeMap<String, String>,
     /// What its words mean, where its code says nothing.
     #[serde(default)]
     pub message: Vec<MessageRule>,
+    /// How it says when a quota is there again.
+    #[serde(default)]
+    pub quota: Quota,
+}
+
+/// The oldest version that can be driven.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Oldest {
+    /// Its number.
+    pub version: String,
+    /// What the ones before it lack.
+    pub reason: String,
+}
+
+/// How a CLI says when a quota is there again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// After these words comes the time to wait.
+    #[serde(default)]
+    pub wait_after: Vec<String>,
+    /// These words say that a day's quota is used up.
+    #[serde(default)]
+    pub daily: Vec<String>,
+    /// The time zone at whose midnight the next day's quota begins.
+    pub day_begins_in: Option<String>,
 }
 
 /// How a CLI is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
-    /// Its arguments: `{prompt}`, `{model}`, `{approval}`. A pair that names a model is left out where there is none.
+    /// Its arguments: `{prompt}`, `{model}`, `{approval}`, `{format}`. A pair that names a model is left out where there is
+    /// none, and so is a word that comes to nothing.
     pub arguments: Vec<String>,
+    /// What stands for `{format}`, for each format it has.
+    pub formats: BTreeMap<OutputFormat, Vec<String>>,
+    /// Beginnings by which it would take a prompt for a command of its own, and what makes text of them.
+    #[serde(default)]
+    pub leading: BTreeMap<String, String>,
     /// Words for `{approval}`.
     #[serde(default)]
     pub approval: Approval,
@@ -113,13 +177,19 @@ pub struct EventRule {
     pub session: Option<String>,
     /// `text` is part of the answer when this holds.
     pub answer_when: Option<When>,
-    /// Where the whole answer is.
+    /// What was said before it was talk on the way to the answer.
+    #[serde(default)]
+    pub restarts_answer: bool,
+    /// Where the whole answer is. Without it nothing went well.
     pub answer: Option<String>,
     /// Nothing comes after it.
     #[serde(default)]
     pub is_last: bool,
-    /// It says that all went well when this holds.
-    pub success_when: Option<When>,
+    /// It says that all went well when all of this holds.
+    #[serde(default)]
+    pub success_when: Vec<When>,
+    /// And when nothing is here.
+    pub success_unless: Option<String>,
     /// Where it says what went wrong.
     pub error: Option<String>,
     /// Where it says what was used.
@@ -133,7 +203,7 @@ pub struct When {
     /// Where.
     pub key: String,
     /// What.
-    pub value: String,
+    pub value: Value,
 }
 
 /// What words of a message mean.
@@ -145,13 +215,6 @@ pub struct MessageRule {
     /// The kind of error.
     pub kind: String,
 }
-
-/// A longer prompt is no word of a command line.
-const LONG_PROMPT: usize = 100 << 10;
-
-/// A longer one is not taken even on standard input: the CLI repeats it in its stream, and ends without waiting until
-/// more than a pipe holds has been read.
-const LONGEST_PROMPT: usize = 512 << 10;
 
 /// Name and text of every adapter.
 pub const AGENTS: [(&str, &str); 4] = [
@@ -177,88 +240,7 @@ pub fn of_program(program: &Path) -> Option<Adapter> {
         .find(|adapter| adapter.programs.iter().any(|known| known == name))
 }
 
-/// What an agent is asked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// The prompt.
-    pub prompt: String,
-    /// The model; the adapter's own unless given.
-    pub model: Option<String>,
-    /// It asks nobody.
-    pub yolo: bool,
-    /// The session, and whether it is to go on.
-    pub session: Option<(String, bool)>,
-}
-
-/// How an agent is started.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Invocation {
-    /// The program's arguments.
-    pub arguments: Vec<String>,
-    /// What it reads on standard input.
-    pub input: Option<String>,
-    /// Variables.
-    pub environment: Vec<(String, String)>,
-    /// Files of the private home.
-    pub home_files: Vec<(String, String)>,
-    /// Network presets.
-    pub presets: Vec<String>,
-    /// What of the home is a session's.
-    pub keep: Vec<String>,
-}
-
 impl Adapter {
-    /// How it is asked this.
-    pub fn invocation(&self, ask: &Ask) -> Invocation {
-        let model = ask.model.as_ref().or(self.model.as_ref());
-        let approval = if ask.yolo { &self.start.approval.yolo } else { &self.start.approval.asks };
-        let short = self.start.long_prompt.as_ref().filter(|_| ask.prompt.len() > LONG_PROMPT);
-        let (prompt, input) = match short {
-            Some(short) => (short, Some(ask.prompt.clone())),
-            None => (&ask.prompt, None),
-        };
-        let mut arguments: Vec<String> = Vec::new();
-        if let Some((session, goes_on)) = &ask.session {
-            let more = if *goes_on { &self.start.resume_session } else { &self.start.begin_session };
-            arguments.extend(more.iter().map(|word| word.replace("{session}", session)));
-        }
-        for word in &self.start.arguments {
-            if word.contains("{model}") && model.is_none() {
-                // The option before it goes too.
-                arguments.pop();
-                continue;
-            }
-            // The prompt last: what it contains is not looked at again.
-            let word = word
-                .replace("{approval}", approval)
-                .replace("{model}", model.map(String::as_str).unwrap_or_default());
-            arguments.push(word.replace("{prompt}", prompt));
-        }
-        Invocation {
-            arguments,
-            input,
-            environment: self
-                .start
-                .environment
-                .iter()
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect(),
-            home_files: self
-                .start
-                .home_file
-                .iter()
-                .map(|file| (file.path.clone(), file.text.clone()))
-                .collect(),
-            presets: self.presets.clone(),
-            keep: self.start.keep.clone(),
-        }
-    }
-
-    /// The longest prompt it can be given.
-    pub fn longest_prompt(&self) -> usize {
-        if self.start.long_prompt.is_some() { LONGEST_PROMPT } else { LONG_PROMPT }
-    }
-
     /// Whether it has sessions that can go on.
     pub fn has_sessions(&self) -> bool {
         !self.start.resume_session.is_empty()
@@ -287,36 +269,24 @@ mod tests {
         for (name, text) in AGENTS {
             let adapter: Adapter = toml::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(adapter.stream.event.iter().any(|event| event.is_last), "{name} never ends");
-            assert!(
-                adapter.start.arguments.iter().any(|word| word.contains("{prompt}")),
-                "{name} is asked nothing"
-            );
+            let asks = |place: &str| adapter.start.arguments.iter().any(|word| word.contains(place));
+            assert!(asks("{prompt}") && asks("{format}"), "{name} is asked nothing");
+            let formats = &adapter.start.formats;
+            assert!(formats.contains_key(&OutputFormat::StreamJson), "{name}");
+            assert_eq!(formats.contains_key(&OutputFormat::Json), adapter.object.is_some(), "{name}");
             assert!(adapter.exits.keys().all(|code| code.parse::<u8>().is_ok()), "{name}");
             assert!(adapter.presets.iter().all(|preset| crate::policy::preset(preset).is_some()), "{name}");
         }
-        assert_eq!(
-            of_program(Path::new("/usr/bin/gemini")).map(|adapter| adapter.name),
-            Some("gemini".to_string())
-        );
-        assert_eq!(of_program(Path::new("/usr/bin/bash")), None);
     }
 
     #[test]
-    fn how_it_is_asked() {
-        let gemini = named("gemini").unwrap_or_else(|| panic!("gemini"));
-        let ask = Ask {
-            prompt: "-x {model} {prompt}".into(),
-            yolo: true,
-            session: Some(("s".into(), true)),
-            ..Ask::default()
-        };
-        let words = gemini.invocation(&ask).arguments;
-        assert_eq!(words[..2], ["--resume", "s"]);
-        assert!(words.contains(&"--prompt=-x {model} {prompt}".to_string()), "{words:?}");
-        assert!(words.windows(2).any(|pair| pair == ["--model", "gemini-3-pro-preview"]), "{words:?}");
-        assert!(words.windows(2).any(|pair| pair == ["--approval-mode", "yolo"]), "{words:?}");
-        let claude = named("claude").unwrap_or_else(|| panic!("claude"));
-        let words = claude.invocation(&Ask { prompt: "p".into(), ..Ask::default() }).arguments;
-        assert!(!words.iter().any(|word| word == "--model"), "{words:?}");
+    fn programs_are_known_by_their_names() {
+        let agent = |program: &str| of_program(Path::new(program)).map(|adapter| adapter.name);
+        for program in ["gemini", "/usr/bin/gemini", "./node_modules/.bin/gemini"] {
+            assert_eq!(agent(program).as_deref(), Some("gemini"), "{program}");
+        }
+        for program in ["/usr/bin/bash", "gemini.sh", "gemini/run", "", "/"] {
+            assert_eq!(agent(program), None, "{program}");
+        }
     }
 }

@@ -5,9 +5,14 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod asking;
+mod quota;
 mod reading;
 
 pub use adapter::{
-    AGENTS, Adapter, Approval, Ask, EventRule, HomeFile, Invocation, MessageRule, named, of_program,
+    AGENTS, Adapter, Approval, EventRule, HomeFile, MessageRule, Oldest, OutputFormat, Quota, named,
+    of_program,
 };
+pub use asking::{Ask, Invocation};
+pub use quota::Wait;
 pub use reading::{AgentEvent, Conclusion, Ending, Reading};

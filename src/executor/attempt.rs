@@ -14,15 +14,16 @@ use serde_json::Value;
 use super::result::{Attempt, was_cut};
 use super::session::Session;
 use super::{ExecRequest, Executor, Prepared};
-use crate::agent::{AgentEvent, Conclusion, Ending, Reading};
+use crate::agent::{AgentEvent, Conclusion, Ending, Reading, Wait};
 use crate::outcome::{ErrorDetail, RunResult};
 use crate::sys::confine::ends_with_parent;
 use crate::transcript::{Event, Stream};
 
 /// What is kept of what the agent prints beside its stream.
 const KEPT: usize = 64 << 10;
-/// Messages that a result may carry.
+/// Messages that a result may carry, and how much they may be together.
 const MOST_MESSAGES: usize = 10_000;
+const LARGEST_MESSAGES: usize = 64 << 20;
 
 /// The way to end a request from outside.
 #[derive(Debug, Clone, Default)]
@@ -102,10 +103,25 @@ impl Tried {
         if was_cut(&self.result) { own } else { agents.or(own) }
     }
 
-    /// Whether it changed something that is still there.
-    pub(super) fn left_work(&self) -> bool {
-        let uncommitted = self.result.worktree.as_ref().is_some_and(|tree| !tree.uncommitted.is_empty());
-        !self.result.commits.is_empty() || uncommitted || !self.result.files_changed.is_empty()
+    /// What it changed that is still there, for people.
+    pub(super) fn left_work(&self) -> Option<String> {
+        let uncommitted = self.result.worktree.as_ref().map_or(0, |tree| tree.uncommitted.len());
+        let count = |number: usize, one: &str| match number {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            more => Some(format!("{more} {one}s")),
+        };
+        let parts = [
+            count(self.result.commits.len(), "commit"),
+            count(self.result.files_changed.len().max(uncommitted), "changed file"),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+
+    /// When it is worth another try, where it was said.
+    pub(super) fn wait(&self) -> Option<&Wait> {
+        self.conclusion.as_ref().and_then(|end| end.wait.as_ref())
     }
 
     pub(super) fn attempt(&self) -> Attempt {
@@ -279,9 +295,11 @@ pub(super) fn run(
         tried.result.duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         return tried;
     };
-    let ending = match result.exit_code {
-        Some(code) if !was_cut(&result) => Ending::Code(code),
-        _ => Ending::Cut,
+    let ending = match (result.exit_code, result.signal) {
+        _ if was_cut(&result) => Ending::Cut,
+        (_, Some(signal)) => Ending::Signal(signal),
+        (Some(code), None) => Ending::Code(code),
+        (None, None) => Ending::Cut,
     };
     let asked = prepared.session.as_ref().filter(|_| prepared.resumes).map(|session| session.id.as_str());
     let conclusion = reading.map(|reading| reading.conclude(ending, asked, &stderr));
@@ -305,6 +323,7 @@ struct Listener<'l> {
     reading: Option<Reading>,
     result: Option<RunResult>,
     messages: Vec<Value>,
+    kept_bytes: usize,
     keeps_messages: bool,
     stderr: String,
     work: Option<PathBuf>,
@@ -314,9 +333,10 @@ struct Listener<'l> {
 impl<'l> Listener<'l> {
     fn new(request: &ExecRequest, prepared: &Prepared, see: &'l mut dyn FnMut(AgentEvent)) -> Self {
         Self {
-            reading: prepared.adapter.clone().map(Reading::new),
+            reading: prepared.adapter.clone().map(|adapter| Reading::new(adapter, prepared.ask.format)),
             result: None,
             messages: Vec::new(),
+            kept_bytes: 0,
             keeps_messages: request.return_all_messages,
             stderr: String::new(),
             work: None,
@@ -329,10 +349,26 @@ impl<'l> Listener<'l> {
         loop {
             line.clear();
             match input.read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => return,
+                Ok(0) | Err(_) => break,
                 Ok(_) => self.line(&line),
             }
         }
+        if let Some(mut reading) = self.reading.take() {
+            reading.finish(|event| self.agent_says(event));
+            self.reading = Some(reading);
+        }
+    }
+
+    /// Hands on what the agent said, and keeps it where that was asked for.
+    fn agent_says(&mut self, event: AgentEvent) {
+        if self.keeps_messages && self.messages.len() < MOST_MESSAGES {
+            let size = event.data.to_string().len();
+            if self.kept_bytes + size <= LARGEST_MESSAGES {
+                self.kept_bytes += size;
+                self.messages.push(event.data.clone());
+            }
+        }
+        (self.see)(event);
     }
 
     fn line(&mut self, line: &[u8]) {
@@ -355,23 +391,20 @@ impl<'l> Listener<'l> {
             }
             return;
         };
-        let (see, messages) = (&mut *self.see, &mut self.messages);
-        let keeps = self.keeps_messages;
-        match (&mut self.reading, stream) {
-            (Some(reading), Stream::Stdout | Stream::Terminal) => reading.feed(&bytes, |event| {
-                if keeps && messages.len() < MOST_MESSAGES {
-                    messages.push(event.data.clone());
-                }
-                see(event);
-            }),
-            (_, stream) => {
+        match (self.reading.take(), stream) {
+            (Some(mut reading), Stream::Stdout | Stream::Terminal) => {
+                reading.feed(&bytes, |event| self.agent_says(event));
+                self.reading = Some(reading);
+            }
+            (reading, stream) => {
+                self.reading = reading;
                 let text = String::from_utf8_lossy(&bytes);
                 if stream == Stream::Stderr {
                     keep(&mut self.stderr, &text);
                 }
                 let data =
                     serde_json::json!({ "stream": format!("{stream:?}").to_lowercase(), "text": text });
-                see(AgentEvent { event_type: "output".to_string(), message: text.into_owned(), data });
+                (self.see)(AgentEvent { event_type: "output".to_string(), message: text.into_owned(), data });
             }
         }
     }

@@ -38,17 +38,27 @@ fn numbers(version: &str) -> Vec<u64> {
     plain.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }
 
-/// Refuses a CLI that is known not to work.
-pub(super) fn check(adapter: &Adapter, program: &str) -> Result<(), Failure> {
-    let (Some(oldest), Some(package)) = (&adapter.oldest, &adapter.package) else { return Ok(()) };
+/// Refuses a CLI that is known not to work; and says what is to be known of one that nobody has tried.
+pub(super) fn check(adapter: &Adapter, words: &[String]) -> Result<Vec<String>, Failure> {
+    let (Some(package), Some(program)) = (&adapter.package, words.first()) else { return Ok(Vec::new()) };
     // One that is not there is told by the run.
-    let Some(found) = find(program).and_then(|file| version(&file, package)) else { return Ok(()) };
-    if numbers(&found) < numbers(oldest) {
-        let message =
-            format!("{} {found} is installed, and {oldest} or newer is needed; update it", adapter.name);
+    let Some(found) = find(program).and_then(|file| version(&file, package)) else { return Ok(Vec::new()) };
+    let name = &adapter.name;
+    if let Some(oldest) = adapter.oldest.as_ref().filter(|oldest| numbers(&found) < numbers(&oldest.version))
+    {
+        let message = format!(
+            "{name} {found} is installed, and {} or newer is needed: {}; update it",
+            oldest.version, oldest.reason
+        );
         return Err(Failure::new("config_error", message));
     }
-    Ok(())
+    let newest = adapter.newest.as_ref().filter(|newest| numbers(&found) > numbers(newest));
+    Ok(newest
+        .map(|newest| {
+            format!("{name} {found} is installed, which is newer than {newest}, the newest that was tried")
+        })
+        .into_iter()
+        .collect())
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod attempt;
 mod installed;
 mod request;
 mod result;
+mod retry;
 mod session;
 
 pub use attempt::Cancel;
@@ -23,15 +24,13 @@ pub use result::{Attempt, ExecResult};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::agent::{self, Adapter, AgentEvent, Ask};
+use serde_json::json;
+
+use crate::agent::{Adapter, AgentEvent, Ask};
 use attempt::Tried;
 use result::Failure;
+use retry::Next;
 use session::{Session, Store};
-
-/// What a retry waits for, at most.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// What the first one waits for.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
 
 /// Runs requests.
 #[derive(Debug, Clone)]
@@ -43,12 +42,15 @@ pub struct Executor {
 }
 
 /// What a request means, looked up.
+#[derive(Default)]
 struct Prepared {
     adapter: Option<Adapter>,
     program: Vec<String>,
     ask: Ask,
     session: Option<Session>,
     resumes: bool,
+    /// What the caller should know beforehand.
+    notes: Vec<String>,
 }
 
 impl Prepared {
@@ -73,69 +75,49 @@ impl Executor {
             Ok(prepared) => prepared,
             Err(failure) => return ExecResult::failed(request, &failure, began.elapsed()),
         };
+        for note in &prepared.notes {
+            see(AgentEvent { event_type: "exec.note".to_string(), message: note.clone(), data: json!({}) });
+        }
         let mut attempts: Vec<Attempt> = Vec::new();
-        let mut wait = FIRST_WAIT;
         loop {
             let tried = attempt::run(self, request, &prepared, cancel, see);
-            attempts.push(tried.attempt());
-            let retries = attempts.len() as u32 - 1;
             prepared.note(&tried);
-            let is_last = !may_be_tried_again(&tried) || retries >= request.max_retries || cancel.is_set();
-            if !is_last {
-                see(retry_event(&tried, wait));
-            }
-            if is_last || cancel.wait(wait) {
-                let result = ExecResult::of(request, &prepared, tried, attempts, began.elapsed());
-                if let Some(session) =
-                    prepared.session.take().filter(|_| !prepared.resumes && !result.run.success)
-                {
-                    session.forget();
+            let next = retry::next(&tried, attempts.len() as u32, request.max_retries);
+            attempts.push(tried.attempt());
+            let why_not = match next {
+                Next::Again(_) if cancel.is_set() => None,
+                Next::Again(wait) => {
+                    see(retry_event(&tried, wait));
+                    if !cancel.wait(wait) {
+                        continue;
+                    }
+                    None
                 }
-                return result;
+                Next::Stop(why_not) => why_not,
+            };
+            let mut result = ExecResult::of(request, &prepared, tried, attempts, began.elapsed());
+            if let Some(detail) = &mut result.run.error_detail {
+                detail.not_retried = why_not;
             }
-            wait = (wait * 2).min(LONGEST_WAIT);
+            if let Some(session) =
+                prepared.session.take().filter(|_| !prepared.resumes && !result.run.success)
+            {
+                session.forget();
+            }
+            return result;
         }
     }
 
     fn prepare(&self, request: &ExecRequest) -> Result<Prepared, Failure> {
         request.check()?;
-        let adapter = match (&request.agent, request.command.first()) {
-            (Some(name), _) if name != "generic" => Some(agent::named(name).ok_or_else(|| {
-                let known: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
-                Failure::new(
-                    "invalid_input",
-                    format!("there is no agent `{name}`; there are {}, generic", known.join(", ")),
-                )
-            })?),
-            (None, None) => agent::named("gemini"),
-            _ => None,
+        let Some(adapter) = request.adapter()? else {
+            return Ok(Prepared { program: request.command.clone(), ..Prepared::default() });
         };
-        let Some(adapter) = adapter else {
-            let program = request.command.clone();
-            return Ok(Prepared {
-                adapter: None,
-                program,
-                ask: Ask::default(),
-                session: None,
-                resumes: false,
-            });
-        };
-        let longest = adapter.longest_prompt();
-        if request.prompt.len() > longest {
-            let message = format!(
-                "the prompt has {} bytes, and {} takes {longest}; put the rest into a file of the folder",
-                request.prompt.len(),
-                adapter.name
-            );
-            return Err(Failure::new("invalid_input", message));
+        let mut program = request.command.clone();
+        if program.is_empty() {
+            program.extend(adapter.programs.first().cloned());
         }
-        let program = request
-            .command
-            .first()
-            .cloned()
-            .or_else(|| adapter.programs.first().cloned())
-            .unwrap_or_default();
-        installed::check(&adapter, &program)?;
+        let notes = installed::check(&adapter, &program)?;
         let store = Store { folder: self.sessions.join(&adapter.name) };
         let (session, resumes) = match (&request.session_id, adapter.has_sessions()) {
             (Some(id), true) => (Some(store.resume(id, &request.cd)?), true),
@@ -151,23 +133,14 @@ impl Executor {
             model: request.model.clone(),
             yolo: request.yolo,
             session: session.as_ref().map(|session| (session.id.clone(), resumes)),
+            format: request.output_format,
         };
-        Ok(Prepared { adapter: Some(adapter), program: vec![program], ask, session, resumes })
+        Ok(Prepared { adapter: Some(adapter), program, ask, session, resumes, notes })
     }
-}
-
-/// Kinds of failure that may be gone the next time. What was asked wrongly stays wrong.
-fn may_pass(kind: &str) -> bool {
-    matches!(kind, "idle_timeout" | "timeout" | "upstream_error" | "rate_limited")
-}
-
-/// An attempt that left work behind is not repeated: the second could undo or double it.
-fn may_be_tried_again(tried: &Tried) -> bool {
-    tried.error_kind().is_some_and(may_pass) && !tried.left_work()
 }
 
 fn retry_event(tried: &Tried, wait: Duration) -> AgentEvent {
     let kind = tried.error_kind().unwrap_or_default();
-    let data = serde_json::json!({ "error_kind": kind, "wait_ms": wait.as_millis() as u64 });
+    let data = json!({ "error_kind": kind, "wait_ms": wait.as_millis() as u64 });
     AgentEvent { event_type: "exec.retry".to_string(), message: format!("{kind}: trying again"), data }
 }

@@ -1,11 +1,12 @@
 //! What somebody asks for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::result::Failure;
+use crate::agent::{self, Adapter, OutputFormat};
 
 /// How much an agent may change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -25,10 +26,11 @@ pub struct ExecRequest {
     /// What the agent is asked.
     #[serde(default)]
     pub prompt: String,
-    /// A command instead; or, with `agent`, the agent's program where it is not on the path.
+    /// A command instead; or, with a prompt, the agent's program where it is not on the path.
     #[serde(default)]
     pub command: Vec<String>,
-    /// `gemini`, `claude`, `codex`, `agy`, or `generic` for a command that is just run. `gemini` where there is a prompt only.
+    /// `gemini`, `claude`, `codex`, `agy`, or `generic` for a command that is just run. Unless given: with a prompt the agent
+    /// whose program the command names, `gemini` where there is no command; without one the command is just run.
     #[serde(default)]
     pub agent: Option<String>,
     /// The folder to work in.
@@ -48,6 +50,10 @@ pub struct ExecRequest {
     /// The model.
     #[serde(default)]
     pub model: Option<String>,
+    /// How the agent prints what it does: `stream-json`, `json` (no events while it works) or `text` (no session can go on,
+    /// and success is no more than code 0 and an answer).
+    #[serde(default)]
+    pub output_format: OutputFormat,
     /// Seconds without output or a new program.
     #[serde(default = "idle")]
     pub timeout: u64,
@@ -109,6 +115,7 @@ impl ExecRequest {
             yolo: true,
             session_id: None,
             model: None,
+            output_format: OutputFormat::default(),
             timeout: idle(),
             max_duration: total(),
             max_retries: one(),
@@ -125,14 +132,6 @@ impl ExecRequest {
     /// Whether it can be run at all.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let bad = |message: String| Err(Failure::new("invalid_input", message));
-        let is_asked =
-            self.agent.as_deref().is_some_and(|agent| agent != "generic") || self.command.is_empty();
-        if is_asked && self.prompt.trim().is_empty() {
-            return bad("the prompt is empty".to_string());
-        }
-        if !is_asked && !self.prompt.is_empty() {
-            return bad("a command takes no prompt; name the agent it is".to_string());
-        }
         if self.prompt.contains('\0') || self.command.iter().any(|word| word.contains('\0')) {
             return bad("a NUL cannot be handed to a program".to_string());
         }
@@ -147,7 +146,66 @@ impl ExecRequest {
         if self.max_retries > 10 {
             return bad("max_retries is at most 10".to_string());
         }
+        let is_odd =
+            |name: &String| name.starts_with('-') || name.contains(|c: char| c.is_whitespace() || c == '\0');
+        if let Some(model) = self.model.as_ref().filter(|name| name.is_empty() || is_odd(name)) {
+            return bad(format!("{model:?} is no name of a model"));
+        }
         Ok(())
+    }
+
+    /// The agent that is asked; none where a command is just run.
+    pub(super) fn adapter(&self) -> Result<Option<Adapter>, Failure> {
+        let bad = |message: String| Err(Failure::new("invalid_input", message));
+        let adapter = match (self.agent.as_deref(), self.command.first()) {
+            (Some("generic"), None) => {
+                return bad("there is neither a prompt for an agent nor a command".to_string());
+            }
+            (Some("generic"), Some(_)) => None,
+            (Some(name), _) => match agent::named(name) {
+                Some(adapter) => Some(adapter),
+                None => return bad(format!("there is no agent `{name}`; there are {}", known())),
+            },
+            (None, None) => agent::named("gemini"),
+            (None, Some(_)) if self.prompt.is_empty() => None,
+            (None, Some(program)) => match agent::of_program(Path::new(program)) {
+                Some(adapter) => Some(adapter),
+                None => {
+                    return bad(format!(
+                        "{program} is no agent that takes a prompt; name the agent it is ({}), or leave the prompt out",
+                        known()
+                    ));
+                }
+            },
+        };
+        let Some(adapter) = adapter else {
+            if !self.prompt.is_empty() {
+                return bad("a command that is just run takes no prompt; name the agent it is".to_string());
+            }
+            return Ok(None);
+        };
+        if self.prompt.trim().is_empty() {
+            return bad("the prompt is empty".to_string());
+        }
+        let longest = adapter.longest_prompt();
+        if self.prompt.len() > longest {
+            return bad(format!(
+                "the prompt has {} bytes, and {} takes {longest}; put the rest into a file of the folder",
+                self.prompt.len(),
+                adapter.name
+            ));
+        }
+        let format = self.output_format;
+        if !adapter.start.formats.contains_key(&format) {
+            return bad(format!("{} has no output format {}", adapter.name, format.name()));
+        }
+        // Which session it was would not be said, and a lost one would be taken for the right one.
+        if format == OutputFormat::Text && self.session_id.is_some() {
+            return bad(
+                "a session cannot go on in the output format text; use stream-json or json".to_string()
+            );
+        }
+        Ok(Some(adapter))
     }
 
     /// The policy that holds.
@@ -158,4 +216,11 @@ impl ExecRequest {
             (None, Sandbox::WorkspaceWrite) => "strict",
         }
     }
+}
+
+/// The agents there are, for people.
+fn known() -> String {
+    let mut names: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
+    names.push("generic");
+    names.join(", ")
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::attempt::Tried;
-use super::{ExecRequest, Prepared};
+use super::{ExecRequest, Prepared, retry};
 use crate::outcome::{ErrorDetail, RunResult, duration};
 
 /// A request that failed before anything ran.
@@ -51,6 +52,9 @@ pub struct ExecResult {
     /// What it used, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Value>,
+    /// What else the caller should know: that the agent's version is newer than any that was tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 impl ExecResult {
@@ -60,7 +64,7 @@ impl ExecResult {
             RunResult { tool: tool(request), policy: request.policy().to_string(), ..RunResult::default() };
         set_time(&mut run, took);
         set_error(&mut run, request, &failure.kind, &failure.message, 0);
-        Self { run, attempts: Vec::new(), all_messages: None, metrics: None }
+        Self { run, attempts: Vec::new(), all_messages: None, metrics: None, notes: Vec::new() }
     }
 
     pub(super) fn of(
@@ -90,6 +94,9 @@ impl ExecResult {
                 set_error(&mut run, request, &kind, &words, retries);
                 if let Some(detail) = &mut run.error_detail {
                     detail.last_lines = last_lines(&stderr);
+                    if let Some(wait) = &conclusion.wait {
+                        retry::set_wait(detail, wait, Timestamp::now());
+                    }
                 }
             } else if let Some(detail) = &mut run.error_detail {
                 detail.retries = retries;
@@ -99,7 +106,7 @@ impl ExecResult {
             });
         }
         let all_messages = request.return_all_messages.then_some(messages);
-        Self { run, attempts, all_messages, metrics }
+        Self { run, attempts, all_messages, metrics, notes: prepared.notes.clone() }
     }
 }
 
@@ -126,6 +133,7 @@ fn set_error(run: &mut RunResult, request: &ExecRequest, kind: &str, words: &str
         idle_timeout_s: Some(request.timeout),
         max_duration_s: Some(request.max_duration),
         retries,
+        ..ErrorDetail::default()
     });
     // The summary is short; the details are in the details.
     run.error = Some(words.chars().take(500).collect());

@@ -1,5 +1,7 @@
 //! Whatever the CLI or its API does, there is one result with its kind.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{exec, request};
@@ -87,8 +89,33 @@ fn bad_requests() {
         (json!({ "prompt": "x", "cd": "/no/such/folder" }), 2, "invalid_input"),
         (json!({ "prompt": "x", "cd": world.folder, "agent": "nobody" }), 2, "invalid_input"),
         (json!({ "prompt": "x", "cd": world.folder, "timeout": 0 }), 2, "invalid_input"),
+        (json!({ "prompt": "x", "cd": world.folder, "command": ["bash"] }), 2, "invalid_input"),
         (
-            json!({ "prompt": "x", "cd": world.folder, "agent": "gemini", "command": ["/no/such/gemini"], "in_place": true }),
+            json!({ "prompt": "x", "cd": world.folder, "command": ["gemini"], "agent": "generic" }),
+            2,
+            "invalid_input",
+        ),
+        (json!({ "cd": world.folder, "agent": "generic" }), 2, "invalid_input"),
+        (json!({ "cd": world.folder, "command": ["gemini"], "agent": "gemini" }), 2, "invalid_input"),
+        (json!({ "prompt": "x", "cd": world.folder, "model": "--debug" }), 2, "invalid_input"),
+        (
+            json!({ "prompt": "x", "cd": world.folder, "agent": "codex", "output_format": "json" }),
+            2,
+            "invalid_input",
+        ),
+        (
+            json!({ "prompt": "x", "cd": world.folder, "command": ["/no/such/gemini"], "in_place": true }),
+            127,
+            "command_not_found",
+        ),
+        (
+            json!({ "prompt": "x", "cd": world.folder, "agent": "claude", "in_place": true }),
+            127,
+            "command_not_found",
+        ),
+        // Without a prompt it is a command like any other.
+        (
+            json!({ "cd": world.folder, "command": ["/no/such/gemini"], "in_place": true }),
             127,
             "command_not_found",
         ),
@@ -120,29 +147,49 @@ fn a_command_is_just_run() {
     assert_eq!(answered.result["tool"], "sh");
 }
 
-/// A CLI that lies, breaks off, or prints what is no JSON.
+/// Two requests for one session: the second is told, and the first is not disturbed.
 #[test]
-fn a_cli_that_misbehaves() {
+fn a_session_is_one_requests_at_a_time() {
+    let Some(gemini) = Gemini::installed() else { return };
     let world = one_world();
-    let init = r#"{"type":"init","session_id":"s"}"#;
-    let done = r#"{"type":"result","status":"success","stats":{}}"#;
-    let failed = r#"{"type":"result","status":"error","error":{"message":"no"}}"#;
-    for (script, kind) in [
-        (format!("echo '{init}'; echo '{failed}'"), "upstream_error"),
-        (format!("echo '{init}'"), "upstream_error"),
-        ("echo nonsense; echo '{broken'; exit 0".to_string(), "upstream_error"),
-        ("exit 41".to_string(), "auth_error"),
-        (format!("echo '{init}'; echo '{done}'; kill -9 $$"), "upstream_error"),
-        ("echo 'API key not valid' >&2; exit 1".to_string(), "auth_error"),
-        (format!("echo '{init}'; echo '{{\"type\":\"future\"}}'; echo '{done}'"), ""),
-        (format!("head -c 20000000 /dev/zero | tr '\\0' x; echo; echo '{done}'"), ""),
-    ] {
-        let fake = world.folder.join("gemini");
-        std::fs::write(&fake, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let asked = json!({ "prompt": "x", "agent": "gemini", "command": [fake], "cd": world.folder, "in_place": true, "max_retries": 0 });
-        let answered = exec(&world, "http://127.0.0.1:1", &asked);
-        assert_eq!(answered.kind(), kind, "{script}: {}", answered.shown());
-        assert_eq!(answered.result["success"], json!(kind.is_empty()), "{script}: {}", answered.shown());
-    }
+    let slow = Turn::Slow(Duration::from_secs(8), vec![Part::Text("Done at last.".to_string())]);
+    let api = Api::plain(vec![Turn::text("Hello."), slow]);
+    let mut asked = request(&gemini, &world, "hello", &json!({ "sandbox": "read-only" }));
+    let first = exec(&world, &api.server.url(""), &asked);
+    assert_eq!(first.result["success"], true, "{}", first.shown());
+    asked["SESSION_ID"] = first.result["SESSION_ID"].clone();
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| exec(&world, &api.server.url(""), &asked));
+        // The second has begun when its question is there.
+        while api.questions().len() < 2 {
+            assert!(!long.is_finished(), "it ended before it asked");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let busy = exec(&world, &api.server.url(""), &asked);
+        assert_eq!((busy.code, busy.kind()), (2, "session_busy"), "{}", busy.shown());
+        assert_eq!(busy.result["attempts"], json!([]));
+        let long = long.join().unwrap();
+        assert_eq!(long.result["result"], "Done at last.", "{}", long.shown());
+    });
+    assert_eq!(api.questions().len(), 2);
+}
+
+/// What the agent did before the API failed is there, and is not done again.
+#[test]
+fn work_of_the_real_cli_is_not_done_twice() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let turns = vec![
+        Turn::shell("echo once >> made"),
+        failing(503, "UNAVAILABLE", "Overloaded"),
+        Turn::text("This is never asked for."),
+    ];
+    let api = Api::plain(turns);
+    let asked = request(&gemini, &world, "hello", &json!({ "in_place": true, "max_retries": 3 }));
+    let answered = exec(&world, &api.server.url(""), &asked);
+    assert_eq!(answered.kind(), "upstream_error", "{}", answered.shown());
+    assert_eq!(answered.result["attempts"].as_array().map(Vec::len), Some(1), "{}", answered.shown());
+    let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
+    assert!(why.contains("left work behind: 1 changed file"), "{}", answered.shown());
+    assert_eq!(std::fs::read_to_string(world.folder.join("made")).unwrap(), "once\n");
 }

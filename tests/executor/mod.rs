@@ -2,7 +2,11 @@
 
 mod asked;
 mod failures;
+mod faults;
+mod formats;
+mod quotas;
 mod sessions;
+mod steering;
 
 use std::io::Write;
 use std::process::Stdio;

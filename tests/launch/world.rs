@@ -234,9 +234,14 @@ impl World {
     pub(crate) fn project(&self, name: &str) {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/projects").join(name);
         must("cp", &["-R".as_ref(), from.join(".").as_ref(), self.folder.as_ref()]);
+        self.give(&self.folder);
+    }
+
+    /// Makes a folder and all that is in it this person's.
+    pub(crate) fn give(&self, folder: &Path) {
         if let Some((user, group)) = self.person.ids {
             let owner = format!("{user}:{group}");
-            must("chown", &["-R".as_ref(), owner.as_ref(), self.folder.as_ref()]);
+            must("chown", &["-R".as_ref(), owner.as_ref(), folder.as_ref()]);
         }
     }
 

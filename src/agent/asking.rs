@@ -1,0 +1,183 @@
+//! What an agent is asked → how its CLI is started.
+
+use super::adapter::{Adapter, OutputFormat};
+
+/// A longer prompt is no word of a command line.
+const LONG_PROMPT: usize = 100 << 10;
+
+/// A longer one is not taken even on standard input: the CLI repeats it in its stream, and ends without waiting until
+/// more than a pipe holds has been read.
+const LONGEST_PROMPT: usize = 512 << 10;
+
+/// What an agent is asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// The prompt.
+    pub prompt: String,
+    /// The model; the adapter's own unless given.
+    pub model: Option<String>,
+    /// It asks nobody.
+    pub yolo: bool,
+    /// The session, and whether it is to go on.
+    pub session: Option<(String, bool)>,
+    /// How it is to print what it does.
+    pub format: OutputFormat,
+}
+
+/// How an agent is started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Invocation {
+    /// The program's arguments.
+    pub arguments: Vec<String>,
+    /// What it reads on standard input.
+    pub input: Option<String>,
+    /// Variables.
+    pub environment: Vec<(String, String)>,
+    /// Files of the private home.
+    pub home_files: Vec<(String, String)>,
+    /// Network presets.
+    pub presets: Vec<String>,
+    /// What of the home is a session's.
+    pub keep: Vec<String>,
+}
+
+impl Adapter {
+    /// How it is asked this.
+    pub fn invocation(&self, ask: &Ask) -> Invocation {
+        let whole = self.as_text(&ask.prompt);
+        let short = self.start.long_prompt.as_ref().filter(|_| whole.len() > LONG_PROMPT);
+        let (prompt, input) = match short {
+            Some(short) => (short.clone(), Some(whole)),
+            None => (whole, None),
+        };
+        Invocation {
+            arguments: self.arguments(ask, &prompt),
+            input,
+            environment: self
+                .start
+                .environment
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+            home_files: self
+                .start
+                .home_file
+                .iter()
+                .map(|file| (file.path.clone(), file.text.clone()))
+                .collect(),
+            presets: self.presets.clone(),
+            keep: self.start.keep.clone(),
+        }
+    }
+
+    /// The longest prompt it can be given.
+    pub fn longest_prompt(&self) -> usize {
+        if self.start.long_prompt.is_some() { LONGEST_PROMPT } else { LONG_PROMPT }
+    }
+
+    /// A prompt that the CLI takes for nothing but words for the model.
+    fn as_text(&self, prompt: &str) -> String {
+        let leading = self.start.leading.iter().find(|(begins, _)| prompt.starts_with(begins.as_str()));
+        match leading {
+            Some((begins, text)) => format!("{text}{}", &prompt[begins.len()..]),
+            None => prompt.to_string(),
+        }
+    }
+
+    fn arguments(&self, ask: &Ask, prompt: &str) -> Vec<String> {
+        let asked = ask.model.as_ref().or(self.model.as_ref());
+        let model = asked.map(|name| self.models.get(name).unwrap_or(name));
+        let approval = if ask.yolo { &self.start.approval.yolo } else { &self.start.approval.asks };
+        let mut arguments: Vec<String> = Vec::new();
+        if let Some((session, goes_on)) = &ask.session {
+            let more = if *goes_on { &self.start.resume_session } else { &self.start.begin_session };
+            arguments.extend(more.iter().map(|word| word.replace("{session}", session)));
+        }
+        for word in &self.start.arguments {
+            match word.as_str() {
+                "{format}" => {
+                    arguments.extend(self.start.formats.get(&ask.format).into_iter().flatten().cloned());
+                }
+                "{approval}" if approval.is_empty() => {}
+                word if word.contains("{model}") && model.is_none() => {
+                    // The option before it goes too.
+                    arguments.pop();
+                }
+                word => {
+                    // The prompt last: what it contains is not looked at again.
+                    let word = word
+                        .replace("{approval}", approval)
+                        .replace("{model}", model.map(String::as_str).unwrap_or_default());
+                    arguments.push(word.replace("{prompt}", prompt));
+                }
+            }
+        }
+        arguments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::named;
+    use super::*;
+
+    fn words(agent: &str, ask: &Ask) -> Vec<String> {
+        named(agent).unwrap_or_else(|| panic!("{agent}")).invocation(ask).arguments
+    }
+
+    fn has(words: &[String], pair: [&str; 2]) -> bool {
+        words.windows(2).any(|found| found == pair)
+    }
+
+    #[test]
+    fn how_it_is_asked() {
+        let ask = Ask {
+            prompt: "-x {model} {prompt}".into(),
+            yolo: true,
+            session: Some(("s".into(), true)),
+            ..Ask::default()
+        };
+        let gemini = words("gemini", &ask);
+        assert_eq!(gemini[..2], ["--resume", "s"]);
+        assert!(gemini.contains(&"--prompt=-x {model} {prompt}".to_string()), "{gemini:?}");
+        assert!(has(&gemini, ["--model", "gemini-3-pro-preview"]), "{gemini:?}");
+        assert!(has(&gemini, ["--approval-mode", "yolo"]), "{gemini:?}");
+        assert!(has(&gemini, ["--output-format", "stream-json"]), "{gemini:?}");
+        let claude = words("claude", &Ask { prompt: "p".into(), ..Ask::default() });
+        assert!(!claude.iter().any(|word| word == "--model"), "{claude:?}");
+        let agy = words("agy", &Ask { prompt: "p".into(), ..Ask::default() });
+        assert!(!agy.iter().any(String::is_empty), "{agy:?}");
+    }
+
+    #[test]
+    fn models_have_other_names_and_formats_their_words() {
+        let ask = |model: &str, format| Ask {
+            prompt: "p".into(),
+            model: Some(model.into()),
+            format,
+            ..Ask::default()
+        };
+        let gemini = words("gemini", &ask("gemini-3-pro", OutputFormat::Json));
+        assert!(has(&gemini, ["--model", "gemini-3-pro-preview"]), "{gemini:?}");
+        assert!(has(&gemini, ["--output-format", "json"]), "{gemini:?}");
+        let gemini = words("gemini", &ask("gemini-2.5-flash", OutputFormat::Text));
+        assert!(has(&gemini, ["--model", "gemini-2.5-flash"]), "{gemini:?}");
+        assert!(has(&gemini, ["--output-format", "text"]), "{gemini:?}");
+    }
+
+    #[test]
+    fn a_prompt_is_no_command_of_the_cli() {
+        let gemini = named("gemini").unwrap_or_else(|| panic!("gemini"));
+        let ask = |prompt: String| gemini.invocation(&Ask { prompt, ..Ask::default() });
+        let short = ask("/quit now".into()).arguments;
+        assert!(short.contains(&"--prompt= /quit now".to_string()), "{short:?}");
+        let long = ask(format!("/quit {}", "x".repeat(LONG_PROMPT)));
+        assert!(long.input.is_some_and(|input| input.starts_with(" /quit x")));
+        for plain in ["//quit", "see /etc/hosts", " /quit", "-x"] {
+            let said = ask(plain.into()).arguments;
+            let as_it_is = format!("--prompt={plain}");
+            let with_a_space = format!("--prompt= {plain}");
+            assert!(said.contains(&as_it_is) || said.contains(&with_a_space), "{said:?}");
+        }
+    }
+}

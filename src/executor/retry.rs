@@ -1,0 +1,168 @@
+//! Whether a failure is worth another try, and when.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::attempt::Tried;
+use crate::agent::Wait;
+use crate::outcome::ErrorDetail;
+
+/// What a retry waits for, at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// What the first one waits for.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+
+/// What comes after an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Another, after this time.
+    Again(Duration),
+    /// None; and why not, where its kind of failure may pass.
+    Stop(Option<String>),
+}
+
+/// What comes after this attempt, when so many were made again before.
+pub(super) fn next(tried: &Tried, retries: u32, most: u32) -> Next {
+    if !tried.error_kind().is_some_and(may_pass) || retries >= most {
+        return Next::Stop(None);
+    }
+    // The second could undo or double what the first did.
+    if let Some(work) = tried.left_work() {
+        return Next::Stop(Some(format!(
+            "it was not tried again, because the attempt left work behind: {work}"
+        )));
+    }
+    let backoff = FIRST_WAIT.saturating_mul(1 << retries.min(8)).min(LONGEST_WAIT);
+    match tried.wait() {
+        None => Next::Again(backoff),
+        Some(Wait::For(time)) if *time <= LONGEST_WAIT => Next::Again(backoff.max(*time)),
+        Some(Wait::For(time)) => Next::Stop(Some(format!(
+            "it was not tried again, because the quota is there again after {} seconds, and a retry waits for {} at most",
+            seconds(*time),
+            LONGEST_WAIT.as_secs()
+        ))),
+        Some(Wait::NextDay(zone)) => Next::Stop(Some(format!(
+            "it was not tried again, because a day's quota is used up; the next day begins at midnight{}",
+            zone.as_ref().map(|zone| format!(" in {zone}")).unwrap_or_default()
+        ))),
+    }
+}
+
+/// Kinds of failure that may be gone the next time. What was asked wrongly stays wrong.
+fn may_pass(kind: &str) -> bool {
+    matches!(kind, "idle_timeout" | "timeout" | "upstream_error" | "rate_limited")
+}
+
+/// Whole seconds, and no less than there are.
+fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+/// Writes down when it is worth another try.
+pub(super) fn set_wait(detail: &mut ErrorDetail, wait: &Wait, now: Timestamp) {
+    let at = match wait {
+        Wait::For(time) => SignedDuration::try_from(*time).ok().and_then(|time| now.checked_add(time).ok()),
+        // Without a list of time zones on this machine the words must do.
+        Wait::NextDay(zone) => zone.as_ref().and_then(|zone| next_day(now, zone).ok()),
+    };
+    let left = match wait {
+        Wait::For(time) => Some(*time),
+        Wait::NextDay(_) => at.and_then(|at| Duration::try_from(at.duration_since(now)).ok()),
+    };
+    detail.retry_after_s = left.map(seconds);
+    detail.retry_at = at.map(|at| at.to_string());
+}
+
+fn next_day(now: Timestamp, zone: &str) -> Result<Timestamp, jiff::Error> {
+    Ok(now.in_tz(zone)?.tomorrow()?.start_of_day()?.timestamp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Conclusion;
+    use crate::outcome::{Commit, RunResult};
+
+    fn tried(kind: &str, wait: Option<Wait>) -> Tried {
+        let result = RunResult { exit_code: Some(1), ..RunResult::default() };
+        let error = Some((kind.to_string(), "words".to_string()));
+        let conclusion = Some(Conclusion { error, wait, ..Conclusion::default() });
+        Tried { result, conclusion, messages: Vec::new(), stderr: String::new(), work: None }
+    }
+
+    fn again(milliseconds: u64) -> Next {
+        Next::Again(Duration::from_millis(milliseconds))
+    }
+
+    #[test]
+    fn the_wait_doubles_up_to_two_seconds() {
+        let failed = tried("upstream_error", None);
+        let waits: Vec<Next> = (0..6).map(|retries| next(&failed, retries, 6)).collect();
+        assert_eq!(waits, [500, 1000, 2000, 2000, 2000, 2000].map(again));
+        assert_eq!(next(&failed, 6, 6), Next::Stop(None));
+        assert_eq!(next(&failed, 0, 0), Next::Stop(None));
+    }
+
+    #[test]
+    fn only_what_may_pass() {
+        for kind in ["idle_timeout", "timeout", "upstream_error", "rate_limited"] {
+            assert_eq!(next(&tried(kind, None), 0, 1), again(500), "{kind}");
+        }
+        for kind in [
+            "command_not_found",
+            "invalid_input",
+            "auth_error",
+            "config_error",
+            "policy_denied",
+            "session_lost",
+            "turn_limit",
+            "budget_exhausted",
+            "memory_exhausted",
+            "cancelled",
+            "internal",
+        ] {
+            assert_eq!(next(&tried(kind, None), 0, 9), Next::Stop(None), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_quota_is_waited_for_as_long_as_a_retry_may() {
+        let wait = |milliseconds| Some(Wait::For(Duration::from_millis(milliseconds)));
+        assert_eq!(next(&tried("rate_limited", wait(100)), 0, 1), again(500));
+        assert_eq!(next(&tried("rate_limited", wait(1500)), 0, 1), again(1500));
+        assert_eq!(next(&tried("rate_limited", wait(2000)), 0, 1), again(2000));
+        for long in [wait(2001), wait(39_000), Some(Wait::NextDay(None))] {
+            let next = next(&tried("rate_limited", long), 0, 1);
+            assert!(matches!(&next, Next::Stop(Some(why)) if why.contains("quota")), "{next:?}");
+        }
+    }
+
+    #[test]
+    fn work_that_was_left_is_said() {
+        let mut failed = tried("upstream_error", None);
+        failed.result.commits = vec![Commit::default(), Commit::default()];
+        let stop = next(&failed, 0, 1);
+        assert!(matches!(&stop, Next::Stop(Some(why)) if why.contains("2 commits")), "{stop:?}");
+    }
+
+    #[test]
+    fn when_it_is_there_again() {
+        let now: Timestamp = "2026-11-15T18:00:00Z".parse().unwrap_or_default();
+        let mut detail = ErrorDetail::default();
+        set_wait(&mut detail, &Wait::For(Duration::from_millis(38_200)), now);
+        assert_eq!(
+            (detail.retry_after_s, detail.retry_at.as_deref()),
+            (Some(39), Some("2026-11-15T18:00:38.2Z"))
+        );
+        set_wait(&mut detail, &Wait::NextDay(Some("America/Los_Angeles".into())), now);
+        if now.in_tz("America/Los_Angeles").is_ok() {
+            assert_eq!(
+                (detail.retry_after_s, detail.retry_at.as_deref()),
+                (Some(14 * 3600), Some("2026-11-16T08:00:00Z"))
+            );
+        }
+        set_wait(&mut detail, &Wait::NextDay(Some("No/Such".into())), now);
+        assert_eq!((detail.retry_after_s, detail.retry_at), (None, None));
+    }
+}

@@ -1,0 +1,294 @@
+//! CLIs that break, lie, hang or flood: programs of the test's own in the agent's place.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{Answered, exec};
+use crate::launch::world::{World, collect, one_world, program};
+
+const INIT: &str = r#"{"type":"init","session_id":"s"}"#;
+const DONE: &str = r#"{"type":"result","status":"success","stats":{}}"#;
+const FAILED: &str = r#"{"type":"result","status":"error","error":{"message":"no"}}"#;
+
+/// A program with this script.
+fn script(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// A request for the agent that this script is.
+fn request(world: &World, text: &str, more: &Value) -> Value {
+    let fake = world.folder.join("gemini");
+    script(&fake, text);
+    let mut asked =
+        json!({ "prompt": "x", "command": [fake], "cd": world.folder, "in_place": true, "max_retries": 0 });
+    for (name, value) in more.as_object().into_iter().flatten() {
+        asked[name] = value.clone();
+    }
+    asked
+}
+
+fn ask(world: &World, text: &str, more: &Value) -> Answered {
+    exec(world, "http://127.0.0.1:1", &request(world, text, more))
+}
+
+#[test]
+fn a_cli_that_breaks_off_or_lies() {
+    let world = one_world();
+    for (text, kind, words) in [
+        // Before its first line.
+        ("exit 3".to_string(), "upstream_error", "ended with code 3"),
+        ("kill -SEGV $$".to_string(), "upstream_error", "ended by signal 11"),
+        // A signal is no code: 128 and 17 would be the one for a key that is not valid.
+        ("kill -KILL $$".to_string(), "upstream_error", "ended by signal 9"),
+        ("exit 41".to_string(), "auth_error", "ended with code 41"),
+        // In the middle, and after it has said that all is well.
+        (format!("echo '{INIT}'"), "upstream_error", "without a result"),
+        (format!("echo '{INIT}'; echo '{FAILED}'"), "upstream_error", "says it failed: no"),
+        (format!("echo '{INIT}'; echo '{DONE}'; kill -9 $$"), "upstream_error", "signal 9"),
+        (format!("echo '{INIT}'; echo '{DONE}'; exit 7"), "upstream_error", "code 7"),
+        (format!("echo '{DONE}'; echo '{INIT}'"), "upstream_error", "without a result"),
+        // Words that are no JSON, and words elsewhere.
+        ("echo nonsense; echo '{broken'; exit 0".to_string(), "upstream_error", "without a result"),
+        ("head -c 3000000 /dev/urandom; exit 0".to_string(), "upstream_error", "without a result"),
+        ("echo 'it broke' >&2; exit 1".to_string(), "upstream_error", "it broke"),
+        ("echo 'API key not valid' >&2; exit 1".to_string(), "auth_error", "API key not valid"),
+    ] {
+        let answered = ask(&world, &text, &json!({}));
+        let shown = || format!("{text}: {}", answered.shown());
+        assert_eq!((answered.code, answered.kind()), (1, kind), "{}", shown());
+        assert_eq!(answered.result["success"], false, "{}", shown());
+        let detail = &answered.result["error_detail"];
+        assert!(detail["message"].as_str().is_some_and(|message| message.contains(words)), "{}", shown());
+        assert_eq!(detail["exit_code"], answered.result["exit_code"], "{}", shown());
+        assert!(detail["last_lines"].as_array().is_some_and(|lines| lines.len() <= 20), "{}", shown());
+    }
+}
+
+/// Of what it printed elsewhere the last twenty lines are told.
+#[test]
+fn its_last_lines() {
+    let world = one_world();
+    let answered =
+        ask(&world, "i=0; while [ $i -lt 50 ]; do i=$((i+1)); echo line $i >&2; done; exit 1", &json!({}));
+    let lines = answered.result["error_detail"]["last_lines"].as_array().unwrap();
+    assert_eq!((lines.len(), &lines[0], &lines[19]), (20, &json!("line 31"), &json!("line 50")));
+}
+
+/// Kinds of events that nobody knows and lines that are none are counted, and change nothing.
+#[test]
+fn what_nobody_knows() {
+    let world = one_world();
+    let text = format!(
+        "echo '{INIT}'; echo '{{\"type\":\"future\",\"x\":[1]}}'; echo '[]'; echo words; echo '{DONE}'"
+    );
+    let answered = ask(&world, &text, &json!({ "return_metrics": true }));
+    assert_eq!((answered.code, &answered.result["success"]), (0, &json!(true)), "{}", answered.shown());
+    let metrics = &answered.result["metrics"];
+    assert_eq!((&metrics["unknown_events"], &metrics["unreadable_lines"]), (&json!(1), &json!(2)));
+    let other = answered.events.iter().find(|event| event["event_type"] == "agent.other").unwrap();
+    assert_eq!(other["data"]["x"], json!([1]));
+}
+
+/// The highest use of memory of a process and its children, in KiB.
+fn highest(pid: u32) -> u64 {
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let status = read(format!("/proc/{pid}/status"));
+    let own = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+    let own = own.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or_default();
+    let children = read(format!("/proc/{pid}/task/{pid}/children"));
+    let guards = children.split_whitespace().filter_map(|child| child.parse::<u32>().ok());
+    let is_guard = |child: &u32| read(format!("/proc/{child}/comm")).trim() == "guard";
+    own.max(guards.filter(is_guard).map(highest).max().unwrap_or_default())
+}
+
+/// A hundred megabytes: as one line, as many, and beside the stream.
+#[test]
+fn a_flood_in_little_memory() {
+    let world = one_world();
+    let lines = "yes '{\"type\":\"message\",\"role\":\"user\",\"content\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}'";
+    for flood in [
+        "head -c 100000000 /dev/zero | tr '\\0' x; echo".to_string(),
+        format!("{lines} | head -c 100000000; echo"),
+        "head -c 100000000 /dev/zero | tr '\\0' x >&2".to_string(),
+    ] {
+        let asked = request(
+            &world,
+            &format!("echo '{INIT}'; {flood}; echo '{DONE}'"),
+            &json!({ "return_all_messages": true }),
+        );
+        let mut command = world.command(program());
+        let mut child = command
+            .arg("exec")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (pid, started) = (child.id(), Instant::now());
+        use std::io::Write;
+        child.stdin.take().unwrap().write_all(asked.to_string().as_bytes()).unwrap();
+        let watch = std::thread::spawn(move || {
+            let mut most = 0;
+            while Path::new(&format!("/proc/{pid}/task")).exists() {
+                most = most.max(highest(pid));
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            most
+        });
+        let ran = collect(child, b"", started);
+        let most = watch.join().unwrap();
+        eprintln!("{:.40}: {:?}, at most {most} KiB", flood, ran.took);
+        assert_eq!(ran.result["success"], true, "{flood}: {:.3000}\n{}", ran.result.to_string(), ran.error);
+        assert!(most > 1000 && most < 200 << 10, "{flood}: {most} KiB");
+    }
+}
+
+#[test]
+fn a_cli_that_hangs() {
+    let world = one_world();
+    let began = Instant::now();
+    for (text, limits, kind) in [
+        (format!("echo '{INIT}'; sleep 300"), json!({ "timeout": 2, "max_duration": 60 }), "idle_timeout"),
+        ("sleep 300".to_string(), json!({ "timeout": 2, "max_duration": 60 }), "idle_timeout"),
+        (
+            format!("while :; do echo '{INIT}'; sleep 0.1; done"),
+            json!({ "timeout": 60, "max_duration": 3 }),
+            "timeout",
+        ),
+        (
+            format!("trap '' TERM; while :; do echo '{INIT}'; sleep 0.1; done"),
+            json!({ "timeout": 60, "max_duration": 3 }),
+            "timeout",
+        ),
+    ] {
+        let answered = ask(&world, &text, &limits);
+        assert_eq!((answered.code, answered.kind()), (124, kind), "{text}: {}", answered.shown());
+        let detail = &answered.result["error_detail"];
+        assert_eq!(
+            (&detail["idle_timeout_s"], &detail["max_duration_s"]),
+            (&limits["timeout"], &limits["max_duration"]),
+            "{text}: {}",
+            answered.shown()
+        );
+    }
+    assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+}
+
+/// More memory than the policy allows, where the machine can hold it to that.
+#[test]
+fn a_cli_that_is_killed_for_memory() {
+    let world = one_world();
+    let policy = world.folder.join("little.toml");
+    let text = "version = 1\nname = \"little\"\nextends = \"strict\"\n[limits]\nmemory_mib = 96\n";
+    std::fs::write(&policy, text).unwrap();
+    let eats = "exec python3 -c 'x = []\nwhile True: x.append(bytearray(1 << 20))'";
+    for script in [eats.to_string(), format!("echo '{INIT}'; ({eats})")] {
+        let answered =
+            ask(&world, &script, &json!({ "policy": policy, "max_retries": 1, "max_duration": 60 }));
+        if answered.result["enforcement"]["memory_bound"] != true {
+            eprintln!("SKIP: no control group that bounds memory can be made here");
+            return;
+        }
+        assert_eq!((answered.code, answered.kind()), (1, "memory_exhausted"), "{}", answered.shown());
+        let message = answered.result["error_detail"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains("96 MiB"), "{}", answered.shown());
+        assert_eq!(answered.result["attempts"].as_array().map(Vec::len), Some(1), "{}", answered.shown());
+    }
+}
+
+/// A package of this version, with a program that answers.
+fn package(world: &World, version: &str) -> PathBuf {
+    let folder = world.folder.join(format!("package-{version}"));
+    script(&folder.join("bundle/gemini"), &format!("echo '{INIT}'; echo '{DONE}'"));
+    let text = json!({ "name": "@google/gemini-cli", "version": version }).to_string();
+    std::fs::write(folder.join("package.json"), text).unwrap();
+    folder.join("bundle/gemini")
+}
+
+/// The version is read from the package: what is too old is not started, what is newer than any that was tried is.
+#[test]
+fn versions() {
+    let world = one_world();
+    let asked = |version: &str| {
+        let fake = package(&world, version);
+        let asked = json!({ "prompt": "x", "command": [fake], "cd": world.folder, "in_place": true });
+        exec(&world, "http://127.0.0.1:1", &asked)
+    };
+    for version in ["0.41.2", "0.9.0", "0.41.0-nightly.1"] {
+        let old = asked(version);
+        assert_eq!((old.code, old.kind()), (125, "config_error"), "{}", old.shown());
+        let message = old.result["error"].as_str().unwrap_or_default();
+        assert!(
+            message.contains(version) && message.contains("0.42.0") && message.contains(".env"),
+            "{message}"
+        );
+        assert_eq!(old.result["attempts"], json!([]));
+    }
+    for version in ["0.42.0", "0.61.0"] {
+        let fine = asked(version);
+        assert_eq!((fine.code, &fine.result["notes"]), (0, &Value::Null), "{}", fine.shown());
+    }
+    let new = asked("1.0.0");
+    assert_eq!(new.code, 0, "{}", new.shown());
+    let note = new.result["notes"][0].as_str().unwrap_or_default();
+    assert!(note.contains("1.0.0") && note.contains("0.61.0"), "{}", new.shown());
+    assert!(new.events.iter().any(|event| event["event_type"] == "exec.note"));
+}
+
+/// Each try is written down, and the time between them grows.
+#[test]
+fn tries_and_their_pauses() {
+    let world = one_world();
+    let began = Instant::now();
+    let answered = ask(&world, "exit 1", &json!({ "max_retries": 3 }));
+    assert!(began.elapsed() >= Duration::from_millis(3500));
+    let attempts = answered.result["attempts"].as_array().unwrap();
+    let mut runs: Vec<&str> = attempts.iter().filter_map(|attempt| attempt["run_id"].as_str()).collect();
+    runs.sort_unstable();
+    runs.dedup();
+    assert_eq!(runs.len(), 4, "{}", answered.shown());
+    assert!(attempts.iter().all(|attempt| attempt["error_kind"] == "upstream_error"));
+    assert_eq!(answered.result["error_detail"]["retries"], 3);
+    let retries = answered.events.iter().filter(|event| event["event_type"] == "exec.retry");
+    let pauses: Vec<&Value> = retries.map(|event| &event["data"]["wait_ms"]).collect();
+    assert_eq!(pauses, [500, 1000, 2000], "{}", answered.shown());
+}
+
+/// What an attempt has made is not done a second time, and the result says that this is why.
+#[test]
+fn work_that_was_left_is_not_done_twice() {
+    let world = one_world();
+    let repository = world.folder.with_file_name("repository");
+    world.outside("cd repository && git config user.name P && git config user.email p@example.org");
+    let fake = world.folder.join("gemini");
+    for (text, in_place, left) in [
+        ("echo once >> made; exit 1", true, "1 changed file"),
+        ("echo once >> made; exit 1", false, "1 changed file"),
+        ("echo once >> made; git add made; git commit -qm made; exit 1", false, "1 commit"),
+    ] {
+        script(&fake, text);
+        let cd = if in_place { &world.folder } else { &repository };
+        let asked =
+            json!({ "prompt": "x", "command": [fake], "cd": cd, "in_place": in_place, "max_retries": 2 });
+        let answered = exec(&world, "http://127.0.0.1:1", &asked);
+        assert_eq!(answered.kind(), "upstream_error", "{text}: {}", answered.shown());
+        assert_eq!(
+            answered.result["attempts"].as_array().map(Vec::len),
+            Some(1),
+            "{text}: {}",
+            answered.shown()
+        );
+        let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
+        assert!(why.contains("left work behind") && why.contains(left), "{text}: {}", answered.shown());
+        if in_place {
+            assert_eq!(std::fs::read_to_string(world.folder.join("made")).unwrap(), "once\n");
+            std::fs::remove_file(world.folder.join("made")).unwrap();
+        }
+    }
+}

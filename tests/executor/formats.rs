@@ -1,0 +1,125 @@
+//! The three ways in which the CLI prints what it does: whichever it is, the result says the same.
+
+use serde_json::{Value, json};
+
+use super::{exec, request};
+use crate::egress::api::{Api, Part, Turn};
+use crate::egress::gemini::Gemini;
+use crate::launch::world::one_world;
+
+const FORMATS: [&str; 3] = ["stream-json", "json", "text"];
+
+fn failing(status: u16, reason: &str, message: &str) -> Turn {
+    Turn::Fails(status, json!({ "error": { "code": status, "message": message, "status": reason } }))
+}
+
+/// Only the words after the last tool are the answer; in plain text nothing tells them apart.
+#[test]
+fn an_answer_in_every_format() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    for format in FORMATS {
+        let talk = Part::Text("Let me look.".to_string());
+        let call = Part::Call("run_shell_command", json!({"command": "echo looked", "description": "look"}));
+        let api = Api::plain(vec![Turn::Says(vec![talk, call]), Turn::text("All is well.")]);
+        let more = json!({ "output_format": format, "in_place": true, "return_metrics": true });
+        let answered = exec(&world, &api.server.url(""), &request(&gemini, &world, "look", &more));
+        let result = &answered.result;
+        assert_eq!((answered.code, &result["success"]), (0, &json!(true)), "{format}: {}", answered.shown());
+        let expected = if format == "text" { "Let me look.\nAll is well." } else { "All is well." };
+        assert_eq!(result["result"], expected, "{format}: {}", answered.shown());
+        assert_eq!(result["SESSION_ID"].as_str().map(str::len), Some(36), "{format}: {}", answered.shown());
+        assert_eq!(api.questions().len(), 2, "{format}");
+        assert_eq!(
+            result["metrics"]["agent"].is_object(),
+            format != "text",
+            "{format}: {}",
+            answered.shown()
+        );
+        let has = |kind: &str| answered.events.iter().any(|event| event["event_type"] == kind);
+        assert!(has(if format == "text" { "agent.message" } else { "agent.result" }), "{format}");
+        assert_eq!(has("agent.tool_use"), format == "stream-json", "{format}");
+    }
+}
+
+/// In `json` the error is elsewhere than an answer would be, in `text` the code says nothing.
+#[test]
+fn a_failure_in_every_format() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let cases: Vec<(Turn, &str, &str)> = vec![
+        (failing(400, "INVALID_ARGUMENT", "Bad request"), "invalid_input", "Bad request"),
+        (failing(401, "UNAUTHENTICATED", "No such key"), "auth_error", "No such key"),
+        (failing(403, "PERMISSION_DENIED", "No access"), "auth_error", "No access"),
+        (
+            failing(404, "NOT_FOUND", "models/x is not found for API version v1beta"),
+            "invalid_input",
+            "models/x",
+        ),
+        (Turn::quota(), "rate_limited", "quota"),
+        (failing(500, "INTERNAL", "Internal error"), "upstream_error", "Internal error"),
+        (failing(503, "UNAVAILABLE", "Overloaded"), "upstream_error", "Overloaded"),
+        (Turn::Says(Vec::new()), "upstream_error", ""),
+    ];
+    for format in ["json", "text"] {
+        for (turn, kind, words) in &cases {
+            let api = Api::plain(vec![turn.clone()]);
+            let more = json!({ "output_format": format, "in_place": true, "max_retries": 0 });
+            let answered = exec(&world, &api.server.url(""), &request(&gemini, &world, "hello", &more));
+            let shown = || format!("{format}, {turn:?}: {}", answered.shown());
+            assert_eq!((answered.kind(), &answered.result["success"]), (*kind, &json!(false)), "{}", shown());
+            let detail = &answered.result["error_detail"];
+            assert!(detail["message"].as_str().is_some_and(|text| text.contains(words)), "{}", shown());
+            let lines = detail["last_lines"].as_array().unwrap();
+            assert!(!lines.is_empty() && lines.len() <= 20, "{}", shown());
+        }
+    }
+}
+
+/// A session goes on in `json`, which says whose it is; in `text`, which does not, it cannot be asked for.
+#[test]
+fn sessions_need_a_format_that_names_them() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
+    let more = json!({ "output_format": "text", "sandbox": "read-only" });
+    let mut asked = request(&gemini, &world, "say a word", &more);
+    let one = exec(&world, &api.server.url(""), &asked);
+    assert_eq!(one.result["success"], true, "{}", one.shown());
+    asked["SESSION_ID"] = one.result["SESSION_ID"].clone();
+    asked["prompt"] = json!("which word?");
+    let refused = exec(&world, &api.server.url(""), &asked);
+    assert_eq!((refused.code, refused.kind()), (2, "invalid_input"), "{}", refused.shown());
+    asked["output_format"] = json!("json");
+    let two = exec(&world, &api.server.url(""), &asked);
+    assert_eq!(two.result["result"], "It was plum.", "{}", two.shown());
+    assert_eq!(two.result["SESSION_ID"], one.result["SESSION_ID"]);
+    let body = api.questions().pop().unwrap().json().to_string();
+    assert!(body.contains("say a word") && body.contains("The word is plum."), "{body}");
+}
+
+/// What is asked for by the name of its program needs no name of an agent, and models have the API's names.
+#[test]
+fn programs_and_models_by_their_usual_names() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    for (model, asked_for) in [
+        (json!("gemini-3-pro"), "gemini-3-pro-preview"),
+        (Value::Null, "gemini-3-pro-preview"),
+        (json!("gemini-2.5-pro"), "gemini-2.5-pro"),
+    ] {
+        let api = Api::plain(vec![Turn::text("Yes.")]);
+        let asked = json!({
+            "command": [gemini.program()], "prompt": "hello", "cd": world.folder, "in_place": true, "model": model,
+        });
+        let answered = exec(&world, &api.server.url(""), &asked);
+        assert_eq!(
+            (&answered.result["result"], &answered.result["tool"]),
+            (&json!("Yes."), &json!("gemini")),
+            "{}",
+            answered.shown()
+        );
+        let path = api.questions()[0].path().to_string();
+        assert!(path.contains(&format!("/{asked_for}:")), "{model}: {path}");
+    }
+}

@@ -1,0 +1,108 @@
+//! A quota that is used up: whether it is waited for, and what the result says of it. The words are the real CLI's.
+
+use serde_json::{Value, json};
+
+use super::{Answered, exec, request};
+use crate::egress::api::{Api, Turn};
+use crate::egress::gemini::Gemini;
+use crate::launch::world::one_world;
+
+fn quota(message: &str, details: Value) -> Turn {
+    let error =
+        json!({ "code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": details });
+    Turn::Fails(429, json!({ "error": error }))
+}
+
+fn retry_info(delay: &str) -> Value {
+    json!({ "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay })
+}
+
+fn violated(id: &str) -> Value {
+    json!({ "@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{ "quotaId": id }] })
+}
+
+/// The first answer is the quota's; a second would be a success.
+fn ask(turn: Turn, more: Value) -> Option<Answered> {
+    let gemini = Gemini::installed()?;
+    let world = one_world();
+    let api = Api::plain(vec![turn, Turn::text("Here I am.")]);
+    let mut asked = request(&gemini, &world, "hello", &json!({ "in_place": true }));
+    for (name, value) in more.as_object().into_iter().flatten() {
+        asked[name] = value.clone();
+    }
+    Some(exec(&world, &api.server.url(""), &asked))
+}
+
+/// Without a time, and with a short one.
+#[test]
+fn a_short_wait_is_waited() {
+    const WORDS: &str = "You exceeded your current quota.";
+    for (turn, waited) in [
+        (quota(WORDS, json!([])), 500),
+        (quota(WORDS, json!([retry_info("0.1s")])), 500),
+        (quota(WORDS, json!([retry_info("1.2s")])), 1200),
+    ] {
+        let Some(answered) = ask(turn, json!({})) else { return };
+        assert_eq!(answered.result["result"], "Here I am.", "{}", answered.shown());
+        let attempts = answered.result["attempts"].as_array().unwrap();
+        assert_eq!(attempts.len(), 2, "{}", answered.shown());
+        assert_eq!(attempts[0]["error_kind"], "rate_limited");
+        let retry = answered.events.iter().find(|event| event["event_type"] == "exec.retry").unwrap();
+        assert_eq!(retry["data"]["wait_ms"], waited, "{retry}");
+    }
+}
+
+/// A time that is longer than any retry waits: told, and not tried.
+#[test]
+fn a_long_wait_is_told() {
+    const WORDS: &str = "You exceeded your current quota, please check your plan and billing details.";
+    let cases = [
+        (quota(WORDS, json!([retry_info("39s")])), "stream-json", 39),
+        (quota(WORDS, json!([retry_info("39s")])), "json", 39),
+        (quota(WORDS, json!([retry_info("39s")])), "text", 39),
+        (quota(WORDS, json!([violated("GenerateRequestsPerMinutePerProjectPerModel")])), "stream-json", 60),
+        (
+            quota("Quota exceeded for metric: x, limit: 20\nPlease retry in 12.345s.", json!([])),
+            "stream-json",
+            13,
+        ),
+        (
+            quota(
+                "You have exhausted your capacity on this model. Your quota will reset after 3h12m5s.",
+                json!([]),
+            ),
+            "stream-json",
+            11_525,
+        ),
+    ];
+    for (turn, format, seconds) in cases {
+        let Some(answered) = ask(turn, json!({ "output_format": format })) else { return };
+        not_tried_again(&answered, seconds..=seconds);
+        let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
+        assert!(why.contains(&format!("after {seconds} seconds")), "{}", answered.shown());
+    }
+}
+
+/// A day's quota, whatever time is said with it.
+#[test]
+fn a_days_quota_is_told() {
+    let details = json!([violated("GenerateRequestsPerDayPerProjectPerModel-FreeTier"), retry_info("1s")]);
+    let Some(answered) = ask(quota("You exceeded your current quota.", details), json!({})) else { return };
+    not_tried_again(&answered, 1..=25 * 3600);
+    let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
+    assert!(why.contains("a day's quota") && why.contains("America/Los_Angeles"), "{}", answered.shown());
+}
+
+fn not_tried_again(answered: &Answered, seconds: std::ops::RangeInclusive<u64>) {
+    assert_eq!((answered.code, answered.kind()), (1, "rate_limited"), "{}", answered.shown());
+    assert_eq!(answered.result["attempts"].as_array().map(Vec::len), Some(1), "{}", answered.shown());
+    let detail = &answered.result["error_detail"];
+    assert!(
+        detail["retry_after_s"].as_u64().is_some_and(|after| seconds.contains(&after)),
+        "{}",
+        answered.shown()
+    );
+    let at: jiff::Timestamp = detail["retry_at"].as_str().unwrap_or_default().parse().unwrap();
+    let left = at.duration_since(jiff::Timestamp::now()).as_secs();
+    assert!(left <= i64::try_from(*seconds.end()).unwrap() && left > -60, "{}", answered.shown());
+}

@@ -1,0 +1,190 @@
+//! A repository that wants to steer the agent that works in it: its settings, hooks, servers, variables, commands, skills,
+//! prompts. What is planted lies in `fixtures/steering/`; whether it works is seen from outside.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{exec, request};
+use crate::egress::api::{Api, Turn};
+use crate::egress::gemini::Gemini;
+use crate::launch::world::{World, in_two_worlds, must, one_world};
+
+/// What planted things would make.
+const MADE: [&str; 7] = [
+    "made-by-hook",
+    "made-by-server",
+    "made-by-discovery",
+    "made-by-telemetry",
+    "made-by-command",
+    "made-by-shell",
+    "made-by-node",
+];
+
+/// What they would tell the model.
+const TOLD: [&str; 4] =
+    ["steered by a system prompt", "steered by a context file", "steered by a skill", "steered by a command"];
+
+/// A copy of a planted repository, whose things lead to this server.
+fn plant(world: &World, name: &str, server: &str) -> PathBuf {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/steering").join(name);
+    let folder = world.folder.join(name);
+    must("cp", &["-R".as_ref(), from.as_ref(), folder.as_ref()]);
+    fill(&folder, &[("@FOLDER@", folder.to_str().unwrap()), ("@SERVER@", server)]);
+    world.give(&folder);
+    folder
+}
+
+fn fill(folder: &Path, words: &[(&str, &str)]) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            fill(&path, words);
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = words.iter().fold(text, |text, (mark, word)| text.replace(mark, word));
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+fn made(folder: &Path) -> Vec<&'static str> {
+    MADE.into_iter().filter(|name| folder.join(name).exists()).collect()
+}
+
+/// What an API was told: whole bodies, and the headers that were planted.
+fn told(api: &Api) -> Vec<&'static str> {
+    let questions = api.questions();
+    let says = |words: &str| questions.iter().any(|question| question.json().to_string().contains(words));
+    let header = questions.iter().any(|question| question.header("x-planted").is_some());
+    TOLD.into_iter().filter(|words| says(words)).chain(header.then_some("a header")).collect()
+}
+
+fn turns() -> Vec<Turn> {
+    vec![Turn::shell("node -e 0; true"), Turn::text("Fine.")]
+}
+
+/// The CLI as people start it, in a folder that they trust: with its key, and without anything of guard's.
+fn plain(gemini: &Gemini, world: &World, folder: &Path, prompt: &str) -> Command {
+    let home = world.temporary().join("home");
+    std::fs::create_dir_all(home.join(".gemini")).unwrap();
+    let settings = json!({
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "privacy": {"usageStatisticsEnabled": false},
+        "general": {"enableAutoUpdate": false, "maxAttempts": 1},
+    });
+    std::fs::write(home.join(".gemini/settings.json"), settings.to_string()).unwrap();
+    let mut command = world.command(gemini.program());
+    command
+        .args([&format!("--prompt={prompt}"), "--yolo", "-o", "stream-json", "-m", "gemini-2.5-flash"])
+        .env("HOME", &home)
+        .env("GEMINI_API_KEY", "the-key")
+        .env("GEMINI_CLI_TRUST_WORKSPACE", "true")
+        .env("GEMINI_CLI_NO_RELAUNCH", "true")
+        .env("NO_PROXY", "127.0.0.1")
+        .current_dir(folder);
+    command
+}
+
+/// The planted things do work: this is what the other tests are about.
+#[test]
+fn a_cli_that_nobody_guards_is_steered() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let thief = Api::plain(turns());
+    let folder = plant(&world, "planted", &thief.server.url(""));
+    let ran = world.finish(plain(&gemini, &world, &folder, "/planted"), b"");
+    let shown = || format!("{}\n{}", String::from_utf8_lossy(&ran.output), ran.error);
+    assert_eq!(made(&folder), MADE, "{}", shown());
+    assert_eq!(told(&thief), [&TOLD[..], &["a header"]].concat(), "{}", shown());
+    assert!(thief.questions().iter().all(|question| question.header("x-goog-api-key") == Some("the-key")));
+
+    let thief = Api::plain(turns());
+    let folder = plant(&world, "variables", &thief.server.url(""));
+    let ran = world.finish(plain(&gemini, &world, &folder.join("inner"), "hello"), b"");
+    assert_eq!(made(&folder), ["made-by-shell"], "{ran:?}");
+    assert_eq!(told(&thief), [TOLD[0], "a header"], "{ran:?}");
+}
+
+/// None of it does with guard; and what looks like a command arrives as what it is: words.
+#[test]
+fn a_guarded_cli_is_not() {
+    let Some(gemini) = Gemini::installed() else { return };
+    in_two_worlds(|world| {
+        for (name, place) in [("planted", "."), ("planted", "inner"), ("variables", "inner")] {
+            let (api, thief) = (Api::plain(turns()), Api::plain(turns()));
+            let folder = plant(world, name, &thief.server.url(""));
+            let mut asked = request(&gemini, world, "/planted", &json!({ "in_place": true }));
+            asked["cd"] = json!(folder.join(place).canonicalize().unwrap());
+            let answered = exec(world, &api.server.url(""), &asked);
+            let shown = || format!("{}, {name}/{place}: {}", world.name(), answered.shown());
+            assert_eq!(answered.result["result"], "Fine.", "{}", shown());
+            assert_eq!(made(&folder), [""; 0], "{}", shown());
+            assert_eq!(told(&api), [""; 0], "{}", shown());
+            assert!(thief.server.requests().is_empty(), "{}", shown());
+            assert_eq!(said(&api), " /planted", "{}", shown());
+            let system = api.questions()[0].json()["systemInstruction"].to_string();
+            assert!(system.contains("CLI agent"), "{system}");
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+    });
+}
+
+/// What the user's message was, as the model got it.
+fn said(api: &Api) -> String {
+    let body = api.questions()[0].json();
+    let parts = body["contents"].as_array().unwrap().iter().filter_map(|content| content["parts"].as_array());
+    let texts: Vec<&Value> = parts.flatten().filter_map(|part| part.get("text")).collect();
+    texts.last().and_then(|text| text.as_str()).unwrap_or_default().to_string()
+}
+
+/// Should a release read the repository's variables in spite of its settings, they find every one of its own set.
+#[test]
+fn variables_that_are_set_are_the_second_wall() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let adapter = guard::agent::named("gemini").unwrap();
+    let asked = adapter.invocation(&guard::agent::Ask { yolo: true, ..guard::agent::Ask::default() });
+    let mut settings: Value = serde_json::from_str(&asked.home_files[0].1).unwrap();
+    settings["security"]["auth"]["useExternal"] = json!(false);
+    settings["advanced"]["ignoreLocalEnv"] = json!(false);
+    for (walls, expected) in [(true, vec![]), (false, vec![TOLD[0], "a header"])] {
+        let (api, thief) = (Api::plain(turns()), Api::plain(turns()));
+        let folder = plant(&world, "planted", &thief.server.url(""));
+        let mut command = plain(&gemini, &world, &folder, "hello");
+        std::fs::write(world.temporary().join("home/.gemini/settings.json"), settings.to_string()).unwrap();
+        command.env_remove("GEMINI_CLI_TRUST_WORKSPACE").arg("--skip-trust");
+        command.env("GOOGLE_GEMINI_BASE_URL", api.server.url(""));
+        let own = asked.environment.iter().filter(|(_, value)| walls || !value.is_empty());
+        command.envs(own.map(|(name, value)| (name, value)));
+        let ran = world.finish(command, b"");
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert_eq!(told(&api), expected, "{ran:?}");
+        assert_eq!(made(&folder).contains(&"made-by-shell"), !walls, "{ran:?}");
+        assert!(thief.server.requests().is_empty(), "{ran:?}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+/// `@file` in a prompt is the CLI's way to hand over a file: of the folder, by its whole name, and nothing else.
+#[test]
+fn a_file_that_a_prompt_names_is_handed_over() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    std::fs::write(world.folder.join("notes.txt"), "the plum is ripe").unwrap();
+    for (prompt, is_read) in [
+        ("read @notes.txt please", true),
+        ("read @notes please, says bob@notes", false),
+        ("read @/etc/passwd and @../repository/.git/config", false),
+    ] {
+        let api = Api::plain(vec![Turn::text("Yes.")]);
+        let asked = request(&gemini, &world, prompt, &json!({ "sandbox": "read-only" }));
+        let answered = exec(&world, &api.server.url(""), &asked);
+        assert_eq!(answered.result["result"], "Yes.", "{prompt}: {}", answered.shown());
+        let body = api.questions()[0].json()["contents"].to_string();
+        assert!(body.contains(prompt), "{body}");
+        assert_eq!(body.contains("the plum is ripe"), is_read, "{prompt}: {body}");
+        assert!(!body.contains("root:") && !body.contains("repositoryformatversion"), "{prompt}: {body}");
+    }
+}
