@@ -7,9 +7,10 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{exec, request};
-use crate::egress::api::{Api, Turn};
+use crate::egress::api::{Api, Part, Turn};
 use crate::egress::gemini::Gemini;
 use crate::launch::world::{World, in_two_worlds, must, one_world};
+use crate::support::Scratch;
 
 /// What planted things would make.
 const MADE: [&str; 7] = [
@@ -24,7 +25,7 @@ const MADE: [&str; 7] = [
 
 /// What they would tell the model.
 const TOLD: [&str; 4] =
-    ["steered by a system prompt", "steered by a context file", "steered by a skill", "steered by a command"];
+    ["steered by a system prompt", "steered by a context file", "planted-skill", "steered by a command"];
 
 /// A copy of a planted repository, whose things lead to this server.
 fn plant(world: &World, name: &str, server: &str) -> PathBuf {
@@ -167,24 +168,31 @@ fn variables_that_are_set_are_the_second_wall() {
     }
 }
 
-/// `@file` in a prompt is the CLI's way to hand over a file: of the folder, by its whole name, and nothing else.
+/// `@file` in a prompt would put that file into it. It stays words: the CLI looks for the file from `/` on, which no run
+/// may list; the agent reads it with its own tool where it wants to.
 #[test]
-fn a_file_that_a_prompt_names_is_handed_over() {
+fn a_file_that_a_prompt_names_stays_a_name() {
     let Some(gemini) = Gemini::installed() else { return };
     let world = one_world();
-    std::fs::write(world.folder.join("notes.txt"), "the plum is ripe").unwrap();
-    for (prompt, is_read) in [
-        ("read @notes.txt please", true),
-        ("read @notes please, says bob@notes", false),
-        ("read @/etc/passwd and @../repository/.git/config", false),
-    ] {
-        let api = Api::plain(vec![Turn::text("Yes.")]);
-        let asked = request(&gemini, &world, prompt, &json!({ "sandbox": "read-only" }));
+    // In no repository: what one ignores would not be read anyway, and this project ignores what its tests make.
+    let scratch = Scratch::new("named");
+    let notes = scratch.write("notes.txt", "the plum is ripe");
+    let alone = Api::plain(vec![Turn::text("Yes.")]);
+    let mut command = plain(&gemini, &world, &scratch.0, "read @notes.txt please");
+    command.env("GOOGLE_GEMINI_BASE_URL", alone.server.url(""));
+    world.finish(command, b"");
+    assert!(alone.questions()[0].json()["contents"].to_string().contains("the plum is ripe"));
+    for prompt in
+        ["read @notes.txt please", "read @notes, says bob@example.org", "read @/etc/passwd @../../etc/passwd"]
+    {
+        let read = Part::Call("read_file", json!({ "file_path": notes }));
+        let api = Api::plain(vec![Turn::Says(vec![read]), Turn::text("Yes.")]);
+        let asked = request(&gemini, &world, prompt, &json!({ "sandbox": "read-only", "cd": scratch.0 }));
         let answered = exec(&world, &api.server.url(""), &asked);
         assert_eq!(answered.result["result"], "Yes.", "{prompt}: {}", answered.shown());
         let body = api.questions()[0].json()["contents"].to_string();
         assert!(body.contains(prompt), "{body}");
-        assert_eq!(body.contains("the plum is ripe"), is_read, "{prompt}: {body}");
-        assert!(!body.contains("root:") && !body.contains("repositoryformatversion"), "{prompt}: {body}");
+        assert!(!body.contains("the plum is ripe") && !body.contains("root:"), "{prompt}: {body}");
+        assert!(api.tool_results()[0].1.to_string().contains("the plum is ripe"), "{:?}", api.tool_results());
     }
 }
