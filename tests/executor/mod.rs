@@ -5,6 +5,7 @@ mod failures;
 mod faults;
 mod formats;
 mod quotas;
+mod reading;
 mod sessions;
 mod steering;
 

@@ -1,0 +1,40 @@
+//! Any bytes as a CLI's output: read whole or in pieces, it says the same, and only its own words are a success.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use guard::agent::{AGENTS, Adapter, Ending, OutputFormat, Reading, named};
+use libfuzzer_sys::fuzz_target;
+
+static ADAPTERS: LazyLock<Vec<Adapter>> =
+    LazyLock::new(|| AGENTS.iter().filter_map(|(name, _)| named(name)).collect());
+
+const FORMATS: [OutputFormat; 3] = [OutputFormat::StreamJson, OutputFormat::Json, OutputFormat::Text];
+
+// The first byte: which CLI, in which format, ended how; the second: how long the pieces are, and how much of the rest
+// was printed elsewhere.
+fuzz_target!(|bytes: &[u8]| {
+    let [how, pieces, rest @ ..] = bytes else { return };
+    let adapter = &ADAPTERS[usize::from(how & 3) % ADAPTERS.len()];
+    let format = FORMATS[usize::from(how >> 2 & 3) % FORMATS.len()];
+    let ending = match how >> 4 {
+        0..=7 => Ending::Code(0),
+        8..=11 => Ending::Code(i32::from(*pieces)),
+        12..=13 => Ending::Signal(9),
+        _ => Ending::Cut,
+    };
+    let (out, elsewhere) = rest.split_at(rest.len() - rest.len() * usize::from(pieces & 3) / 4);
+    let elsewhere = String::from_utf8_lossy(elsewhere);
+    let read = |length: usize| {
+        let (mut reading, mut events) = (Reading::new(adapter.clone(), format), Vec::new());
+        for piece in out.chunks(length.max(1)) {
+            reading.feed(piece, |event| events.push(event));
+        }
+        reading.finish(|event| events.push(event));
+        (events, reading.conclude(ending, None, &elsewhere))
+    };
+    let (events, end) = read(out.len());
+    assert_eq!(read(1 + usize::from(pieces >> 2)), (events, end.clone()));
+    assert!(!end.success || (ending == Ending::Code(0) && end.error.is_none()));
+    assert_eq!(end.error.is_none(), end.success || ending == Ending::Cut);
+});

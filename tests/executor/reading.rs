@@ -1,0 +1,206 @@
+//! What is read of a CLI's output, in each of its formats. The constants are also where the fuzzer begins.
+
+use guard::agent::{AgentEvent, Conclusion, Ending, OutputFormat, Reading, Wait, named};
+use serde_json::json;
+
+fn in_format(format: OutputFormat) -> Reading {
+    Reading::new(named("gemini").unwrap(), format)
+}
+
+fn reading() -> Reading {
+    in_format(OutputFormat::StreamJson)
+}
+
+fn read(text: &str) -> (Reading, Vec<AgentEvent>) {
+    let (mut reading, mut events) = (reading(), Vec::new());
+    reading.feed(text.as_bytes(), |event| events.push(event));
+    (reading, events)
+}
+
+const INIT: &str = "{\"type\":\"init\",\"session_id\":\"s1\",\"model\":\"m\"}\n";
+const HELLO: &str = "{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"Hel\",\"delta\":true}\n{\"type\":\"message\",\"role\":\"user\",\"content\":\"no\"}\n{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"lo\",\"delta\":true}\n";
+const DONE: &str = "{\"type\":\"result\",\"status\":\"success\",\"stats\":{\"total_tokens\":3}}\n";
+
+#[test]
+fn success_needs_code_zero_and_a_last_line_that_says_so() {
+    let whole = format!("{INIT}{HELLO}{DONE}");
+    let (run, events) = read(&whole);
+    let end = run.conclude(Ending::Code(0), None, "");
+    assert!(end.success && end.error.is_none(), "{end:?}");
+    assert_eq!((end.answer.as_str(), end.session.as_deref()), ("Hello", Some("s1")));
+    assert_eq!(end.usage, Some(json!({ "total_tokens": 3 })));
+    assert_eq!(events.first().map(|event| event.event_type.as_str()), Some("agent.init"));
+    for (text, code, kind) in [
+        (format!("{INIT}{HELLO}"), 0, "upstream_error"),
+        (format!("{INIT}{DONE}{HELLO}"), 0, "upstream_error"),
+        (whole.clone(), 1, "upstream_error"),
+        (String::new(), 0, "upstream_error"),
+        (INIT.to_string(), 41, "auth_error"),
+        (INIT.to_string(), 53, "turn_limit"),
+        (INIT.to_string(), 173, "rate_limited"),
+        (
+            format!(
+                "{INIT}{{\"type\":\"result\",\"status\":\"error\",\"error\":{{\"message\":\"You exceeded your current quota\"}}}}\n"
+            ),
+            1,
+            "rate_limited",
+        ),
+    ] {
+        let end = read(&text).0.conclude(Ending::Code(code), None, "");
+        assert!(!end.success, "{text}");
+        assert_eq!(end.error.as_ref().map(|(kind, _)| kind.as_str()), Some(kind), "{text} {code}");
+    }
+}
+
+#[test]
+fn a_session_that_is_another_is_lost() {
+    let end = read(&format!("{INIT}{HELLO}{DONE}")).0.conclude(Ending::Code(0), Some("s0"), "");
+    assert!(!end.success && end.error.is_some_and(|(kind, _)| kind == "session_lost"));
+    assert!(read(&format!("{INIT}{DONE}")).0.conclude(Ending::Code(0), Some("s1"), "").success);
+}
+
+#[test]
+fn what_nobody_knows_is_counted_and_handed_on() {
+    let (run, events) = read("{\"type\":\"future\",\"x\":1}\nnot json\n[1]\n\n{\"type\":5}\n");
+    let end = run.conclude(Ending::Cut, None, "");
+    assert_eq!((end.unknown, end.unreadable), (2, 2));
+    let kinds: Vec<&str> = events.iter().map(|event| event.event_type.as_str()).collect();
+    assert_eq!(kinds, ["agent.other", "agent.text", "agent.text", "agent.other"]);
+}
+
+fn conclude(format: OutputFormat, out: &str, code: i32, err: &str) -> Conclusion {
+    let mut run = in_format(format);
+    run.feed(out.as_bytes(), |_| {});
+    run.conclude(Ending::Code(code), None, err)
+}
+
+fn kind(end: &Conclusion) -> &str {
+    end.error.as_ref().map(|(kind, _)| kind.as_str()).unwrap_or_default()
+}
+
+const OBJECT: &str =
+    "{\n  \"session_id\": \"s1\",\n  \"response\": \"Hello\",\n  \"stats\": {\n    \"x\": 1\n  }\n}";
+const FAILED: &str = "{\n  \"session_id\": \"s1\",\n  \"error\": {\n    \"type\": \"Error\",\n    \"message\": \"You exceeded your current quota.\\nSuggested retry after 1.5s.\",\n    \"code\": 429\n  }\n}";
+
+#[test]
+fn one_object_says_the_same() {
+    let end = conclude(OutputFormat::Json, OBJECT, 0, "YOLO mode is enabled.\n");
+    assert!(end.success && end.answer == "Hello", "{end:?}");
+    assert_eq!((end.session.as_deref(), end.usage), (Some("s1"), Some(json!({ "x": 1 }))));
+    let end = conclude(OutputFormat::Json, &format!("a warning\n{OBJECT}\n"), 0, "");
+    assert!(end.success && end.unreadable == 1, "{end:?}");
+    let blocked = OBJECT.replace("\"stats\"", "\"error\": {\"message\": \"SAFETY\"},\n  \"stats\"");
+    for (out, code) in [
+        (OBJECT, 1),
+        ("", 0),
+        ("{\n  \"session_id\": \"s1\"\n}", 0),
+        ("{\n  \"response\": \"cut", 0),
+        ("{\n\"response\":\n}\n}\n", 0),
+        (blocked.as_str(), 0),
+    ] {
+        let end = conclude(OutputFormat::Json, out, code, "");
+        assert!(!end.success && kind(&end) == "upstream_error", "{out}: {end:?}");
+    }
+}
+
+#[test]
+fn a_failed_object_is_the_last_thing_on_standard_error() {
+    let log = "Attempt 1 failed: {\"a\": 1}\n  cause: {\n    code: 429\n  }\n}\n";
+    for text in [format!("{log}{FAILED}"), format!("{log}{FAILED}\n{FAILED}\n"), FAILED.to_string()] {
+        let end = conclude(OutputFormat::Json, "", 173, &text);
+        assert_eq!(kind(&end), "rate_limited", "{text}");
+        assert_eq!(end.session.as_deref(), Some("s1"));
+        assert_eq!(end.wait, Some(Wait::For(std::time::Duration::from_millis(1500))));
+        assert!(end.error.is_some_and(|(_, words)| words.contains("exceeded your current quota")));
+    }
+    // Whatever is said there, it is no answer.
+    let end = conclude(OutputFormat::Json, "", 0, OBJECT);
+    assert!(!end.success, "{end:?}");
+}
+
+#[test]
+fn words_are_an_answer_when_the_code_is_zero() {
+    let end = conclude(OutputFormat::Text, "Hello\n\nyou\n", 0, "noise");
+    assert!(end.success && end.answer == "Hello\n\nyou" && end.unreadable == 0, "{end:?}");
+    for (out, code) in [("", 0), (" \n\n", 0), ("Hello", 1)] {
+        assert!(!conclude(OutputFormat::Text, out, code, "").success, "{out}");
+    }
+    let trace = "Error when talking to Gemini API: {\"error\":{\"code\":401,\"status\":\"UNAUTHENTICATED\"}}\n    at x\nAn unexpected critical error occurred:[object Object]\n";
+    let end = conclude(OutputFormat::Text, "", 1, trace);
+    assert_eq!(kind(&end), "auth_error");
+    assert!(end.error.is_some_and(|(_, words)| words.contains("UNAUTHENTICATED")));
+}
+
+#[test]
+fn talk_on_the_way_is_no_answer() {
+    let tool = "{\"type\":\"tool_use\",\"tool_name\":\"t\"}\n";
+    let end = read(&format!("{INIT}{HELLO}{tool}{HELLO}{DONE}")).0.conclude(Ending::Code(0), None, "");
+    assert_eq!((end.success, end.answer.as_str()), (true, "Hello"));
+}
+
+#[test]
+fn a_signal_is_no_code() {
+    // 128 and 45 are the code of a quota that is used up.
+    let end = read(INIT).0.conclude(Ending::Signal(45), None, "");
+    assert_eq!(kind(&end), "upstream_error");
+    assert!(end.error.is_some_and(|(_, words)| words.contains("signal 45")));
+}
+
+#[test]
+fn the_words_of_a_failure_beat_what_was_said_on_the_way() {
+    let retried = "Attempt 1 failed: RESOURCE_EXHAUSTED\nReached max session turns";
+    let result =
+        "{\"type\":\"result\",\"status\":\"error\",\"error\":{\"message\":\"Reached max session turns\"}}\n";
+    let end = read(&format!("{INIT}{result}")).0.conclude(Ending::Code(53), None, retried);
+    assert_eq!(kind(&end), "turn_limit");
+}
+
+/// Reads a text whole, and in pieces.
+fn both(
+    format: OutputFormat,
+    text: &str,
+    cuts: Vec<usize>,
+    code: i32,
+    err: &str,
+) -> [(Vec<AgentEvent>, Conclusion); 2] {
+    let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+    cuts.sort_unstable();
+    [Vec::new(), cuts].map(|cuts| {
+        let (mut run, mut events) = (in_format(format), Vec::new());
+        let mut from = 0;
+        for cut in cuts.into_iter().chain([text.len()]) {
+            run.feed(&text.as_bytes()[from..cut], |event| events.push(event));
+            from = cut;
+        }
+        run.finish(|event| events.push(event));
+        (events, run.conclude(Ending::Code(code), None, err))
+    })
+}
+
+fn formats() -> impl proptest::strategy::Strategy<Value = OutputFormat> {
+    proptest::sample::select(vec![OutputFormat::StreamJson, OutputFormat::Json, OutputFormat::Text])
+}
+
+proptest::proptest! {
+    #[test]
+    fn pieces_change_nothing(
+        format in formats(),
+        cuts in proptest::collection::vec(0usize..400, 0..6),
+        noise in "([ -~\\n]|\\{\\n|\\}\\n){0,60}",
+        code in 0..3i32,
+    ) {
+        let text = format!("{INIT}{noise}\n{HELLO}{DONE}{noise}{OBJECT}");
+        let [whole, pieces] = both(format, &text, cuts, code, &noise);
+        assert_eq!(whole, pieces);
+    }
+
+    /// Nothing is a success that does not end with the words for it.
+    #[test]
+    fn noise_is_no_success(noise in "([ -~\\n]|\\{\\n|\\}\\n|\"status\":\"success\"){0,80}") {
+        for format in [OutputFormat::StreamJson, OutputFormat::Json] {
+            let end = conclude(format, &noise, 0, &format!("{noise}\n{OBJECT}"));
+            assert!(!end.success || noise.contains("\"type\":\"result\"") || noise.contains("\"response\""), "{end:?}");
+            assert_eq!(end.success, end.error.is_none());
+        }
+    }
+}
