@@ -38,7 +38,7 @@ pub(super) fn next(tried: &Tried, retries: u32, most: u32) -> Next {
         None => Next::Again(backoff),
         Some(Wait::For(time)) if *time <= LONGEST_WAIT => Next::Again(backoff.max(*time)),
         Some(Wait::For(time)) => Next::Stop(Some(format!(
-            "it was not tried again, because the quota is there again after {} seconds, and a retry waits for {} at most",
+            "it was not tried again, because it is to be waited for {} seconds, and a retry waits for {} at most",
             seconds(*time),
             LONGEST_WAIT.as_secs()
         ))),
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(next(&tried("rate_limited", wait(2000)), 0, 1), again(2000));
         for long in [wait(2001), wait(39_000), Some(Wait::NextDay(None))] {
             let next = next(&tried("rate_limited", long), 0, 1);
-            assert!(matches!(&next, Next::Stop(Some(why)) if why.contains("quota")), "{next:?}");
+            assert!(matches!(&next, Next::Stop(Some(why)) if why.contains("not tried again")), "{next:?}");
         }
     }
 

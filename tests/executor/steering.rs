@@ -106,6 +106,13 @@ fn a_cli_that_nobody_guards_is_steered() {
     let ran = world.finish(plain(&gemini, &world, &folder.join("inner"), "hello"), b"");
     assert_eq!(made(&folder), ["made-by-shell"], "{ran:?}");
     assert_eq!(told(&thief), [TOLD[0], "a header"], "{ran:?}");
+
+    let thief = Api::plain(turns());
+    let folder = plant(&world, "proxy", &thief.server.url(""));
+    let mut command = plain(&gemini, &world, &folder, "hello");
+    command.env_remove("NO_PROXY").env("GOOGLE_GEMINI_BASE_URL", "http://api.invalid");
+    let ran = world.finish(command, b"");
+    assert!(!thief.server.requests().is_empty(), "{ran:?}");
 }
 
 /// None of it does with guard; and what looks like a command arrives as what it is: words.
@@ -113,7 +120,8 @@ fn a_cli_that_nobody_guards_is_steered() {
 fn a_guarded_cli_is_not() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_worlds(|world| {
-        for (name, place) in [("planted", "."), ("planted", "inner"), ("variables", "inner")] {
+        for (name, place) in [("planted", "."), ("planted", "inner"), ("variables", "inner"), ("proxy", ".")]
+        {
             let (api, thief) = (Api::plain(turns()), Api::plain(turns()));
             let folder = plant(world, name, &thief.server.url(""));
             let mut asked = request(&gemini, world, "/planted", &json!({ "in_place": true }));
