@@ -175,6 +175,15 @@ pub(crate) struct Task {
     /// How often one step may be asked
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<u32>,
+    /// The remote: is its base protected, and where the branch is pushed and a pull request opened, if it is on GitHub
+    #[arg(long, default_value = "origin")]
+    pub(crate) remote: String,
+    /// Ask no remote anything: the branch stays in this repository
+    #[arg(long, conflicts_with_all = ["remote", "require_protection"])]
+    pub(crate) local: bool,
+    /// Do not begin unless the base is known to be protected: pull requests required, force pushes blocked
+    #[arg(long)]
+    pub(crate) require_protection: bool,
     /// The repository's configuration and what it leads to are yours
     #[arg(long)]
     pub(crate) trust_repository: bool,

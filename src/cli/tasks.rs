@@ -12,7 +12,7 @@ use super::live::{Form, Live};
 use super::{Failure, note, workflow};
 use crate::executor::Cancel;
 use crate::phase::{
-    Agent, Ending, Office, PhaseError, Runner, Setting, Status, TaskEvent, Workflow, load, name_of,
+    Agent, Ending, Office, PhaseError, Runner, Setting, Status, TaskEvent, Workflow, load, name_of, safety,
 };
 use crate::policy::Folders;
 use crate::store::{Decision, Journal, TaskRow};
@@ -129,6 +129,13 @@ fn setting(
         return Err(Failure::usage(message, "name another with --base, or make a first commit"));
     }
     let gates = gates(arguments, &workflow)?;
+    let remote = (!arguments.local).then(|| arguments.remote.clone());
+    let found = safety(&repository, remote.as_deref(), &workflow.base);
+    if arguments.require_protection && !found.is_protected {
+        let hint =
+            "protect it (require pull requests, block force pushes), or leave --require-protection out";
+        return Err(Failure::usage(format!("--require-protection: {}", found.line), hint));
+    }
     let (feat, tree) = place(arguments, office, id, request, &repository, &base)?;
     let tests = arguments.tests.as_ref().map(|text| shell_words::split(text)).transpose();
     let tests = tests
@@ -155,7 +162,8 @@ fn setting(
             ..Agent::default()
         },
         tests: tests.filter(|words| !words.is_empty()),
-        remote: None,
+        remote,
+        safety: found.line,
     })
 }
 

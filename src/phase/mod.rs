@@ -20,6 +20,7 @@ mod own;
 mod papers;
 mod reader;
 mod runner;
+mod safety;
 mod task;
 mod template;
 mod workflow;
@@ -28,6 +29,7 @@ mod yaml;
 pub use find::{BUILT_IN, PROMPTS, WorkflowError, examine, load, names, source};
 pub use graph::{doer, mermaid, text};
 pub use runner::{Ending, Office, PhaseError, Runner};
+pub use safety::{Safety, safety};
 pub use task::{RUNNER, Setting, State, Status, TaskEvent, Used, name_of};
 pub use workflow::{
     Agent, BACK, Document, Doer, END, Field, Is, Limits, Memory, Own, Role, Step, Triage, Verdict, Work,

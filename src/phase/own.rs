@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::ask::Papers;
 use super::runner::{Next, PhaseError, Runner};
-use super::task::{RUNNER, TaskEvent};
+use super::task::{RUNNER, Status, TaskEvent};
 use super::workflow::Step;
 use crate::workspace::{Merged, StepCommit};
 
@@ -163,7 +163,11 @@ impl Runner<'_> {
             },
         )?;
         (self.see)(TaskEvent::new("task.delivered", place.clone(), json!({ "summary": place })));
-        self.state.delivered = Some(place);
+        self.state.delivered = Some(match self.propose(&step.id, &summary)? {
+            None => place,
+            Some(Ok(url)) => url,
+            Some(Err(problem)) => return Ok(Next::Stop(Status::Failed, problem)),
+        });
         Ok(Next::Go { to: Self::way(step, Some("DELIVERED"))?, feedback: String::new() })
     }
 

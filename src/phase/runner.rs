@@ -214,6 +214,10 @@ impl<'r> Runner<'r> {
             _lock: lock,
         };
         runner.say(RUNNER, "Task Received.");
+        if !runner.setting.safety.is_empty() {
+            let line = runner.setting.safety.clone();
+            runner.say(RUNNER, line);
+        }
         Ok(runner)
     }
 

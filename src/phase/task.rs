@@ -39,6 +39,9 @@ pub struct Setting {
     /// The remote that the branch is pushed to; none leaves it here.
     #[serde(default)]
     pub remote: Option<String>,
+    /// What was found out about the base there, before anything was made.
+    #[serde(default)]
+    pub safety: String,
 }
 
 /// How far a task has come.

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod crashes;
+mod delivery;
 mod gemini;
 mod people;
 mod pipeline;

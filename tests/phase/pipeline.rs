@@ -11,6 +11,7 @@ fn from_a_sentence_to_a_branch() {
     let feat = "dark-mode-toggle-main";
     let wanted = [
         "ORCHESTRATOR: Task Received.".to_string(),
+        "ORCHESTRATOR: No GitHub remote: the branch stays in this repository.".to_string(),
         format!("ORCHESTRATOR: Created branch 'task/{feat}'."),
         "ORCHESTRATOR: Spawning ARCHITECT...".to_string(),
         format!("ARCHITECT: Implementation Plan created at 'docs/dev_docs/plans/plan_{feat}.md'."),

@@ -1,0 +1,100 @@
+//! The way to other people: is the base protected where they meet, and the branch as a pull request there.
+
+use serde_json::json;
+
+use super::runner::{PhaseError, Runner};
+use super::task::{RUNNER, TaskEvent};
+use crate::forge::{self, Proposal, Protection, PullRequest, Push, Remote, Token};
+use crate::workspace::Repository;
+
+/// What is known of the base where the branch would go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Safety {
+    /// One line for people.
+    pub line: String,
+    /// A pull request is required there, and force pushes are blocked: known, not assumed.
+    pub is_protected: bool,
+}
+
+/// Asks whether the base is protected. What cannot be told is a warning, and never "protected".
+pub fn safety(repository: &Repository, remote: Option<&str>, base: &str) -> Safety {
+    let unsure = |line: String| Safety { line, is_protected: false };
+    let Some(name) = remote else { return unsure("The branch stays in this repository.".to_string()) };
+    let found = match Remote::of(repository, name) {
+        Ok(Some(found)) if found.github().is_some() => found,
+        Ok(_) => return unsure("No GitHub remote: the branch stays in this repository.".to_string()),
+        Err(error) => return unsure(format!("Warning: the remote {name} cannot be used: {error}")),
+    };
+    let token = match Token::find(&found) {
+        Ok(token) => token,
+        Err(error) => return unsure(format!("Warning: cannot tell whether '{base}' is protected: {error}")),
+    };
+    match forge::protection(&found, token.as_ref(), base) {
+        Protection::Protected => {
+            Safety { line: format!("Remote safety check: '{base}' is protected... OK."), is_protected: true }
+        }
+        Protection::Unprotected { missing } => {
+            unsure(format!("Warning: '{base}' of {} is not protected: {}.", found.shown, missing.join(", ")))
+        }
+        Protection::Unknown { why } => {
+            unsure(format!("Warning: cannot tell whether '{base}' is protected: {why}"))
+        }
+    }
+}
+
+impl Runner<'_> {
+    /// Pushes the branch and opens a pull request, where there is GitHub and a token; where it is, or why it could not be.
+    /// Nothing is done twice: what is there is found.
+    pub(super) fn propose(
+        &mut self,
+        step: &str,
+        summary: &str,
+    ) -> Result<Option<Result<String, String>>, PhaseError> {
+        let Some(name) = self.setting.remote.clone() else { return Ok(None) };
+        let remote = match Remote::of(&self.repository, &name) {
+            Ok(Some(remote)) if remote.github().is_some() => remote,
+            Ok(_) => return Ok(None),
+            Err(error) => return Ok(Some(Err(error.to_string()))),
+        };
+        let token = match Token::find(&remote) {
+            Ok(Some(token)) => token,
+            Ok(None) => {
+                self.say(RUNNER, "No token for GitHub (GH_TOKEN, GITHUB_TOKEN, `gh auth login`): the branch stays in this repository.");
+                return Ok(None);
+            }
+            Err(error) => return Ok(Some(Err(error.to_string()))),
+        };
+        let (branch, base) =
+            (self.setting.tree.short_branch().to_string(), self.setting.workflow.base.clone());
+        let pushed: Result<Push, String> = self.effect(
+            step,
+            "push",
+            |_| Ok(json!({ "branch": branch })),
+            |runner, _, _| {
+                Ok(forge::push(&runner.repository, &remote, &branch, &base)
+                    .map_err(|error| error.to_string()))
+            },
+        )?;
+        if let Err(problem) = pushed {
+            return Ok(Some(Err(problem)));
+        }
+        self.say(RUNNER, format!("Pushing '{branch}' to {name}... OK."));
+        let title: String = self.request.lines().next().unwrap_or(&branch).chars().take(200).collect();
+        let made: Result<PullRequest, String> = self.effect(
+            step,
+            "pull_request",
+            |_| Ok(json!({ "head": branch, "base": base })),
+            |_, _, _| {
+                let proposal = Proposal { head: &branch, base: &base, title: &title, body: summary };
+                Ok(forge::pull_request(&remote, &token, &proposal).map_err(|error| error.to_string()))
+            },
+        )?;
+        Ok(Some(made.map(|request| {
+            let how = if request.existed { "found" } else { "opened" };
+            let data = json!({ "number": request.number, "url": request.url, "existed": request.existed });
+            (self.see)(TaskEvent::new("task.pull_request", request.url.clone(), data));
+            self.say(RUNNER, format!("Pull request {how}: {}", request.url));
+            request.url
+        })))
+    }
+}
