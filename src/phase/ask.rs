@@ -178,7 +178,7 @@ impl Runner<'_> {
     pub(super) fn values(&self, role: &Role) -> BTreeMap<String, String> {
         let setting = &self.setting;
         let mut values = self.state.documents.clone();
-        let tests = setting.tests.as_ref().map(|words| shell_words::join(words)).unwrap_or_default();
+        let tests = setting.tests.as_ref().map(shell_words::join).unwrap_or_default();
         for (name, value) in [
             ("request", self.request.as_str()),
             ("feat", &setting.feat),

@@ -149,7 +149,7 @@ pub(super) fn relevant(memory: &str, request: &str, budget: u64) -> String {
         .enumerate()
         .map(|(age, lesson)| (words(lesson).iter().filter(|word| asked.contains(word)).count(), age, *lesson))
         .collect();
-    ranked.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)));
+    ranked.sort_by_key(|(common, age, _)| std::cmp::Reverse((*common, *age)));
     let (mut left, mut kept) = (budget, Vec::new());
     for (_, age, lesson) in ranked {
         let cost = tokens(lesson) + 1;

@@ -40,7 +40,7 @@ pub(super) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, Stri
     let workflow = match yaml::parse(source) {
         Ok(root) => reader.workflow(&root),
         Err(problem) => {
-            reader.problems.push(problem);
+            reader.problems.push(*problem);
             Workflow::default()
         }
     };

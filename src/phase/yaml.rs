@@ -55,22 +55,22 @@ enum Open {
 }
 
 /// Reads a file: one document.
-pub(super) fn parse(source: &Source) -> Result<Node, Diagnostic> {
+pub(super) fn parse(source: &Source) -> Result<Node, Box<Diagnostic>> {
     if source.text.len() > LARGEST {
         return Err(problem(source, 0..0, format!("the file has more than {LARGEST} bytes"), ""));
     }
     Builder::new(source).build()
 }
 
-fn problem(source: &Source, span: Range<usize>, message: String, label: &str) -> Diagnostic {
-    Diagnostic {
+fn problem(source: &Source, span: Range<usize>, message: String, label: &str) -> Box<Diagnostic> {
+    Box::new(Diagnostic {
         severity: Severity::Error,
         message,
         source: source.clone(),
         span,
         label: label.to_string(),
         help: None,
-    }
+    })
 }
 
 struct Builder<'s> {
@@ -94,7 +94,7 @@ impl<'s> Builder<'s> {
         start..end.max(start)
     }
 
-    fn build(mut self) -> Result<Node, Diagnostic> {
+    fn build(mut self) -> Result<Node, Box<Diagnostic>> {
         let source = self.source;
         for event in Parser::new_from_str(&source.text) {
             let (event, span) = event.map_err(|error| {
@@ -124,7 +124,7 @@ impl<'s> Builder<'s> {
         self.root.ok_or_else(|| problem(source, 0..0, "the file is empty".to_string(), "here"))
     }
 
-    fn scalar(&mut self, text: &str, style: ScalarStyle, place: Range<usize>) -> Result<(), Diagnostic> {
+    fn scalar(&mut self, text: &str, style: ScalarStyle, place: Range<usize>) -> Result<(), Box<Diagnostic>> {
         if let Some(Open::Map(_, entries, key @ None)) = self.open.last_mut() {
             if entries.iter().any(|(known, _, _)| known == text) {
                 return Err(problem(self.source, place, format!("`{text}` is given twice"), "again here"));
@@ -136,7 +136,7 @@ impl<'s> Builder<'s> {
         self.put(Node { span: place, value })
     }
 
-    fn close(&mut self, end: &Range<usize>) -> Result<(), Diagnostic> {
+    fn close(&mut self, end: &Range<usize>) -> Result<(), Box<Diagnostic>> {
         let node = match self.open.pop() {
             Some(Open::List(start, items)) => {
                 Node { span: start.start..end.end.max(start.start), value: Value::List(items) }
@@ -149,7 +149,7 @@ impl<'s> Builder<'s> {
         self.put(node)
     }
 
-    fn put(&mut self, node: Node) -> Result<(), Diagnostic> {
+    fn put(&mut self, node: Node) -> Result<(), Box<Diagnostic>> {
         match self.open.last_mut() {
             None => self.root = Some(node),
             Some(Open::List(_, items)) => items.push(node),

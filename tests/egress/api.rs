@@ -63,9 +63,9 @@ impl Turn {
                 let is_hash =
                     |word: &&str| word.len() == 40 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
                 // A line break before it is the letter of an escape.
-                let plain =
+                let mut plain =
                     words.map(|word| word.strip_prefix('n').filter(|rest| rest.len() == 40).unwrap_or(word));
-                Part::Text(text.replace("<hash>", plain.filter(is_hash).next_back().unwrap_or("none")))
+                Part::Text(text.replace("<hash>", plain.rfind(is_hash).unwrap_or("none")))
             }
             part => part,
         };
