@@ -7,7 +7,7 @@ use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
 use crate::launch::world::one_world;
 
-fn quota(message: &str, details: Value) -> Turn {
+fn quota(message: &str, details: &Value) -> Turn {
     let error =
         json!({ "code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": details });
     Turn::Fails(429, json!({ "error": error }))
@@ -22,7 +22,7 @@ fn violated(id: &str) -> Value {
 }
 
 /// The first answer is the quota's; a second would be a success.
-fn ask(turn: Turn, more: Value) -> Option<Answered> {
+fn ask(turn: Turn, more: &Value) -> Option<Answered> {
     let gemini = Gemini::installed()?;
     let world = one_world();
     let api = Api::plain(vec![turn, Turn::text("Here I am.")]);
@@ -38,11 +38,11 @@ fn ask(turn: Turn, more: Value) -> Option<Answered> {
 fn a_short_wait_is_waited() {
     const WORDS: &str = "You exceeded your current quota.";
     for (turn, waited) in [
-        (quota(WORDS, json!([])), 500),
-        (quota(WORDS, json!([retry_info("0.1s")])), 500),
-        (quota(WORDS, json!([retry_info("1.2s")])), 1200),
+        (quota(WORDS, &json!([])), 500),
+        (quota(WORDS, &json!([retry_info("0.1s")])), 500),
+        (quota(WORDS, &json!([retry_info("1.2s")])), 1200),
     ] {
-        let Some(answered) = ask(turn, json!({})) else { return };
+        let Some(answered) = ask(turn, &json!({})) else { return };
         assert_eq!(answered.result["result"], "Here I am.", "{}", answered.shown());
         let attempts = answered.result["attempts"].as_array().unwrap();
         assert_eq!(attempts.len(), 2, "{}", answered.shown());
@@ -57,26 +57,26 @@ fn a_short_wait_is_waited() {
 fn a_long_wait_is_told() {
     const WORDS: &str = "You exceeded your current quota, please check your plan and billing details.";
     let cases = [
-        (quota(WORDS, json!([retry_info("39s")])), "stream-json", 39),
-        (quota(WORDS, json!([retry_info("39s")])), "json", 39),
-        (quota(WORDS, json!([retry_info("39s")])), "text", 39),
-        (quota(WORDS, json!([violated("GenerateRequestsPerMinutePerProjectPerModel")])), "stream-json", 60),
+        (quota(WORDS, &json!([retry_info("39s")])), "stream-json", 39),
+        (quota(WORDS, &json!([retry_info("39s")])), "json", 39),
+        (quota(WORDS, &json!([retry_info("39s")])), "text", 39),
+        (quota(WORDS, &json!([violated("GenerateRequestsPerMinutePerProjectPerModel")])), "stream-json", 60),
         (
-            quota("Quota exceeded for metric: x, limit: 20\nPlease retry in 12.345s.", json!([])),
+            quota("Quota exceeded for metric: x, limit: 20\nPlease retry in 12.345s.", &json!([])),
             "stream-json",
             13,
         ),
         (
             quota(
                 "You have exhausted your capacity on this model. Your quota will reset after 3h12m5s.",
-                json!([]),
+                &json!([]),
             ),
             "stream-json",
             11_525,
         ),
     ];
     for (turn, format, seconds) in cases {
-        let Some(answered) = ask(turn, json!({ "output_format": format })) else { return };
+        let Some(answered) = ask(turn, &json!({ "output_format": format })) else { return };
         not_tried_again(&answered, seconds..=seconds);
         let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
         assert!(why.contains(&format!("waited for {seconds} seconds")), "{}", answered.shown());
@@ -87,7 +87,7 @@ fn a_long_wait_is_told() {
 #[test]
 fn a_days_quota_is_told() {
     let details = json!([violated("GenerateRequestsPerDayPerProjectPerModel-FreeTier"), retry_info("1s")]);
-    let Some(answered) = ask(quota("You exceeded your current quota.", details), json!({})) else { return };
+    let Some(answered) = ask(quota("You exceeded your current quota.", &details), &json!({})) else { return };
     not_tried_again(&answered, 1..=25 * 3600);
     let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
     assert!(why.contains("a day's quota") && why.contains("America/Los_Angeles"), "{}", answered.shown());
