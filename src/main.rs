@@ -1,7 +1,4 @@
 //! The `guard` program: everything is in the library.
+#![no_main]
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    guard::cli::run(std::env::args_os())
-}
+guard::start!(guard::cli::run);

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 /// Run AI coding agents without trusting them: every command judged by a TOML policy.
 #[derive(Debug, Parser)]
@@ -13,29 +13,68 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// What follows a subcommand's name. It is put together when that subcommand is asked for, and not for every other one too:
+/// half of what a short run would spend on its arguments.
+#[derive(Debug)]
+pub(crate) struct Later<T>(pub(crate) T);
+
+impl<T: FromArgMatches> FromArgMatches for Later<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        T::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+impl<T: Args> Args for Later<T> {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.defer(T::augment_args)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        command.defer(T::augment_args_for_update)
+    }
+}
+
+impl<T: Subcommand> Subcommand for Later<T> {
+    fn augment_subcommands(command: clap::Command) -> clap::Command {
+        command.defer(T::augment_subcommands)
+    }
+
+    fn augment_subcommands_for_update(command: clap::Command) -> clap::Command {
+        command.defer(T::augment_subcommands_for_update)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        T::has_subcommand(name)
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Say what a policy would do to a command, and why
     #[command(after_help = CHECK_EXAMPLES)]
-    Check(Check),
+    Check(Later<Check>),
     /// List, show, check and compare policies
     #[command(subcommand)]
-    Policy(Policy),
+    Policy(Later<Policy>),
     /// Run a command in the sandbox: every program it starts judged, everything recorded, one result
     #[command(after_help = RUN_EXAMPLES)]
-    Run(Run),
+    Run(Later<Run>),
     /// Ask an agent: a request in JSON, one result in JSON; for other programs
     #[command(after_help = EXEC_EXAMPLES)]
-    Exec(Exec),
+    Exec(Later<Exec>),
     /// Offer agents as tools of the Model Context Protocol, over standard input and output
     #[command(after_help = MCP_EXAMPLES)]
-    Mcp(Mcp),
+    Mcp(Later<Mcp>),
     /// Turn a sentence into a reviewed branch: plan, review, develop, audit, integrate
     #[command(after_help = TASK_EXAMPLES, args_conflicts_with_subcommands = true)]
-    Task(Task),
+    Task(Later<Task>),
     /// List, show, check and draw the workflows that tasks follow
     #[command(subcommand, after_help = WORKFLOW_EXAMPLES)]
-    Workflow(Workflow),
+    Workflow(Later<Workflow>),
     /// See it work: a scripted agent in a scratch repository, with no key and no network
     Demo {
         /// Namespaces of the run's own, instead of what the policy says
@@ -56,19 +95,19 @@ pub(crate) enum Command {
     },
     /// Show what happened in a run
     #[command(after_help = LOG_EXAMPLES)]
-    Log(Log),
+    Log(Later<Log>),
     /// Show what a run printed, as it looked and as fast as it came
     #[command(after_help = REPLAY_EXAMPLES)]
-    Replay(Replay),
+    Replay(Later<Replay>),
     /// Check that a transcript is what was written
     #[command(after_help = VERIFY_EXAMPLES)]
-    Verify(Verify),
+    Verify(Later<Verify>),
     /// List runs, and delete old ones
     #[command(after_help = RUNS_EXAMPLES, args_conflicts_with_subcommands = true)]
-    Runs(Runs),
+    Runs(Later<Runs>),
     /// The branches and worktrees that runs left: list, look, merge, receive, clean
     #[command(subcommand, after_help = WORKTREE_EXAMPLES)]
-    Worktree(Worktree),
+    Worktree(Later<Worktree>),
 }
 
 const MCP_EXAMPLES: &str = "\

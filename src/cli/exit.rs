@@ -26,8 +26,6 @@
 //! | 2 | bad usage, no such run, not readable | the same |
 //! | 3 | – | it is intact up to its last line, but the run's end is missing |
 
-use std::process::ExitCode;
-
 use crate::policy::Action;
 
 /// How a command of `guard` ended.
@@ -67,9 +65,9 @@ impl From<Action> for Exit {
     }
 }
 
-impl From<Exit> for ExitCode {
+impl From<Exit> for u8 {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
+        match exit {
             Exit::Success => 0,
             Exit::Problem => 1,
             Exit::Usage => 2,
@@ -80,6 +78,6 @@ impl From<Exit> for ExitCode {
             Exit::CommandNotFound => 127,
             Exit::ClosedPipe => 141,
             Exit::Code(code) => code,
-        })
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! many threads may only make system calls.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -40,8 +40,7 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     }
     process::drop_capabilities()?;
     process::set_no_new_privileges()?;
-    // SAFETY: plain integers.
-    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, confinement.ruleset.as_raw_fd(), 0) })?;
+    super::landlock_restrict(confinement.ruleset.as_fd(), 0)?;
     let length = u16::try_from(confinement.filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len: length, filter: confinement.filter.as_ptr().cast_mut() };
     // SAFETY: the kernel reads `len` instructions from `filter`, both of which live through the call.

@@ -17,10 +17,12 @@ pub mod ptrace;
 pub mod seccomp;
 pub mod secret;
 pub mod socket;
+pub mod start;
 pub mod terminal;
 pub mod tree;
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The result of a raw call that gives -1 and errno on failure.
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
@@ -30,6 +32,12 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
 /// The same for calls that give an `int`.
 fn check_int(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Restricts this thread, and what it starts, to a Landlock ruleset.
+pub fn landlock_restrict(ruleset: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), flags) }).map(drop)
 }
 
 /// The version of Landlock that the kernel offers; 0 when it has none or has it switched off.

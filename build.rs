@@ -1,0 +1,37 @@
+//! How the programs are linked. Both are started often and live shortly, so what happens before `main` counts.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
+    if !(is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu")) {
+        return;
+    }
+    // A tenth of the bytes to be read before every pointer in the program's data is right. Linkers that do not know this
+    // ignore it.
+    println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    // The unwinder inside the program, instead of a library that has to be found, mapped and set up.
+    if let Some(folder) = unwinder_inside() {
+        println!("cargo:rustc-link-arg-bins=-L{}", folder.display());
+    }
+}
+
+/// A folder where the linker, asked for the shared library, is sent to the static one; where there is such a one.
+fn unwinder_inside() -> Option<PathBuf> {
+    // A compiler for another machine would name its own library.
+    if env::var("HOST").ok()? != env::var("TARGET").ok()? {
+        return None;
+    }
+    let asked = Command::new("cc").arg("-print-file-name=libgcc_eh.a").output().ok()?;
+    let library = String::from_utf8(asked.stdout).ok()?;
+    if !Path::new(library.trim()).is_absolute() {
+        return None;
+    }
+    let folder = PathBuf::from(env::var_os("OUT_DIR")?).join("unwinder");
+    std::fs::create_dir_all(&folder).ok()?;
+    std::fs::write(folder.join("libgcc_s.so"), "INPUT ( -lgcc_eh -lgcc )\n").ok()?;
+    Some(folder)
+}
