@@ -12,8 +12,7 @@ use super::exit::Exit;
 use super::task::{Asked, Opened, Problem};
 use super::{Failure, note};
 use crate::launch::{
-    self, Belongings, EarlyToolchains, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams,
-    Task,
+    self, Belongings, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
 };
 use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Folders, Policy, Severity};
@@ -22,12 +21,8 @@ use crate::transcript::{Line, Observer, state_folder};
 /// Runs the command, or shows what would be run.
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     let form = Form::of(arguments);
-    // Before there is a second thread, and before anything of the environment is copied.
+    // Before anything of the environment is copied.
     let (config, mut keys) = configuration()?;
-    let toolchains = match (arguments.no_toolchains, home()) {
-        (false, Some(home)) => EarlyToolchains::begin(home, std::env::vars_os().collect()),
-        _ => None,
-    };
     let policy = crate::decide::load(&arguments.policy, &Folders::from_environment(), false)?;
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
@@ -36,8 +31,6 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     if let Some(Err(error)) = arguments.dir.as_deref().map(launch::check_links) {
         return refused(&request, &error, form, out);
     }
-    let wanted = &request.policy.toolchains;
-    request.toolchains = toolchains.and_then(|early| early.take(&wanted.detect, wanted.caches));
     let run_id = run_id();
     let asked = Asked {
         arguments,
@@ -175,9 +168,10 @@ fn request(
     // A key that no gateway keeps is a variable like any other.
     let presets = policy.network.presets.iter().chain(&arguments.preset);
     let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
-    let kept: Vec<String> = gateways
-        .filter_map(|gateway| crate::policy::gateway(&gateway.name))
-        .flat_map(|gateway| gateway.key_variables)
+    let kept: Vec<&str> = gateways
+        .filter_map(|gateway| crate::policy::key_variables(&gateway.name))
+        .flatten()
+        .copied()
         .collect();
     let handed_on = keys.others(&kept);
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -214,7 +208,6 @@ fn request(
                 max_cost_micros: arguments.max_cost.map(micros).transpose()?,
             },
         },
-        toolchains: None,
         checkout: None,
         config,
         key_variables: keys.names(),

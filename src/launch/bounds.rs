@@ -3,6 +3,7 @@
 //! A toolchain's folder is named by variables and links that anything may have set. Whatever they say, the home itself,
 //! what lies above it, and what holds keys or passwords is refused here, in one place.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Files and folders below a home that hold keys, passwords, tokens or what people typed. Neither they, nor what is in
@@ -71,6 +72,36 @@ const SECRETS: &[&str] = &[
     ".zsh_history",
 ];
 
+/// A home with more names is not listed.
+const MOST_NAMES: usize = 2000;
+
+/// The names at the top of a home, seen in one look: nearly everything that could be there is not, and asking for each
+/// takes longer than all the rest.
+pub(super) struct Names(Option<Vec<OsString>>);
+
+impl Names {
+    pub(super) fn of(home: &Path) -> Self {
+        let entries = std::fs::read_dir(home).map(|entries| entries.take(MOST_NAMES + 1));
+        let names =
+            entries.and_then(|entries| entries.map(|entry| entry.map(|entry| entry.file_name())).collect());
+        Self(names.ok().filter(|names: &Vec<OsString>| names.len() <= MOST_NAMES))
+    }
+
+    /// Whether there can be something at a place below the home. What could not be listed can be anywhere. Some file
+    /// systems do not tell upper from lower case.
+    pub(super) fn may_have(&self, place: &str) -> bool {
+        let first = place.split('/').next().unwrap_or(place);
+        let is_it = |name: &OsString| match first.strip_suffix('*') {
+            Some(start) => {
+                let name = name.as_encoded_bytes();
+                name.len() >= start.len() && name[..start.len()].eq_ignore_ascii_case(start.as_bytes())
+            }
+            None => name.eq_ignore_ascii_case(first),
+        };
+        self.0.as_ref().is_none_or(|names| names.iter().any(is_it))
+    }
+}
+
 /// The places of one home that stay closed.
 pub(super) struct Bounds {
     /// The home as it was named, and as it is.
@@ -81,9 +112,18 @@ pub(super) struct Bounds {
 impl Bounds {
     /// Looks where a home and its secrets really are.
     pub(super) fn new(home: &Path) -> Self {
+        Self::with_names(home, &Names::of(home))
+    }
+
+    /// The same, with the names that were seen there already.
+    pub(super) fn with_names(home: &Path, names: &Names) -> Self {
         let homes = with_target(home.to_path_buf());
-        let named = homes.iter().flat_map(|home| SECRETS.iter().map(|secret| home.join(secret)));
-        let secrets = named.flat_map(with_target).collect();
+        let places = homes.iter().flat_map(|home| SECRETS.iter().map(move |secret| (home, secret)));
+        let real = |(home, secret): (&PathBuf, &&str)| {
+            let place = home.join(secret);
+            if names.may_have(secret) { with_target(place) } else { vec![place] }
+        };
+        let secrets = places.flat_map(real).collect();
         Self { homes, secrets }
     }
 

@@ -66,8 +66,8 @@ impl Keys {
     }
 
     /// The variables that nobody's gateway keeps, for policies that hand them on as they are.
-    pub fn others(&self, used: &[String]) -> Vec<(OsString, OsString)> {
-        let others = self.variables.iter().filter(|(name, _)| !used.contains(name));
+    pub fn others(&self, used: &[&str]) -> Vec<(OsString, OsString)> {
+        let others = self.variables.iter().filter(|(name, _)| !used.contains(&name.as_str()));
         others.map(|(name, secret)| (name.into(), OsString::from_vec(secret.expose().to_vec()))).collect()
     }
 

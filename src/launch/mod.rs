@@ -15,7 +15,6 @@ mod child;
 mod conclude;
 pub mod demo;
 mod descendants;
-mod early;
 mod folder;
 mod group;
 mod init;
@@ -37,7 +36,6 @@ mod watch;
 
 pub use belongings::Belongings;
 pub use checkout::{Checkout, is_shared_place, may_be_in_repository};
-pub use early::EarlyToolchains;
 pub use folder::check_links;
 pub use keys::{KeySource, Keys};
 pub use network::{AllowedHost, NetworkPlan, PlannedGateway, network_rules};

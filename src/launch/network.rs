@@ -194,24 +194,22 @@ fn gateway(
     name: &str,
     notes: &mut Vec<String>,
 ) -> Result<Option<PlannedGateway>, LaunchError> {
-    let spec =
-        policy::gateway(name).ok_or_else(|| LaunchError::Input(format!("there is no gateway `{name}`")))?;
+    let unknown = || LaunchError::Input(format!("there is no gateway `{name}`"));
+    let variables = policy::key_variables(name).ok_or_else(unknown)?;
     let config = request.config.gateway.get(name).cloned().unwrap_or_default();
     let mut source = None;
-    if !spec.key_variables.is_empty() {
+    if !variables.is_empty() {
         let home = |path: &Path| match (path.strip_prefix("~"), &request.home) {
             (Ok(rest), Some(home)) => home.join(rest),
             _ => path.to_path_buf(),
         };
-        let usual = config
-            .key_variable
-            .iter()
-            .chain(spec.key_variables.iter().filter(|_| config.key_variable.is_none()));
-        let set = |name: &&String| request.key_variables.contains(name);
+        let own = config.key_variable.as_deref();
+        let usual = own.into_iter().chain(variables.iter().copied().filter(|_| own.is_none()));
+        let set = |name: &&str| request.key_variables.iter().any(|known| known == name);
         source = match (config.key_command, config.key_file) {
             (Some(words), _) => Some(KeySource::Command(words)),
             (None, Some(path)) => Some(KeySource::File(home(&path))),
-            (None, None) => usual.clone().find(set).cloned().map(KeySource::Variable),
+            (None, None) => usual.clone().find(set).map(|name| KeySource::Variable(name.to_string())),
         };
         if source.is_none() {
             let names: Vec<String> = usual.map(|name| format!("${name}")).collect();
@@ -219,6 +217,7 @@ fn gateway(
             return Ok(None);
         }
     }
+    let spec = policy::gateway(name).ok_or_else(unknown)?;
     let user =
         spec.upstream_variables.iter().find_map(|name| variable(request, name).map(|value| (name, value)));
     let to = match (user, &config.upstream) {

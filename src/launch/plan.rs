@@ -44,8 +44,6 @@ pub struct RunRequest {
     pub uid: u32,
     /// What the caller adds to the policy.
     pub options: Options,
-    /// The toolchains, where somebody has looked for them already.
-    pub toolchains: Option<Vec<Toolchain>>,
     /// The worktree and git folder that were made for the run, in a repository.
     pub checkout: Option<Checkout>,
     /// The user's configuration.
@@ -249,7 +247,10 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     }));
     let grants = without_repeats(grants);
     let (layers, linked_caches) = caches(&toolchains, &run_folder, &home);
-    let view = view(request, &grants, &places, &git, layers, &mut notes);
+    let view = match namespaces {
+        Namespaces::Off => View::default(),
+        _ => view(request, &grants, &places, &git, layers, &mut notes),
+    };
     Ok(LaunchPlan {
         policy: policy.name.clone(),
         argv: request.command.clone(),
@@ -326,9 +327,6 @@ fn found_toolchains(request: &RunRequest) -> Vec<Toolchain> {
     let Some(home) = request.home.as_ref().filter(|_| !request.options.no_toolchains) else {
         return Vec::new();
     };
-    if let Some(found) = &request.toolchains {
-        return found.clone();
-    }
     let wanted = &request.policy.toolchains;
     toolchain::detect(home, &request.environment, &wanted.detect, wanted.caches)
 }
@@ -383,11 +381,26 @@ fn policy_grants(
     let files = &request.policy.filesystem;
     let as_root = request.uid == 0;
     let mut grants: Vec<Grant> = Vec::new();
-    for entry in &files.read {
-        grants.extend(places.expand(entry, Rights::ReadExecute, as_root));
-    }
-    for entry in &files.write {
-        grants.extend(places.expand(entry, Rights::WriteExecute, as_root));
+    // What the run makes itself does not exist yet, and the system was just looked at; anything else that is not there is
+    // left out, and said so.
+    let mut is_there = |grant: &Grant| {
+        let is_planned = request.checkout.is_some() && grant.path.starts_with(places.worktree);
+        let own = is_planned || grant.path.starts_with(places.home) || grant.path.starts_with(places.tmp);
+        let there = own || grant.path.exists();
+        if !there {
+            notes.push(format!("{} is granted but does not exist", grant.path.display()));
+        }
+        there
+    };
+    for (entries, rights) in [(&files.read, Rights::ReadExecute), (&files.write, Rights::WriteExecute)] {
+        for entry in entries {
+            let named = places.expand(entry, rights, as_root);
+            if entry == "{system}" {
+                grants.extend(named);
+            } else {
+                grants.extend(named.into_iter().filter(&mut is_there));
+            }
+        }
     }
     let given =
         [(&request.options.read, Rights::ReadExecute), (&request.options.write, Rights::WriteExecute)];
@@ -398,16 +411,6 @@ fn policy_grants(
             grants.push(Grant { path: real, rights, why: "command line".to_string() });
         }
     }
-    // What the run makes itself does not exist yet; anything else that is not there is left out, and said so.
-    grants.retain(|grant| {
-        let is_planned = request.checkout.is_some() && grant.path.starts_with(places.worktree);
-        let own = is_planned || grant.path.starts_with(places.home) || grant.path.starts_with(places.tmp);
-        let there = own || grant.path.exists();
-        if !there {
-            notes.push(format!("{} is granted but does not exist", grant.path.display()));
-        }
-        there
-    });
     if let Some(execute) = &files.execute {
         let places: Vec<PathBuf> = execute
             .iter()

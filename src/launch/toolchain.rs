@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::bounds::{Bounds, outermost};
+use super::bounds::{Bounds, Names, outermost};
 use super::managers::{CACHES, Cache, Export, MANAGERS, Manager};
 use crate::policy::{Caches, TOOLCHAINS};
 
@@ -64,11 +64,13 @@ pub fn detect(
     if wanted.is_empty() || !home.is_absolute() {
         return Vec::new();
     }
+    let names = Names::of(home);
     let search = Search {
         home,
         real_home: home.canonicalize().unwrap_or_else(|_| home.to_path_buf()),
         environment,
-        bounds: Bounds::new(home),
+        bounds: Bounds::with_names(home, &names),
+        names,
         shares: caches == Caches::Shared,
     };
     let (mut found, unwanted): (Vec<Toolchain>, Vec<Toolchain>) = TOOLCHAINS
@@ -87,6 +89,7 @@ struct Search<'a> {
     real_home: PathBuf,
     environment: &'a [(OsString, OsString)],
     bounds: Bounds,
+    names: Names,
     /// Whether the user's package caches show through.
     shares: bool,
 }
@@ -150,6 +153,9 @@ impl Search<'_> {
     /// Packages that pip installed for the user. They show through like a cache, so that Python finds them and pip can
     /// add more, in the private home; `PYTHONUSERBASE` would make the user's folder the one pip writes to.
     fn user_sites(&self, found: &mut Found) {
+        if !self.names.may_have(".local") {
+            return;
+        }
         for folder in matching(&self.home.join(".local/lib"), "python*") {
             let Some(name) = folder.file_name() else { continue };
             let upper = Path::new(".local/lib").join(name).join("site-packages");
@@ -272,7 +278,8 @@ impl Search<'_> {
         });
         match elsewhere {
             Some((base, rest)) => matching(&base, rest),
-            None => matching(self.home, place),
+            None if self.names.may_have(place) => matching(self.home, place),
+            None => Vec::new(),
         }
     }
 

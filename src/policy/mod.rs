@@ -11,6 +11,7 @@ mod diagnostic;
 mod diff;
 mod fields;
 mod host;
+mod kept;
 mod load;
 mod merge;
 mod model;
@@ -35,6 +36,6 @@ pub use model::{
 pub use pattern::{PathPattern, Pattern};
 pub use preset::{
     Answer, Call, Forbid, GATEWAYS, Gateway, KEY_VARIABLES, ModelPlace, PRESETS, Preset, PresetHost,
-    PresetName, Refusals, UsagePlaces, gateway, preset,
+    PresetName, Refusals, UsagePlaces, gateway, key_variables, preset,
 };
 pub use schema::schema;

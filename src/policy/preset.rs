@@ -196,6 +196,18 @@ pub const GATEWAYS: [(&str, &str); 4] = [
 pub const KEY_VARIABLES: [&str; 4] =
     ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
 
+/// Where the key of a gateway usually is, as its file says: a gateway without one need not be read. `None` for a name that
+/// no gateway has.
+pub fn key_variables(gateway: &str) -> Option<&'static [&'static str]> {
+    match gateway {
+        "gemini" => Some(&["GEMINI_API_KEY", "GOOGLE_API_KEY"]),
+        "openai" => Some(&["OPENAI_API_KEY"]),
+        "anthropic" => Some(&["ANTHROPIC_API_KEY"]),
+        "github" => Some(&[]),
+        _ => None,
+    }
+}
+
 fn read<T: for<'de> Deserialize<'de>>(files: &[(&str, &str)], name: &str) -> Option<T> {
     let (_, text) = files.iter().find(|(known, _)| *known == name)?;
     toml::from_str(text).ok()
@@ -203,7 +215,7 @@ fn read<T: for<'de> Deserialize<'de>>(files: &[(&str, &str)], name: &str) -> Opt
 
 /// The preset of this name.
 pub fn preset(name: &str) -> Option<Preset> {
-    read(&PRESETS, name)
+    super::kept::preset(name).or_else(|| read(&PRESETS, name))
 }
 
 /// The gateway of this name.
@@ -225,6 +237,10 @@ mod tests {
             assert!(
                 gateway.key_variables.iter().all(|name| KEY_VARIABLES.contains(&name.as_str())),
                 "{name}"
+            );
+            assert_eq!(
+                key_variables(name),
+                Some(&*gateway.key_variables.iter().map(String::as_str).collect::<Vec<_>>())
             );
             for answer in
                 [&gateway.refusal.exhausted, &gateway.refusal.forbidden, &gateway.refusal.unavailable]
