@@ -90,34 +90,104 @@ pub(super) fn program(calls: &BTreeMap<u32, Treatment>) -> Result<Vec<sock_filte
         jump(libc::BPF_JGE, X32_BIT, 0, 1),
         statement(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
     ];
-    let calls: Vec<(u32, &Treatment)> =
-        calls.iter().map(|(number, treatment)| (*number, treatment)).collect();
-    program.extend(branch(&calls)?);
+    program.extend(branch(&grouped(calls))?);
     Ok(program)
 }
 
 /// Calls that are compared one after the other.
-const LEAF: usize = 4;
+const LEAF: usize = 6;
 
-fn branch(calls: &[(u32, &Treatment)]) -> Result<Vec<sock_filter>, SandboxError> {
+/// Neighbouring calls that all end the same way, or one call.
+struct Group<'c> {
+    first: u32,
+    last: u32,
+    treatment: &'c Treatment,
+}
+
+/// Where the arguments do not matter, neighbours are one comparison.
+fn grouped(calls: &BTreeMap<u32, Treatment>) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for (&number, treatment) in calls {
+        match groups.last_mut() {
+            Some(group)
+                if group.last + 1 == number
+                    && group.treatment == treatment
+                    && treatment.plain().is_some() =>
+            {
+                group.last = number;
+            }
+            _ => groups.push(Group { first: number, last: number, treatment }),
+        }
+    }
+    groups
+}
+
+impl Treatment {
+    /// What the kernel is told, where the arguments do not matter.
+    fn plain(&self) -> Option<u32> {
+        match self.otherwise {
+            _ if !self.checks.is_empty() => None,
+            Otherwise::Allow => Some(libc::SECCOMP_RET_ALLOW),
+            Otherwise::Errno(errno) => Some(libc::SECCOMP_RET_ERRNO | errno),
+            Otherwise::Notify => Some(libc::SECCOMP_RET_USER_NOTIF),
+            Otherwise::NotifyUnlessZero(_) => None,
+        }
+    }
+}
+
+/// A distance that a comparison can jump.
+fn distance(to: usize) -> Result<u8, SandboxError> {
+    u8::try_from(to).map_err(|_| SandboxError::Filter("a check is too long".to_string()))
+}
+
+fn branch(groups: &[Group<'_>]) -> Result<Vec<sock_filter>, SandboxError> {
+    if groups.len() <= LEAF {
+        return leaf(groups);
+    }
+    let (left, right) = groups.split_at(groups.len() / 2);
+    let below = branch(left)?;
     let mut block = Vec::new();
-    if calls.len() > LEAF {
-        let (left, right) = calls.split_at(calls.len() / 2);
-        let below = branch(left)?;
-        // The jump over the lower half has 32 bits; those of a comparison have eight.
-        block.push(jump(libc::BPF_JGE, right[0].0, 0, 1));
-        block.push(statement(libc::BPF_JMP | libc::BPF_JA, below.len() as u32));
-        block.extend(below);
-        block.extend(branch(right)?);
-        return Ok(block);
+    match u8::try_from(below.len()) {
+        Ok(length) => block.push(jump(libc::BPF_JGE, right[0].first, length, 0)),
+        Err(_) => {
+            // The jump over the lower half has 32 bits; those of a comparison have eight.
+            block.push(jump(libc::BPF_JGE, right[0].first, 0, 1));
+            block.push(statement(libc::BPF_JMP | libc::BPF_JA, below.len() as u32));
+        }
     }
-    for &(number, treatment) in calls {
-        let treated = treat(treatment)?;
-        block.push(jump(libc::BPF_JEQ, number, 1, 0));
-        block.push(statement(libc::BPF_JMP | libc::BPF_JA, treated.len() as u32));
-        block.extend(treated);
+    block.extend(below);
+    block.extend(branch(right)?);
+    Ok(block)
+}
+
+/// Comparisons first, then what they jump to: answers that several share stand there once.
+fn leaf(groups: &[Group<'_>]) -> Result<Vec<sock_filter>, SandboxError> {
+    let mut ends = vec![statement(RETURN, libc::SECCOMP_RET_ALLOW)];
+    let mut targets = Vec::new();
+    for group in groups {
+        let known = group.treatment.plain().and_then(|answer| {
+            ends.iter().position(|step| u32::from(step.code) == RETURN && step.k == answer)
+        });
+        targets.push(known.unwrap_or(ends.len()));
+        if known.is_none() {
+            ends.extend(treat(group.treatment)?);
+        }
     }
-    block.push(statement(RETURN, libc::SECCOMP_RET_ALLOW));
+    let lengths: Vec<usize> =
+        groups.iter().map(|group| if group.first == group.last { 1 } else { 2 }).collect();
+    let mut left: usize = lengths.iter().sum();
+    let mut block = Vec::new();
+    for ((group, length), target) in groups.iter().zip(lengths).zip(targets) {
+        left -= length;
+        let to = distance(left + target)?;
+        if length == 1 {
+            block.push(jump(libc::BPF_JEQ, group.first, to, 0));
+        } else {
+            block.push(jump(libc::BPF_JGE, group.first, 0, 1));
+            block.push(jump(libc::BPF_JGE, group.last + 1, 0, to));
+        }
+    }
+    block.extend(ends);
     Ok(block)
 }
 
@@ -154,9 +224,6 @@ fn refuse_if(check: &Check) -> Result<Vec<sock_filter>, SandboxError> {
         let count = condition.values.len();
         for (index, &value) in condition.values.iter().enumerate() {
             let left = count - 1 - index;
-            let distance = |to: usize| {
-                u8::try_from(to).map_err(|_| SandboxError::Filter("a check is too long".to_string()))
-            };
             part.push(match (condition.negated, left) {
                 (true, _) => jump(libc::BPF_JEQ, value, distance(left + length)?, 0),
                 (false, 0) => jump(libc::BPF_JEQ, value, 0, distance(length)?),
