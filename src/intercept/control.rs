@@ -43,9 +43,8 @@ struct Desk {
     large: Mutex<()>,
 }
 
-/// Begins to answer on a new socket at a path. Ends with the process.
-pub fn serve(path: &Path, answering: Answering) -> io::Result<()> {
-    let listener = bind(path)?;
+/// Begins to answer. Ends with the process.
+pub fn serve(listener: UnixListener, answering: Answering) -> io::Result<()> {
     let answering = Arc::new(Desk { answering, large: Mutex::new(()) });
     let at_once = Arc::new(AtomicUsize::new(0));
     let work = move || {
@@ -72,8 +71,8 @@ pub fn serve(path: &Path, answering: Answering) -> io::Result<()> {
     std::thread::Builder::new().name("control".to_string()).spawn(work).map(drop)
 }
 
-/// Binds at a path of any length.
-fn bind(path: &Path) -> io::Result<UnixListener> {
+/// A new socket at a path of any length.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
     use std::os::fd::AsRawFd;
     let bad = || io::Error::from(io::ErrorKind::InvalidInput);
     let folder = std::fs::File::open(path.parent().ok_or_else(bad)?)?;

@@ -16,7 +16,7 @@ mod repository;
 mod supervisor;
 pub mod wire;
 
-pub use control::{Answering, serve};
+pub use control::{Answering, bind, serve};
 pub use repository::Repositories;
 pub use supervisor::{Ask, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
 

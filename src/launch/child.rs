@@ -19,6 +19,8 @@ use crate::sys::{process, seccomp, socket, terminal};
 
 /// What the child and the supervisor say to each other before the program starts.
 pub(super) mod message {
+    /// To it, with a Landlock ruleset, where the supervisor makes that.
+    pub(in crate::launch) const RULES: u8 = b'R';
     /// With the listener's descriptor: the notifications arrive there.
     pub(in crate::launch) const LISTENER: u8 = b'L';
     /// The canary has been held: what it could still do follows, one letter each.
@@ -89,12 +91,25 @@ fn restrict(
     step("no_new_privs", process::set_no_new_privileges())?;
     // The supervisor's own memory image had this off; what runs from here on may be looked at by the supervisor.
     step("dumpable", process::set_dumpable(true))?;
-    step("Landlock", sandbox::restrict(&plan.grants))?;
+    if equipment.has_view {
+        step("Landlock", sandbox::restrict(&plan.grants))?;
+    } else {
+        step("Landlock", sandbox::restrict_to(&receive_rules(setup)?))?;
+    }
     let listener = step("seccomp notification", seccomp::install_listener(&equipment.filter))?;
     step(
         "hand over the listener",
         socket::send_with(setup.as_fd(), &[message::LISTENER], listener.as_raw_fd()),
     )
+}
+
+/// Without mounts of the run's own the supervisor sees the same files, and makes the rules while this process is made.
+fn receive_rules(setup: &OwnedFd) -> Result<OwnedFd, String> {
+    let mut said = [0u8; 1];
+    match step("Landlock", socket::receive_with(setup.as_fd(), &mut said))? {
+        (1, Some(rules)) if said[0] == message::RULES => Ok(rules),
+        _ => Err("Landlock: the supervisor has sent no rules".to_string()),
+    }
 }
 
 fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), String> {

@@ -27,6 +27,7 @@ impl Running {
         task: &mut Option<Task>,
     ) -> Result<Finished, Failure> {
         self.close();
+        self.see_all_dead();
         let traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
         let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
         let plan = &self.started.plan;
@@ -85,12 +86,9 @@ impl Running {
         };
         self.recorder.record(transcript::FINISHED, &message, &result);
         // Nobody needs the run's own folders any more, and the disk is waited for anyway.
-        let (plan, writer) = (&self.started.plan, self.writer);
-        let finished = std::thread::scope(|scope| {
-            scope.spawn(|| prepare::clean(plan));
-            writer.finish()
-        });
-        match finished {
+        self.writer.close();
+        prepare::clean(&self.started.plan);
+        match self.writer.finish() {
             Ok(head) => result.transcript.head = Some(head.hash),
             Err(error) => {
                 result.success = false;

@@ -5,26 +5,28 @@
 //! and this one, which only waits: for the end, for signals, for a limit.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::time::{Instant, SystemTime};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use super::child::Equipment;
+use super::child::{self, Equipment};
 use super::group::{Group, threads_on_machine};
 use super::init::{self, Setting as InitSetting};
 use super::network::{self, Network};
 use super::plan::LaunchPlan;
 use super::task::Task;
 use super::{prepare, watch};
+use crate::intercept;
 use crate::outcome::RunResult;
 use crate::policy::{Namespaces, Policy};
 use crate::sandbox::{self, Need};
 use crate::sys::process::{self, Ended};
 use crate::sys::secret::Secret;
 use crate::sys::socket;
-use crate::transcript::{Observer, Stream};
+use crate::transcript::{self, Observer, Sink, Stream};
 
 /// What the run's standard streams are connected to.
 #[derive(Debug)]
@@ -112,7 +114,6 @@ fn prepare_and_run(
     block_signals().map_err(machine("block signals"))?;
     process::set_dumpable(false).map_err(machine("protect the supervisor's memory"))?;
     process::become_subreaper().map_err(machine("become subreaper"))?;
-    prepare::prepare(&plan).map_err(machine("prepare the run's folders"))?;
     let cleaner = Cleaner { plan: plan.clone() };
     let group = Group::make(&plan);
     let started = begin(plan, &policy, &streams, &group, task.as_ref());
@@ -176,6 +177,51 @@ pub(super) struct Started {
     pub(super) notes: Vec<String>,
 }
 
+/// What guard itself writes and listens at, made beside the first process.
+pub(super) struct Places {
+    pub(super) transcript: Box<dyn Sink>,
+    /// Where the shims ask.
+    pub(super) shims: UnixListener,
+}
+
+impl Places {
+    fn make(plan: &LaunchPlan) -> io::Result<Self> {
+        Ok(Self { transcript: transcript::create(&plan.run_folder)?, shims: intercept::bind(&plan.control)? })
+    }
+}
+
+/// How far the things around the first process are, which is started anew when namespaces cannot be had.
+#[derive(Default)]
+struct Surroundings {
+    has_folders: bool,
+    places: Option<Places>,
+}
+
+impl Surroundings {
+    fn folders(&mut self, plan: &LaunchPlan) -> Result<(), String> {
+        if !std::mem::replace(&mut self.has_folders, true) {
+            prepare::prepare(plan).map_err(|error| format!("prepare the run's folders: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Everything that is not there yet; and, for a run in the machine's own view, the rules it restricts itself to.
+    fn complete(&mut self, plan: &LaunchPlan, has_view: bool, setup: &OwnedFd) -> Result<(), String> {
+        self.folders(plan)?;
+        if !has_view {
+            prepare::link_caches(plan).map_err(|error| error.to_string())?;
+            let rules = sandbox::prepare(&plan.grants).map_err(|error| error.to_string())?;
+            // Who is not there to take them has said why, or is seen to be gone.
+            let _ = socket::send_with(setup.as_fd(), &[child::message::RULES], rules.as_raw_fd());
+        }
+        if self.places.is_none() {
+            let made = Places::make(plan).map_err(|error| format!("begin the transcript: {error}"))?;
+            self.places = Some(made);
+        }
+        Ok(())
+    }
+}
+
 /// Starts the first process, with namespaces where they are wanted and can be had.
 fn begin(
     plan: LaunchPlan,
@@ -183,11 +229,14 @@ fn begin(
     streams: &Streams,
     group: &Group,
     task: Option<&Task>,
-) -> Result<Started, Failure> {
+) -> Result<(Started, Places), Failure> {
     let wanted = plan.namespaces;
     let mut notes = Vec::new();
+    let mut around = Surroundings::default();
     if wanted != Namespaces::Off {
-        match begin_with(plan.clone(), streams, group, true) {
+        let failed = |problem| Failure::Machine { step: "start the run", problem };
+        around.folders(&plan).map_err(failed)?;
+        match begin_with(plan.clone(), streams, group, true, &mut around) {
             Ok(started) => return Ok(started),
             Err(problem) if wanted == Namespaces::Require => {
                 let needs = vec![Need {
@@ -201,10 +250,10 @@ fn begin(
                 notes.push(problem);
                 let mut linked = plan.clone();
                 linked.view.layers.clear();
-                match begin_with(linked, streams, group, true) {
-                    Ok(mut started) => {
+                match begin_with(linked, streams, group, true, &mut around) {
+                    Ok((mut started, places)) => {
                         started.notes.extend(notes);
-                        return Ok(started);
+                        return Ok((started, places));
                     }
                     Err(problem) => notes.push(format!("no namespaces: {problem}")),
                 }
@@ -234,19 +283,25 @@ fn begin(
         pointed
             .map_err(|error| Failure::Machine { step: "prepare the worktree", problem: error.to_string() })?;
     }
-    let mut started = begin_with(plan, streams, group, false)
+    let (mut started, places) = begin_with(plan, streams, group, false, &mut around)
         .map_err(|problem| Failure::Machine { step: "start the run", problem })?;
     started.notes.extend(notes);
-    Ok(started)
+    Ok((started, places))
 }
 
-fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool) -> Result<Started, String> {
+fn begin_with(
+    plan: LaunchPlan,
+    streams: &Streams,
+    group: &Group,
+    has_view: bool,
+    around: &mut Surroundings,
+) -> Result<(Started, Places), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut plan = plan.settle(has_view);
     if has_view {
         prepare::view_folders(&plan).map_err(|error| text(&error))?;
     }
-    if !has_view || plan.view.layers.is_empty() {
+    if has_view && plan.view.layers.is_empty() {
         prepare::link_caches(&plan).map_err(|error| text(&error))?;
     }
     if !has_view && !group.bounds_processes {
@@ -279,7 +334,24 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
         init::live(&plan, equipment, &setting, &their_control, &their_setup);
     }
     drop((stdio, their_control, their_setup));
-    let mut started = Started {
+    // What the first process does not wait for is made while it comes to life.
+    if let Err(problem) = around.complete(&plan, has_view, &setup) {
+        // It ends when nobody can talk to it any more.
+        drop((control, setup));
+        let _ = process::reap(true);
+        return Err(problem);
+    }
+    let mut message = [0u8; 4096];
+    let (got, descriptor) =
+        socket::receive_with(control.as_fd(), &mut message).map_err(|error| text(&error))?;
+    let (Some((&init::message::READY, _)), Some(places)) =
+        (message[..got].split_first(), around.places.take_if(|_| message[0] == init::message::READY))
+    else {
+        let _ = process::reap(true);
+        let said = message[..got].split_first().map(|(_, said)| String::from_utf8_lossy(said).into_owned());
+        return Err(said.unwrap_or_else(|| "the first process ended at once".to_string()));
+    };
+    let started = Started {
         plan,
         has_view,
         first_process: pid,
@@ -287,26 +359,13 @@ fn begin_with(plan: LaunchPlan, streams: &Streams, group: &Group, has_view: bool
         setup,
         pipes,
         feeder,
-        terminal: None,
+        terminal: descriptor,
         canary,
         began,
         began_at,
         notes: Vec::new(),
     };
-    let mut message = [0u8; 4096];
-    let (got, descriptor) =
-        socket::receive_with(started.control.as_fd(), &mut message).map_err(|error| text(&error))?;
-    match message[..got].split_first() {
-        Some((&init::message::READY, _)) => {
-            started.terminal = descriptor;
-            Ok(started)
-        }
-        other => {
-            let _ = process::reap(true);
-            let said = other.map(|(_, said)| String::from_utf8_lossy(said).into_owned());
-            Err(said.unwrap_or_else(|| "the first process ended at once".to_string()))
-        }
-    }
+    Ok((started, places))
 }
 
 /// What a stream of output holds before it is read.

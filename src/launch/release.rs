@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use serde_json::json;
 use super::child::{self, canary_file};
 use super::group::Group;
 use super::parent::{Failure, machine};
-use super::watch::{Running, Stopped};
+use super::watch::{Running, Sleeper, Stopped};
 use crate::command::Context;
 use crate::intercept::{self, Answering, Ask, Counts, Handle, Repositories, Setting};
 use crate::outcome::Enforcement;
@@ -24,9 +25,26 @@ impl Running {
     pub(super) fn release(
         &mut self,
         policy: &Arc<Policy>,
+        shims: UnixListener,
         asker: Option<Box<dyn Ask>>,
         group: &Group,
     ) -> Result<(Enforcement, Handle), Stopped> {
+        // While the child takes its own rights away.
+        let context = self.context(policy);
+        let repositories = self.repositories();
+        let answering = Answering {
+            policy: policy.clone(),
+            context: context.clone(),
+            repositories: repositories.clone(),
+            recorder: self.recorder.clone(),
+            refusals: self.shim_refusals.clone(),
+        };
+        self.sleepers.push(Sleeper::Shims(shims, Box::new(answering)));
+        let plan = &self.started.plan.network;
+        let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
+        let carrier = self.network.serve(plan, self.recorder.clone(), activity, exhausted);
+        self.carrier = carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?;
+        let setting = self.setting(policy, context, repositories, asker);
         let mut message = [0u8; 4096];
         let (got, listener) = socket::receive_with(self.started.setup.as_fd(), &mut message)
             .map_err(|error| Stopped::Failed(machine("start the agent")(error)))?;
@@ -46,22 +64,7 @@ impl Running {
             (None, _) => return Err(broken("restrict the agent", b"it ended before it was restricted")),
         };
         let failed = |error: io::Error| Stopped::Failed(machine("start the supervisor")(error));
-        let context = self.context(policy);
-        let repositories = self.repositories();
-        let answering = Answering {
-            policy: policy.clone(),
-            context: context.clone(),
-            repositories: repositories.clone(),
-            recorder: self.recorder.clone(),
-            refusals: self.shim_refusals.clone(),
-        };
-        intercept::serve(&self.started.plan.control, answering).map_err(failed)?;
-        let plan = &self.started.plan.network;
-        let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
-        let carrier = self.network.serve(plan, self.recorder.clone(), activity, exhausted);
-        self.carrier = carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?;
-        let supervisor = intercept::supervise(self.setting(policy, context, repositories, asker), listener)
-            .map_err(failed)?;
+        let supervisor = intercept::supervise(setting, listener).map_err(failed)?;
         let mut enforcement = self.await_canary(&mut message)?;
         enforcement.memory_bound = group.bounds_memory;
         enforcement.process_bound = group.bounds_processes;

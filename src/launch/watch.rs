@@ -2,7 +2,8 @@
 //! command runs is in `release.rs`, what comes after it in `conclude.rs`.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -17,17 +18,17 @@ use super::descendants;
 use super::group::Group;
 use super::init;
 use super::network::{self, Network};
-use super::parent::{Failure, Finished, Started, Streams, machine, own_signals};
+use super::parent::{Failure, Finished, Places, Started, Streams, machine, own_signals};
 use super::pump::{Pump, Tail};
 use super::task::Task;
 use super::terminal::{Keys, Raw, asker};
 use crate::egress;
-use crate::intercept::{Ask, Counts};
+use crate::intercept::{self, Answering, Ask, Counts};
 use crate::outcome::{Enforcement, Tally};
 use crate::policy::{Pattern, Policy};
 use crate::sys::process::{self, Ended};
 use crate::sys::terminal;
-use crate::transcript::{self, Line, Observer, Recorder, Stream, Writer};
+use crate::transcript::{self, Line, Observer, Recorder, Sink, Stream, Writer};
 
 /// After a polite signal, before the end.
 const GRACE: Duration = Duration::from_secs(5);
@@ -73,10 +74,32 @@ pub(super) struct Running {
     pub(super) exhausted: Arc<AtomicBool>,
     pub(super) tails: Vec<(Stream, Tail)>,
     pub(super) pumps: Vec<JoinHandle<()>>,
+    /// What has had nothing to do yet.
+    pub(super) sleepers: Vec<Sleeper>,
+    /// Every process of the run was seen dead, the first one too.
+    pub(super) all_dead: bool,
     /// Ends the thread that reads keys.
     pub(super) over: Arc<AtomicBool>,
     pub(super) raw: Option<Raw>,
     pub(super) user_terminal: Option<OwnedFd>,
+}
+
+/// Work that gets a thread when there is some: many runs print nothing and ask nothing, and a thread for everybody who
+/// might is a good part of their launch.
+pub(super) enum Sleeper {
+    /// Something was printed, or nobody can print any more.
+    Output(Pump),
+    /// A shim asks.
+    Shims(UnixListener, Box<Answering>),
+}
+
+impl Sleeper {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Output(pump) => pump.from.as_fd(),
+            Self::Shims(listener, _) => listener.as_fd(),
+        }
+    }
 }
 
 /// Why a run does not go on.
@@ -89,7 +112,7 @@ pub(super) enum Stopped {
 
 /// Sees a started run through to its result.
 pub(super) fn oversee(
-    started: Started,
+    (started, places): (Started, Places),
     policy: Policy,
     streams: Streams,
     observer: Option<Observer>,
@@ -97,9 +120,10 @@ pub(super) fn oversee(
     task: &mut Option<Task>,
     network: Network,
 ) -> Result<Finished, Failure> {
-    let (mut running, asker) = attach(started, streams, observer, network)?;
+    let Places { transcript, shims } = places;
+    let (mut running, asker) = attach(started, transcript, streams, observer, network)?;
     let policy = Arc::new(policy);
-    match running.release(&policy, asker, group) {
+    match running.release(&policy, shims, asker, group) {
         Ok((enforcement, supervisor)) => {
             let mut end = running.wait();
             // 137 is how a shell tells that what it waited for was killed.
@@ -112,6 +136,7 @@ pub(super) fn oversee(
         }
         Err(Stopped::Failed(failure)) => {
             running.end_everything(None);
+            running.see_all_dead();
             running.recorder.record("note", &failure.to_string(), &json!({}));
             running.close();
             Err(failure)
@@ -127,6 +152,7 @@ pub(super) fn oversee(
 /// Begins the transcript and the threads that carry output.
 fn attach(
     mut started: Started,
+    file: Box<dyn Sink>,
     streams: Streams,
     observer: Option<Observer>,
     network: Network,
@@ -147,8 +173,8 @@ fn attach(
             observer(line);
         }
     };
-    let (recorder, writer) =
-        transcript::start(&settings, Some(Box::new(observe))).map_err(machine("begin the transcript"))?;
+    let (recorder, writer) = transcript::start_on(file, &settings, Some(Box::new(observe)))
+        .map_err(machine("begin the transcript"))?;
     recorder.record(
         transcript::STARTED,
         &format!("policy {}", plan.policy),
@@ -178,6 +204,8 @@ fn attach(
         exhausted: Arc::default(),
         tails: Vec::new(),
         pumps: Vec::new(),
+        sleepers: Vec::new(),
+        all_dead: false,
         over: Arc::new(AtomicBool::new(false)),
         raw: None,
         user_terminal: None,
@@ -211,13 +239,14 @@ fn secrets(plan: &super::LaunchPlan) -> impl Iterator<Item = Vec<u8>> {
 }
 
 impl Running {
-    /// Starts a thread for every stream.
+    /// Connects every stream; a terminal gets its threads at once.
     fn connect(&mut self, streams: Streams) -> io::Result<Option<Box<dyn Ask>>> {
         let Streams { input, output, error, is_terminal, questions } = streams;
         let mut ends = [(Stream::Stdout, output), (Stream::Stderr, error)];
         while let Some((from, stream)) = self.started.pipes.pop() {
             let to = ends.iter_mut().find(|(known, _)| *known == stream).and_then(|(_, to)| to.take());
-            self.pump(from, to, stream)?;
+            let pump = self.pump(from, to, stream);
+            self.sleepers.push(Sleeper::Output(pump));
         }
         if let Some(to) = self.started.feeder.take() {
             feed(input.try_clone()?, to)?;
@@ -226,7 +255,8 @@ impl Running {
         if let Some(master) = self.started.terminal.take() {
             let to = ends.into_iter().find_map(|(_, to)| to).map_or_else(|| input.try_clone(), Ok)?;
             let _ = terminal::copy_size(input.as_fd(), master.as_fd());
-            self.pump(master.try_clone()?, Some(to), Stream::Terminal)?;
+            let pump = self.pump(master.try_clone()?, Some(to), Stream::Terminal);
+            self.pumps.push(pump.start()?);
             if is_terminal[0] {
                 self.raw = Raw::new(input.try_clone()?).ok();
                 let keys = questions.map(|questions| {
@@ -242,12 +272,26 @@ impl Running {
         Ok(ask)
     }
 
-    fn pump(&mut self, from: OwnedFd, to: Option<OwnedFd>, stream: Stream) -> io::Result<()> {
+    fn pump(&mut self, from: OwnedFd, to: Option<OwnedFd>, stream: Stream) -> Pump {
         let tail = Tail::default();
         self.tails.push((stream, tail.clone()));
         let (recorder, activity) = (self.recorder.clone(), self.activity.clone());
-        self.pumps.push(Pump { from, to, stream, recorder, tail, activity }.start()?);
-        Ok(())
+        Pump { from, to, stream, recorder, tail, activity }
+    }
+
+    /// Gives one that has something to do a thread. Who gets none is closed: the agent sees nobody listen.
+    fn wake(&mut self, index: usize) {
+        let started = match self.sleepers.swap_remove(index) {
+            Sleeper::Output(pump) => pump.start().map(|thread| self.pumps.push(thread)),
+            Sleeper::Shims(listener, answering) => intercept::serve(listener, *answering),
+        };
+        if let Err(error) = started {
+            self.recorder.record(
+                "note",
+                &format!("there is no thread for what the run says: {error}"),
+                &json!({}),
+            );
+        }
     }
 
     /// What the user types goes to the run's terminal, or answers a question.
@@ -286,7 +330,7 @@ impl Running {
                     end.ended = Some(ended);
                     break;
                 }
-                Event::Gone => break,
+                Event::Empty | Event::Gone => break,
                 Event::Signal(Signal::SIGWINCH) => self.follow_size(),
                 // Asked twice: no more grace.
                 Event::Signal(_) if kill_at.is_some() => break,
@@ -361,9 +405,19 @@ impl Running {
         loop {
             match self.next_message(None, Duration::from_secs(60)) {
                 Event::Ended(now) => ended = ended.or(Some(now)),
+                Event::Empty => return ended,
                 Event::Gone => break,
                 Event::Signal(_) | Event::Nothing => {}
             }
+        }
+        self.see_all_dead();
+        ended
+    }
+
+    /// Takes the first process, which has seen everything else dead, and whatever is left if it was killed itself.
+    pub(super) fn see_all_dead(&mut self) {
+        if std::mem::replace(&mut self.all_dead, true) {
+            return;
         }
         // It has said its last word or is dead already; waiting for it is shorter than looking again and again.
         if let Ok(first) = process::thread_fd(self.started.first_process) {
@@ -382,24 +436,30 @@ impl Running {
                 }
             }
         }
-        ended
     }
 
-    fn next_message(&self, signals: Option<&SignalFd>, patience: Duration) -> Event {
-        let mut fds = vec![PollFd::new(self.started.control.as_fd(), PollFlags::POLLIN)];
-        fds.extend(signals.map(|signals| PollFd::new(signals.as_fd(), PollFlags::POLLIN)));
+    fn next_message(&mut self, signals: Option<&SignalFd>, patience: Duration) -> Event {
+        let wanted = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds = vec![wanted(self.started.control.as_fd())];
+        fds.extend(signals.map(|signals| wanted(signals.as_fd())));
+        let others = fds.len();
+        fds.extend(self.sleepers.iter().map(|sleeper| wanted(sleeper.descriptor())));
         let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO);
         if !matches!(poll(&mut fds, patience), Ok(ready) if ready > 0) {
             return Event::Nothing;
         }
+        let came: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
+        // When the run speaks too, it may be over: `close` sees what is left then. From behind, because who wakes leaves.
+        let awake = (others..came.len()).rev().filter(|&at| came[at] && !came[0]);
+        awake.for_each(|at| self.wake(at - others));
         if let Some(signals) = signals
-            && fds[1].any() == Some(true)
+            && came[1]
             && let Ok(Some(info)) = signals.read_signal()
             && let Ok(signal) = Signal::try_from(info.ssi_signo as i32)
         {
             return Event::Signal(signal);
         }
-        if fds[0].any() != Some(true) {
+        if !came[0] {
             return Event::Nothing;
         }
         let mut message = [0u8; 16];
@@ -409,7 +469,7 @@ impl Running {
                 Event::Ended(Ended::from_status(status))
             }
             Ok(0) | Err(_) => Event::Gone,
-            Ok(1) if message[0] == init::message::EMPTY => Event::Gone,
+            Ok(1) if message[0] == init::message::EMPTY => Event::Empty,
             Ok(_) => Event::Nothing,
         }
     }
@@ -430,6 +490,17 @@ impl Running {
         self.over.store(true, Ordering::Release);
         // Our own end of the run's terminal must go, or its reader waits for ever.
         self.started.terminal = None;
+        while let Some(sleeper) = self.sleepers.pop() {
+            // Nothing of the run is left: what is in a pipe now is all that ever will be.
+            let mut fds = [PollFd::new(sleeper.descriptor(), PollFlags::POLLIN)];
+            let has_more = poll(&mut fds, PollTimeout::ZERO).is_ok()
+                && fds[0].revents().is_some_and(|found| found.contains(PollFlags::POLLIN));
+            if let Sleeper::Output(pump) = sleeper
+                && has_more
+            {
+                self.pumps.extend(pump.start());
+            }
+        }
         for pump in self.pumps.drain(..) {
             let _ = pump.join();
         }
@@ -446,7 +517,9 @@ struct Clock {
 /// What the main thread waits for.
 enum Event {
     Ended(Ended),
-    /// Nothing of the run is left, or its first process is gone.
+    /// The first process says that nothing of the run is left but itself.
+    Empty,
+    /// It is gone.
     Gone,
     Signal(Signal),
     Nothing,

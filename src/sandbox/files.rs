@@ -1,11 +1,11 @@
 //! Grants → a Landlock domain.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, RestrictSelfAttr,
-    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, Scope,
 };
 use serde::Serialize;
 
@@ -63,21 +63,22 @@ pub fn landlock_version() -> i32 {
 
 /// Restricts this process and everything it starts to the grants. No TCP, no signals and no abstract sockets to the outside.
 pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
-    let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
-    let mut created = ruleset(grants)?;
-    if ABI::from(landlock_version()) >= ABI::V7 {
-        // The machine's audit log shows what the agent was refused; not what the canary was, nor what domains inside refuse.
-        let quiet = created.log_same_exec(false).and_then(|created| created.log_new_exec(true));
-        created = quiet.and_then(|created| created.log_subdomains(false)).map_err(|error| failed(&error))?;
-    }
-    let status: RestrictionStatus = created.restrict_self().map_err(|error| failed(&error))?;
-    if !status.no_new_privs {
-        return Err(SandboxError::Landlock("no_new_privs is not set".to_string()));
-    }
-    Ok(())
+    restrict_to(&prepare(grants)?)
 }
 
-/// The same restriction as a descriptor, for a child that may only make system calls before its exec.
+/// The same by a ruleset that was made before. The process must have given up gaining rights (`no_new_privs`).
+pub fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
+    const LOG_SAME_EXEC_OFF: u32 = 1;
+    const LOG_NEW_EXEC_ON: u32 = 2;
+    const LOG_SUBDOMAINS_OFF: u32 = 4;
+    // The machine's audit log shows what the agent was refused; not what the canary was, nor what domains inside refuse.
+    let quiet = LOG_SAME_EXEC_OFF | LOG_NEW_EXEC_ON | LOG_SUBDOMAINS_OFF;
+    let flags = if ABI::from(landlock_version()) >= ABI::V7 { quiet } else { 0 };
+    crate::sys::landlock_restrict(ruleset.as_fd(), flags)
+        .map_err(|error| SandboxError::Landlock(error.to_string()))
+}
+
+/// The grants as a ruleset, for a process that is still to be restricted.
 pub fn prepare(grants: &[Grant]) -> Result<OwnedFd, SandboxError> {
     let created: Option<OwnedFd> = ruleset(grants)?.into();
     created.ok_or_else(|| SandboxError::Landlock("this kernel has none".to_string()))
@@ -100,7 +101,9 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
     for grant in grants {
         let Ok(path) = PathFd::new(&grant.path) else { continue };
         let wanted = access(grant.rights, abi);
-        let wanted = if grant.path.is_dir() { wanted } else { wanted & AccessFs::from_file(abi) };
+        let is_folder =
+            nix::sys::stat::fstat(&path).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFDIR);
+        let wanted = if is_folder { wanted } else { wanted & AccessFs::from_file(abi) };
         let rule = PathBeneath::new(path, wanted);
         created = created
             .add_rule(rule)

@@ -53,19 +53,16 @@ const LANDLOCK_SCOPES: i32 = 6;
 
 /// Asks the kernel. Tries namespaces in a child process.
 pub fn probe() -> Kernel {
-    let mut kernel = quick_probe();
-    kernel.namespaces = try_namespaces();
-    kernel
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Kernel { release: release.trim().to_string(), namespaces: try_namespaces(), ..quick_probe() }
 }
 
-/// Asks the kernel what can be asked without making a process; namespaces count as there.
+/// Asks the kernel what a run needs and can be asked without making a process; namespaces count as there.
 pub fn quick_probe() -> Kernel {
-    let release =
-        std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string();
     let yama = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let yama = yama.and_then(|text| text.trim().parse::<i32>().ok()).unwrap_or(0);
     Kernel {
-        release,
+        release: String::new(),
         landlock: super::landlock_version(),
         listener: seccomp::listener_is_supported(),
         tracing: yama < 2 || process::may_administrate() && yama < 3,

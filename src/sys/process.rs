@@ -95,36 +95,36 @@ pub fn drop_effective_capabilities() -> io::Result<()> {
     set_capabilities(0, 0)
 }
 
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+struct CapabilityData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
 fn set_capabilities(effective: u32, permitted: u32) -> io::Result<()> {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    #[repr(C)]
-    struct Data {
-        effective: u32,
-        permitted: u32,
-        inheritable: u32,
-    }
-    let header = Header { version: 0x2008_0522, pid: 0 };
-    let data = [const { Data { effective: 0, permitted: 0, inheritable: 0 } }; 2].map(|_| Data {
-        effective,
-        permitted,
-        inheritable: 0,
-    });
+    let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
+    let data = [0, 1].map(|_| CapabilityData { effective, permitted, inheritable: 0 });
     // SAFETY: version 3 of the interface: one header, two data structures, both live through the call.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
 }
 
 /// Whether this process has CAP_SYS_ADMIN.
 pub fn may_administrate() -> bool {
-    const CAP_SYS_ADMIN: usize = 21;
-    let effective = std::fs::read_to_string("/proc/self/status").ok().and_then(|status| {
-        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    });
-    effective.is_some_and(|effective| effective >> CAP_SYS_ADMIN & 1 == 1)
+    const CAP_SYS_ADMIN: u32 = 21;
+    let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
+    let mut data = [const { CapabilityData { effective: 0, permitted: 0, inheritable: 0 } }; 2];
+    // SAFETY: version 3 of the interface: one header, two data structures for the kernel to fill in.
+    let got = unsafe { libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) };
+    got == 0 && data[0].effective >> CAP_SYS_ADMIN & 1 == 1
 }
 
 /// An empty session keyring instead of the user's. Kernels without keyrings have none to leave.

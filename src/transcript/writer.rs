@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -83,6 +83,9 @@ pub struct Head {
 
 /// Where lines go.
 pub trait Sink: Write + Send {
+    /// Called once, before anything is written, by the thread that writes.
+    fn begin(&mut self) {}
+
     /// Makes everything written durable.
     fn sync(&mut self) -> io::Result<()>;
 }
@@ -91,6 +94,15 @@ pub trait Sink: Write + Send {
 struct RunFile {
     file: File,
     folder: PathBuf,
+    has_entry: bool,
+}
+
+impl RunFile {
+    fn sync_entry(&mut self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()?;
+        self.has_entry = true;
+        Ok(())
+    }
 }
 
 impl Write for RunFile {
@@ -104,18 +116,28 @@ impl Write for RunFile {
 }
 
 impl Sink for RunFile {
+    /// The entry is durable before the run is over: at the end, when somebody waits, only the file has to be.
+    fn begin(&mut self) {
+        // What fails now is tried again then, and told.
+        let _ = self.sync_entry();
+    }
+
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
-        File::open(&self.folder)?.sync_all()
+        if self.has_entry { Ok(()) } else { self.sync_entry() }
     }
 }
 
 /// Begins the transcript of a run: a new file, which must not exist.
 pub fn start(settings: &Settings, observer: Option<Observer>) -> io::Result<(Recorder, Writer)> {
-    let path = settings.folder.join(FILE);
-    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+    start_on(create(&settings.folder)?, settings, observer)
+}
+
+/// The file of a run's transcript, which must not exist yet, with nobody writing.
+pub fn create(folder: &Path) -> io::Result<Box<dyn Sink>> {
+    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(folder.join(FILE))?;
     lock(&file)?;
-    start_on(Box::new(RunFile { file, folder: settings.folder.clone() }), settings, observer)
+    Ok(Box::new(RunFile { file, folder: folder.to_path_buf(), has_entry: false }))
 }
 
 /// The same, with another place for the lines.
@@ -149,6 +171,11 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// Begins to do what [`finish`](Self::finish) waits for.
+    pub fn close(&self) {
+        self.shared.close(true);
+    }
+
     /// Writes everything recorded so far and makes it durable. Recorders record nothing from here on.
     pub fn finish(mut self) -> io::Result<Head> {
         self.join(true)
@@ -203,6 +230,7 @@ struct Pen {
 impl Pen {
     fn run(mut self) -> io::Result<Head> {
         let _end = EndsWithThread(self.shared.clone());
+        self.sink.begin();
         let mut batch = Batch::default();
         let mut quiet = 0;
         loop {
