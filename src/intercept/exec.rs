@@ -23,6 +23,9 @@ const LONGEST_PATH: usize = 4096;
 /// Environment beyond this is refused; the kernel's own bound is about the same.
 const LONGEST_ENVIRONMENT: usize = 8 << 20;
 
+/// A program's name stands among the first words: `node …/npm-cli.js`, `python3 -m pip`.
+const WORDS_WITH_NAMES: usize = 3;
+
 /// A program start as it was asked for.
 #[derive(Debug, Clone)]
 pub(super) struct Start {
@@ -213,6 +216,10 @@ impl Supervisor {
         if !self.is_waiting(notification) {
             return None;
         }
+        if self.is_too_early(&start) {
+            self.waiting_starts.push(*notification);
+            return None;
+        }
         if start.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
             // The shim asks by itself, and what it then starts comes here again.
             return Some(self.admit(notification, &start));
@@ -245,6 +252,28 @@ impl Supervisor {
             }
             Action::Ask => self.ask(Pending { notification: *notification, start, verdict }),
         }
+    }
+
+    /// Whether a start uses what is still being made. It is begun with the first program that uses it, and with the second
+    /// of the run, whatever that is: what starts others is at work.
+    fn is_too_early(&mut self, start: &Start) -> bool {
+        let Some(users) = self.belated_users else { return false };
+        let files = start.chain.iter().map(|file| file.path.as_slice());
+        let words = start.argv.iter().take(WORDS_WITH_NAMES).map(Vec::as_slice);
+        let mut names =
+            files.chain(words).map(|path| path.rsplit(|&byte| byte == b'/').next().unwrap_or(path));
+        let uses = names.any(|name| users.iter().any(|user| name.starts_with(user.as_bytes())));
+        if let Some(belated) = self.setting.belated.take_if(|_| uses || self.counts.starts > 0) {
+            let (sender, wake) = self.later();
+            let work = move || {
+                (belated.make)();
+                let _ = sender.send(Later { id: 0, result: LaterResult::Made });
+                let _ = wake.write(1);
+            };
+            // Without a thread it is never made: what would use it does without.
+            self.making = std::thread::Builder::new().name("caches".to_string()).spawn(work).is_ok();
+        }
+        uses && self.making
     }
 
     fn failed_start(&mut self, notification: &Notification, error: &io::Error) -> Reply {

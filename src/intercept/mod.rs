@@ -18,7 +18,7 @@ pub mod wire;
 
 pub use control::{Answering, bind, serve};
 pub use repository::Repositories;
-pub use supervisor::{Ask, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
+pub use supervisor::{Ask, Belated, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
 
 use std::borrow::Cow;
 

@@ -88,6 +88,16 @@ pub struct Setting {
     pub asker: Option<Box<dyn Ask>>,
     /// Counts up with every program start: what is busy is not idle.
     pub activity: Arc<AtomicU64>,
+    /// What is made when a program needs it.
+    pub belated: Option<Belated>,
+}
+
+/// Something of the run's that takes time to be made, and that few of its programs use.
+pub struct Belated {
+    /// How the names of those begin that use it: they wait until it is there.
+    pub users: &'static [&'static str],
+    /// Makes it, in a thread of its own.
+    pub make: Box<dyn FnOnce() + Send>,
 }
 
 /// Counts for the result.
@@ -136,6 +146,8 @@ pub(super) enum LaterResult {
     Reply(Reply),
     /// What a person said to a program start.
     Chosen(Box<super::exec::Pending>, Choice, Option<Box<dyn Ask>>),
+    /// What was belated is there.
+    Made,
 }
 
 pub(super) struct Supervisor {
@@ -161,6 +173,11 @@ pub(super) struct Supervisor {
     pub(super) asking: bool,
     pub(super) shim: Option<super::identity::Identity>,
     later: (Sender<Later>, Receiver<Later>),
+    /// Program starts that wait for what is belated.
+    pub(super) waiting_starts: Vec<Notification>,
+    /// It is being made.
+    pub(super) making: bool,
+    pub(super) belated_users: Option<&'static [&'static str]>,
     pub(super) numbers: Numbers,
 }
 
@@ -201,6 +218,9 @@ impl Supervisor {
             last_no: None,
             asking: false,
             later: channel(),
+            waiting_starts: Vec::new(),
+            making: false,
+            belated_users: setting.belated.as_ref().map(|belated| belated.users),
             numbers: Numbers::new(),
             setting,
         }
@@ -264,6 +284,15 @@ impl Supervisor {
             match later.result {
                 LaterResult::Reply(reply) => self.reply(later.id, reply),
                 LaterResult::Chosen(pending, choice, asker) => self.chosen(*pending, choice, asker),
+                LaterResult::Made => {
+                    self.making = false;
+                    // Whoever has gone meanwhile needs no answer.
+                    for notification in std::mem::take(&mut self.waiting_starts) {
+                        if self.is_waiting(&notification) {
+                            self.handle(&notification);
+                        }
+                    }
+                }
             }
         }
     }

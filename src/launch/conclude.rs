@@ -87,6 +87,7 @@ impl Running {
         self.recorder.record(transcript::FINISHED, &message, &result);
         // Nobody needs the run's own folders any more, and the disk is waited for anyway.
         self.writer.close();
+        self.links.iter().for_each(|links| links.stop());
         prepare::clean(&self.started.plan);
         match self.writer.finish() {
             Ok(head) => result.transcript.head = Some(head.hash),

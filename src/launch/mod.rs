@@ -20,6 +20,7 @@ mod group;
 mod init;
 pub mod installation;
 mod keys;
+mod links;
 mod managers;
 mod network;
 mod parent;

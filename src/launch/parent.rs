@@ -15,6 +15,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use super::child::{self, Equipment};
 use super::group::{Group, threads_on_machine};
 use super::init::{self, Setting as InitSetting};
+use super::links::{self, Links};
 use super::network::{self, Network};
 use super::plan::LaunchPlan;
 use super::task::Task;
@@ -182,11 +183,14 @@ pub(super) struct Places {
     pub(super) transcript: Box<dyn Sink>,
     /// Where the shims ask.
     pub(super) shims: UnixListener,
+    /// Caches that are made when they are needed.
+    pub(super) links: Option<Links>,
 }
 
 impl Places {
     fn make(plan: &LaunchPlan) -> io::Result<Self> {
-        Ok(Self { transcript: transcript::create(&plan.run_folder)?, shims: intercept::bind(&plan.control)? })
+        let shims = intercept::bind(&plan.control)?;
+        Ok(Self { transcript: transcript::create(&plan.run_folder)?, shims, links: None })
     }
 }
 
@@ -209,7 +213,6 @@ impl Surroundings {
     fn complete(&mut self, plan: &LaunchPlan, has_view: bool, setup: &OwnedFd) -> Result<(), String> {
         self.folders(plan)?;
         if !has_view {
-            prepare::link_caches(plan).map_err(|error| error.to_string())?;
             let rules = sandbox::prepare(&plan.grants).map_err(|error| error.to_string())?;
             // Who is not there to take them has said why, or is seen to be gone.
             let _ = socket::send_with(setup.as_fd(), &[child::message::RULES], rules.as_raw_fd());
@@ -217,6 +220,9 @@ impl Surroundings {
         if self.places.is_none() {
             let made = Places::make(plan).map_err(|error| format!("begin the transcript: {error}"))?;
             self.places = Some(made);
+        }
+        if let Some(places) = self.places.as_mut().filter(|_| !has_view && !plan.linked_caches.is_empty()) {
+            places.links = Some(Links::open(plan).map_err(|error| error.to_string())?);
         }
         Ok(())
     }
@@ -302,7 +308,7 @@ fn begin_with(
         prepare::view_folders(&plan).map_err(|error| text(&error))?;
     }
     if has_view && plan.view.layers.is_empty() {
-        prepare::link_caches(&plan).map_err(|error| text(&error))?;
+        links::make_all(&plan).map_err(|error| text(&error))?;
     }
     if !has_view && !group.bounds_processes {
         // Without a namespace the limit counts everything of the user on the machine.

@@ -453,13 +453,8 @@ fn program_grants(
 }
 
 fn without_repeats(grants: Vec<Grant>) -> Vec<Grant> {
-    let mut kept: Vec<Grant> = Vec::new();
-    for grant in grants {
-        if !kept.iter().any(|known| known.path == grant.path && known.rights == grant.rights) {
-            kept.push(grant);
-        }
-    }
-    kept
+    let mut seen: std::collections::HashSet<(PathBuf, Rights)> = std::collections::HashSet::new();
+    grants.into_iter().filter(|grant| seen.insert((grant.path.clone(), grant.rights))).collect()
 }
 
 /// Names that lead to the shim.

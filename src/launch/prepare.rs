@@ -5,9 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::Path;
 
-use super::network;
 use super::plan::LaunchPlan;
-use super::toolchain::Layer;
+use super::{links, network};
 
 /// Makes everything the plan names inside the run's own folders.
 pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
@@ -79,37 +78,9 @@ pub(super) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// The same caches without mounts: real folders down to a depth, and symbolic links to the user's from there.
-pub(super) fn link_caches(plan: &LaunchPlan) -> io::Result<()> {
-    for (from, at, depth) in &plan.linked_caches {
-        link_tree(from, at, *depth)?;
-    }
-    Ok(())
-}
-
-/// More entries are not worth the time before a run starts; the rest of such a cache is not seen.
-const MOST_LINKS: usize = 20_000;
-
-fn link_tree(from: &Path, at: &Path, depth: usize) -> io::Result<()> {
-    create_dir_all(at)?;
-    for entry in std::fs::read_dir(from)?.take(MOST_LINKS).flatten() {
-        // A lock or an index that programs open for writing: a link to the user's would only fail.
-        if Layer::leaves_out(&entry.file_name()) {
-            continue;
-        }
-        let to = at.join(entry.file_name());
-        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            link_tree(&entry.path(), &to, depth - 1)?;
-        } else {
-            symlink(entry.path(), to)?;
-        }
-    }
-    Ok(())
-}
-
 /// Removes what only the run itself needed; the transcript stays.
 pub(super) fn clean(plan: &LaunchPlan) {
-    for folder in [&plan.home, &plan.tmp, &plan.run_folder.join("layers")] {
+    for folder in [&plan.home, &plan.tmp, &plan.run_folder.join("layers"), &links::aside(plan)] {
         // What cannot be removed is no reason for a run that has ended to fail.
         let _ = crate::sys::tree::remove_tree(folder);
     }

@@ -11,10 +11,11 @@ use serde_json::json;
 
 use super::child::{self, canary_file};
 use super::group::Group;
+use super::managers::CACHE_USERS;
 use super::parent::{Failure, machine};
 use super::watch::{Running, Sleeper, Stopped};
 use crate::command::Context;
-use crate::intercept::{self, Answering, Ask, Counts, Handle, Repositories, Setting};
+use crate::intercept::{self, Answering, Ask, Belated, Counts, Handle, Repositories, Setting};
 use crate::outcome::Enforcement;
 use crate::policy::Policy;
 use crate::sandbox::Need;
@@ -174,6 +175,10 @@ impl Running {
             canary_port: self.started.canary.local_addr().map(|address| address.port()).unwrap_or(0),
             asker,
             activity: self.activity.clone(),
+            belated: self
+                .links
+                .clone()
+                .map(|links| Belated { users: CACHE_USERS, make: Box::new(move || links.make()) }),
         }
     }
 

@@ -17,6 +17,7 @@ use serde_json::json;
 use super::descendants;
 use super::group::Group;
 use super::init;
+use super::links::Links;
 use super::network::{self, Network};
 use super::parent::{Failure, Finished, Places, Started, Streams, machine, own_signals};
 use super::pump::{Pump, Tail};
@@ -76,6 +77,8 @@ pub(super) struct Running {
     pub(super) pumps: Vec<JoinHandle<()>>,
     /// What has had nothing to do yet.
     pub(super) sleepers: Vec<Sleeper>,
+    /// Caches that are made when they are needed.
+    pub(super) links: Option<Arc<Links>>,
     /// Every process of the run was seen dead, the first one too.
     pub(super) all_dead: bool,
     /// Ends the thread that reads keys.
@@ -120,8 +123,9 @@ pub(super) fn oversee(
     task: &mut Option<Task>,
     network: Network,
 ) -> Result<Finished, Failure> {
-    let Places { transcript, shims } = places;
+    let Places { transcript, shims, links } = places;
     let (mut running, asker) = attach(started, transcript, streams, observer, network)?;
+    running.links = links.map(Arc::new);
     let policy = Arc::new(policy);
     match running.release(&policy, shims, asker, group) {
         Ok((enforcement, supervisor)) => {
@@ -205,6 +209,7 @@ fn attach(
         tails: Vec::new(),
         pumps: Vec::new(),
         sleepers: Vec::new(),
+        links: None,
         all_dead: false,
         over: Arc::new(AtomicBool::new(false)),
         raw: None,

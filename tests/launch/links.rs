@@ -1,0 +1,73 @@
+//! Package caches of a run without mounts: there when a program uses them, and not before.
+
+use std::path::PathBuf;
+
+use super::world::{Ran, World, in_every_world};
+
+/// A home with one entry in npm's cache, and a program called `npm` that reads it and adds another.
+fn furnish(world: &World) -> PathBuf {
+    world.outside(
+        "mkdir -p own/.npm/_cacache/content-v2/sha512/ab/cd && echo kept > own/.npm/_cacache/content-v2/sha512/ab/cd/ef \
+         && printf '#!/bin/bash\\ncd \"${1-$HOME}\"/.npm/_cacache/content-v2/sha512/ab/cd && cat ef && echo new > gh && cat gh\\n' \
+         > project/npm && chmod +x project/npm",
+    );
+    world.temporary().with_file_name("own")
+}
+
+fn run(world: &World, home: &PathBuf, command: &[&str]) -> Ran {
+    let mut guard = world.guard(&["--json"], command);
+    guard.env("HOME", home);
+    let ran = world.finish(guard, b"");
+    assert_eq!(ran.code, 0, "{}: {:#}\n{}", world.name(), ran.result, ran.error);
+    let folder = ran.transcript();
+    for left in ["links", "home", "layers"] {
+        assert!(!folder.with_file_name(left).exists(), "{}: {left} is left", world.name());
+    }
+    ran
+}
+
+#[test]
+fn a_program_that_uses_a_cache_finds_it_and_can_add_to_it() {
+    in_every_world(|world| {
+        let home = furnish(world);
+        let added = home.join(".npm/_cacache/content-v2/sha512/ab/cd/gh");
+        // By itself, and by another program.
+        for command in [&["./npm"][..], &["bash", "-c", "./npm; true"], &["perl", "-e", "system('./npm')"]] {
+            let ran = run(world, &home, command);
+            assert_eq!(ran.printed(), "kept\nnew\n", "{}: {command:?}", world.name());
+            assert!(!added.exists(), "{}: the user's own cache was changed", world.name());
+        }
+    });
+}
+
+#[test]
+fn a_run_that_uses_none_does_not_wait_for_any() {
+    in_every_world(|world| {
+        let home = furnish(world);
+        // The shell lists by itself: this is the run's first and only program.
+        let ran = run(world, &home, &["bash", "-c", "cd ~/.npm/_cacache && echo *"]);
+        let found = if world.namespaces { "content-v2\n" } else { "*\n" };
+        assert_eq!(ran.printed(), found, "{}", world.name());
+    });
+}
+
+/// guard makes the links while the run is at work: where the run has put something else, nothing of it is followed.
+#[test]
+fn links_are_not_led_out_of_the_home() {
+    in_every_world(|world| {
+        if world.namespaces {
+            return;
+        }
+        let home = furnish(world);
+        world.outside("mkdir -p victim/_cacache");
+        let victim = home.with_file_name("victim");
+        let script = "rename \"$ENV{HOME}/.npm\", \"$ENV{HOME}/moved\" or die; symlink $ARGV[0], \"$ENV{HOME}/.npm\" or die; \
+                      rename \"$ENV{HOME}/moved\", \"$ENV{HOME}/m\" or die; mkdir \"$ENV{HOME}/x\"; \
+                      rename \"$ENV{HOME}/m\", \"$ENV{HOME}/x/.npm\" or die; system('./npm', \"$ENV{HOME}/x\") and die; exit 0";
+        let ran = run(world, &home, &["perl", "-e", script, "--", &victim.to_string_lossy()]);
+        // They went where the folder is that was there before the run began.
+        assert_eq!(ran.printed(), "kept\nnew\n", "{}", world.name());
+        let reached: Vec<_> = std::fs::read_dir(victim.join("_cacache")).unwrap().collect();
+        assert!(reached.is_empty(), "{}: {reached:?}", world.name());
+    });
+}
