@@ -254,8 +254,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether a start uses what is still being made. It is begun with the first program that uses it, and with the second
-    /// of the run, whatever that is: what starts others is at work.
+    /// Whether a start uses what is still being made. It is begun with the first program that uses it.
     fn is_too_early(&mut self, start: &Start) -> bool {
         let Some(users) = self.belated_users else { return false };
         let files = start.chain.iter().map(|file| file.path.as_slice());
@@ -263,7 +262,7 @@ impl Supervisor {
         let mut names =
             files.chain(words).map(|path| path.rsplit(|&byte| byte == b'/').next().unwrap_or(path));
         let uses = names.any(|name| users.iter().any(|user| name.starts_with(user.as_bytes())));
-        if let Some(belated) = self.setting.belated.take_if(|_| uses || self.counts.starts > 0) {
+        if let Some(belated) = self.setting.belated.take_if(|_| uses) {
             let (sender, wake) = self.later();
             let work = move || {
                 (belated.make)();

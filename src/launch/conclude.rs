@@ -88,7 +88,7 @@ impl Running {
         // Nobody needs the run's own folders any more, and the disk is waited for anyway.
         self.writer.close();
         self.links.iter().for_each(|links| links.stop());
-        prepare::clean(&self.started.plan);
+        prepare::Belongs::to(&self.started.plan).clean();
         match self.writer.finish() {
             Ok(head) => result.transcript.head = Some(head.hash),
             Err(error) => {

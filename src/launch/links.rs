@@ -56,7 +56,7 @@ impl Links {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, cache) in std::mem::take(&mut *caches).into_iter().enumerate() {
             let made = self.aside.join(index.to_string());
-            if self.tree(&cache.from, &made, cache.depth).is_ok() {
+            if link_tree(&cache.from, &made, cache.depth, &self.over).is_ok() {
                 // A run that has made a folder of this name keeps its own.
                 let _ =
                     nix::fcntl::renameat(nix::fcntl::AT_FDCWD, &made, &cache.folder, cache.name.as_os_str());
@@ -69,13 +69,6 @@ impl Links {
         self.over.store(true, Ordering::Release);
         self.caches.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
-
-    fn tree(&self, from: &Path, at: &Path, depth: usize) -> io::Result<()> {
-        if self.over.load(Ordering::Acquire) {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        link_tree(from, at, depth, &|from, at, depth| self.tree(from, at, depth))
-    }
 }
 
 /// Where links are made.
@@ -85,28 +78,24 @@ pub(super) fn aside(plan: &LaunchPlan) -> PathBuf {
 
 /// All of them at once, for a run that has mounts but none for its caches, and has not begun.
 pub(super) fn make_all(plan: &LaunchPlan) -> io::Result<()> {
-    fn tree(from: &Path, at: &Path, depth: usize) -> io::Result<()> {
-        link_tree(from, at, depth, &tree)
-    }
-    plan.linked_caches.iter().try_for_each(|(from, at, depth)| tree(from, at, *depth))
+    let over = AtomicBool::new(false);
+    plan.linked_caches.iter().try_for_each(|(from, at, depth)| link_tree(from, at, *depth, &over))
 }
 
-/// Real folders down to a depth, and symbolic links to the user's from there.
-fn link_tree(
-    from: &Path,
-    at: &Path,
-    depth: usize,
-    below: &dyn Fn(&Path, &Path, usize) -> io::Result<()>,
-) -> io::Result<()> {
+/// Real folders down to a depth, and symbolic links to the user's from there. Breaks off when it is over.
+fn link_tree(from: &Path, at: &Path, depth: usize, over: &AtomicBool) -> io::Result<()> {
     create_dir_all(at)?;
     for entry in std::fs::read_dir(from)?.take(MOST_LINKS).flatten() {
+        if over.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         // A lock or an index that programs open for writing: a link to the user's would only fail.
         if Layer::leaves_out(&entry.file_name()) {
             continue;
         }
         let to = at.join(entry.file_name());
         if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            below(&entry.path(), &to, depth - 1)?;
+            link_tree(&entry.path(), &to, depth - 1, over)?;
         } else {
             symlink(entry.path(), to)?;
         }

@@ -82,8 +82,8 @@ pub(super) static MANAGERS: &[Manager] = &[
     manager("java", "mise", ("MISE_DATA_DIR", Always), &[".local/share/mise"], &["installs/java"], &["installs/java", "shims"]),
 ];
 
-/// What programs that use package caches are called, or how their names begin: where a cache takes time to be made, they
-/// wait for it. One that is not here finds it empty in the first moments of a run.
+/// What programs that use package caches are called, or how their names begin: where a cache takes time to be made, it is
+/// made for the first of them, and they wait for it. A run without any finds it empty.
 pub(super) static CACHE_USERS: &[&str] = &[
     "bun", "cargo", "clippy", "conda", "corepack", "deno", "go", "gradle", "hatch", "java", "maturin",
     "mise", "mvn", "nox", "npm", "npx", "pdm", "pip", "pnpm", "poetry", "pytest", "python", "rust", "sbt",

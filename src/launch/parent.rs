@@ -115,7 +115,7 @@ fn prepare_and_run(
     block_signals().map_err(machine("block signals"))?;
     process::set_dumpable(false).map_err(machine("protect the supervisor's memory"))?;
     process::become_subreaper().map_err(machine("become subreaper"))?;
-    let cleaner = Cleaner { plan: plan.clone() };
+    let cleaner = Cleaner(prepare::Belongs::to(&plan));
     let group = Group::make(&plan);
     let started = begin(plan, &policy, &streams, &group, task.as_ref());
     let finished =
@@ -126,13 +126,11 @@ fn prepare_and_run(
 }
 
 /// Removes the run's own folders, however it ends.
-struct Cleaner {
-    plan: LaunchPlan,
-}
+struct Cleaner(prepare::Belongs);
 
 impl Drop for Cleaner {
     fn drop(&mut self) {
-        prepare::clean(&self.plan);
+        self.0.clean();
     }
 }
 

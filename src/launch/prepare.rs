@@ -3,7 +3,7 @@
 use std::fs::{DirBuilder, create_dir_all};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::plan::LaunchPlan;
 use super::{links, network};
@@ -78,11 +78,25 @@ pub(super) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what only the run itself needed; the transcript stays.
-pub(super) fn clean(plan: &LaunchPlan) {
-    for folder in [&plan.home, &plan.tmp, &plan.run_folder.join("layers"), &links::aside(plan)] {
-        // What cannot be removed is no reason for a run that has ended to fail.
-        let _ = crate::sys::tree::remove_tree(folder);
+/// What only the run itself needs; the transcript stays.
+pub(super) struct Belongs {
+    folders: [PathBuf; 4],
+    control: PathBuf,
+}
+
+impl Belongs {
+    pub(super) fn to(plan: &LaunchPlan) -> Self {
+        let folders =
+            [plan.home.clone(), plan.tmp.clone(), plan.run_folder.join("layers"), links::aside(plan)];
+        Self { folders, control: plan.control.clone() }
     }
-    let _ = std::fs::remove_file(&plan.control);
+
+    /// Removes it.
+    pub(super) fn clean(&self) {
+        for folder in &self.folders {
+            // What cannot be removed is no reason for a run that has ended to fail.
+            let _ = crate::sys::tree::remove_tree(folder);
+        }
+        let _ = std::fs::remove_file(&self.control);
+    }
 }

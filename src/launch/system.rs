@@ -1,7 +1,7 @@
 //! What `{system}` stands for: the parts of the machine every program needs to read, and the devices it may use.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::sandbox::{Grant, Rights};
 
@@ -42,7 +42,12 @@ pub(super) fn grants(as_root: bool) -> Vec<Grant> {
             grants.push(Grant { path: PathBuf::from(path), rights, why: "system".to_string() });
         }
     };
-    PROGRAMS.iter().for_each(|path| add(path, Rights::ReadExecute));
+    // Where `/bin` and the like are links into `/usr` they come with it.
+    let is_in_usr = |path: &str| {
+        let to = std::fs::read_link(path).map(|to| Path::new("/").join(to));
+        to.is_ok_and(|to| to.starts_with("/usr") && !to.components().any(|part| part == Component::ParentDir))
+    };
+    PROGRAMS.iter().filter(|path| !is_in_usr(path)).for_each(|path| add(path, Rights::ReadExecute));
     FACTS.iter().for_each(|path| add(path, Rights::Read));
     if as_root {
         // Root without capabilities still owns root's files: keys and password hashes must not come along with /etc.

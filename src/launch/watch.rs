@@ -127,6 +127,8 @@ pub(super) fn oversee(
     let (mut running, asker) = attach(started, transcript, streams, observer, network)?;
     running.links = links.map(Arc::new);
     let policy = Arc::new(policy);
+    // Never taken apart: the process ends with the run.
+    std::mem::forget(policy.clone());
     match running.release(&policy, shims, asker, group) {
         Ok((enforcement, supervisor)) => {
             let mut end = running.wait();
@@ -454,9 +456,18 @@ impl Running {
             return Event::Nothing;
         }
         let came: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
-        // When the run speaks too, it may be over: `close` sees what is left then. From behind, because who wakes leaves.
-        let awake = (others..came.len()).rev().filter(|&at| came[at] && !came[0]);
-        awake.for_each(|at| self.wake(at - others));
+        let found = |at: usize| fds[at].revents().unwrap_or(PollFlags::empty());
+        let has_work: Vec<bool> =
+            (others..fds.len()).map(|at| found(at).contains(PollFlags::POLLIN)).collect();
+        // From behind, because who is done with leaves. When the run speaks too it may be over, and `close` sees what is left.
+        for at in (others..came.len()).rev().filter(|&at| came[at] && !came[0]) {
+            if has_work[at - others] {
+                self.wake(at - others);
+            } else {
+                // Closed, and nothing was ever printed there.
+                self.sleepers.swap_remove(at - others);
+            }
+        }
         if let Some(signals) = signals
             && came[1]
             && let Ok(Some(info)) = signals.read_signal()
