@@ -21,7 +21,7 @@
 //! forge      ─ egress workspace policy sys   a finished branch → pushed, and a pull request, with the user's credentials; is the base protected. Never inside a run.
 //! store      ─                          tasks and the journal of what was done for them, on disk before anything else happens.
 //! phase      ─ executor agent forge workspace store policy sys   a workflow (data) → steps, each a request to the executor and a commit → a branch. Spawns nothing itself.
-//! mcp        ─ executor transcript decide policy command   agents and judgements as tools for other programs.
+//! mcp        ─ executor agent outcome transcript decide policy command   agents and judgements as tools for other programs, over pipes and loopback. Spawns nothing but by the executor.
 //! cli        ─ mcp phase store executor agent launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```
 

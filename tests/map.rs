@@ -96,6 +96,7 @@ fn only_the_right_rooms_print_and_do_input_and_output() {
                 "forge",
                 "intercept",
                 "launch",
+                "mcp",
                 "outcome",
                 "phase",
                 "policy",

@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// Ask an agent: a request in JSON, one result in JSON; for other programs
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Later<Exec>),
-    /// Offer agents as tools of the Model Context Protocol, over standard input and output
+    /// Offer agents as tools of the Model Context Protocol, over standard input and output or HTTP
     #[command(after_help = MCP_EXAMPLES)]
     Mcp(Later<Mcp>),
     /// Turn a sentence into a reviewed branch: plan, review, develop, audit, integrate
@@ -112,16 +112,31 @@ pub(crate) enum Command {
 
 const MCP_EXAMPLES: &str = "\
 Examples:
-  guard mcp --root ~/work                    # started by a client; agents may work below ~/work
+  guard mcp --root ~/work                              # started by a client; agents may work below ~/work
   claude mcp add guard -- guard mcp --root ~/work
+  guard mcp --root ~/work --http 127.0.0.1:8731        # for several clients, and for those that come back
+  claude mcp add --transport http guard http://127.0.0.1:8731/mcp \\
+    --header \"Authorization: Bearer $(cat ~/.local/state/guard/mcp-token)\"
 
-Tools: gemini (ask the agent), guard_check (ask a policy), guard_report (the result of an earlier call or run).";
+Tools: gemini (ask the agent), guard_check (ask a policy), guard_report (how a call or run stands, and its result), guard_cancel (end
+a call). Over standard input and output everything ends with the client. Over HTTP a call goes on when its client stops waiting or
+disconnects; it ends when it is done, when the client cancels it (notifications/cancelled, guard_cancel), or with the server.
+With --http the first line of the output is JSON: `url`, `token_file`, `pid`. SIGTERM and Ctrl-C end the server and all calls.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Mcp {
     /// A folder below which agents may work [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Vec<PathBuf>,
+    /// Serve over HTTP on a loopback address instead; without an address on a free port of 127.0.0.1
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:0")]
+    pub(crate) http: Option<String>,
+    /// The file with the token that HTTP clients must show, mode 600 [default: one in guard's state folder, made if needed]
+    #[arg(long, value_name = "FILE", requires = "http")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Calls of agents at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) max_calls: u8,
 }
 
 const EXEC_EXAMPLES: &str = "\

@@ -1,20 +1,72 @@
 //! `guard mcp`: tools for other programs.
 
+use std::io::{self, Write};
+
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::json;
+
 use super::args::Mcp;
 use super::exit::Exit;
 use super::{Failure, note};
-use crate::mcp::{Setting, serve};
+use crate::mcp::{Listening, Roots, Setting, Stop, Token, serve, serve_http};
 
-pub(super) fn run(args: &Mcp) -> Result<Exit, Failure> {
+pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
-    for root in &roots {
-        if !root.is_dir() {
-            return Err(Failure::usage(
-                format!("--root {}: no such folder", root.display()),
-                "name a folder that exists",
-            ));
+    let roots = Roots::new(&roots)
+        .map_err(|problem| Failure::usage(format!("--root {problem}"), "name a folder that exists"))?;
+    let executor = super::exec::executor()?;
+    let state = executor.sessions.clone();
+    let setting = Setting {
+        executor,
+        roots,
+        calls: state.with_file_name("calls"),
+        most_calls: args.max_calls.into(),
+        log: note,
+    };
+    let stop = Stop::default();
+    stop_on_signals(&stop)?;
+    let Some(address) = &args.http else {
+        serve(setting, &stop)?;
+        return Ok(Exit::Success);
+    };
+    let (path, token) = match &args.token_file {
+        Some(path) => (path.clone(), Token::read(path)),
+        None => {
+            let path = state.with_file_name("mcp-token");
+            let token = Token::read_or_make(&path);
+            (path, token)
         }
-    }
-    serve(Setting { executor: super::exec::executor()?, roots, log: note })?;
+    };
+    let token = token.map_err(|problem| {
+        Failure::usage(
+            problem,
+            "make one: (umask 077; head -c 32 /dev/urandom | base64 > FILE), and name it with --token-file",
+        )
+    })?;
+    let listening = Listening::on(address).map_err(|problem| {
+        Failure::usage(
+            format!("--http {problem}"),
+            "use 127.0.0.1:PORT or [::1]:PORT; from elsewhere come through ssh -L",
+        )
+    })?;
+    writeln!(out, "{}", json!({ "url": listening.url(), "token_file": path, "pid": std::process::id() }))?;
+    out.flush()?;
+    serve_http(setting, listening, token, &stop)?;
     Ok(Exit::Success)
+}
+
+/// The first signal ends the server; calls are asked to end, and their results are kept.
+fn stop_on_signals(stop: &Stop) -> io::Result<()> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    let stop = stop.clone();
+    let work = move || {
+        while signals.wait().is_ok() {
+            stop.set();
+        }
+    };
+    std::thread::Builder::new().name("signals".to_string()).spawn(work).map(drop)
 }

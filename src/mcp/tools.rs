@@ -1,195 +1,104 @@
-//! The tools: their parameters, their schemas, and those that need no agent.
+//! The tools as clients see them: names, descriptions, schemas of what goes in and what comes out.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
-use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use serde::Deserialize;
+use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
-use crate::command::{Context, Folder, Request};
-use crate::decide::{judge, load};
-use crate::executor::{ExecRequest, ExecResult, Sandbox};
-use crate::policy::Folders;
-use crate::transcript::{FINISHED, Reader, Step, Store};
+use super::check::{Check, Checked};
+use super::gemini::{Answer, Gemini};
+use super::report::{Cancelled, Cancelling, Report, Reported};
 
-/// Ask the Gemini CLI, in a sandbox.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[allow(non_snake_case, reason = "callers know these names")]
-pub(super) struct Gemini {
-    /// What it is asked, with all the context it needs.
-    pub(super) PROMPT: String,
-    /// The folder to work in; absolute.
-    pub(super) cd: PathBuf,
-    /// `read-only` for advice, `workspace-write` for work.
-    #[serde(default)]
-    pub(super) sandbox: Sandbox,
-    /// The agent asks nobody; the sandbox holds all the same.
-    #[serde(default = "yes")]
-    pub(super) yolo: bool,
-    /// The session to go on with.
-    #[serde(default)]
-    pub(super) SESSION_ID: Option<String>,
-    /// The model.
-    #[serde(default = "model")]
-    pub(super) model: String,
-    /// All that the agent said and did, in the result.
-    #[serde(default)]
-    pub(super) return_all_messages: bool,
-    /// What it used, in the result.
-    #[serde(default)]
-    pub(super) return_metrics: bool,
-    /// Seconds without output or a new program.
-    #[serde(default = "idle")]
-    pub(super) timeout: u64,
-    /// Seconds in all.
-    #[serde(default = "total")]
-    pub(super) max_duration: u64,
-    /// How often a failure that may pass is tried again.
-    #[serde(default = "one")]
-    pub(super) max_retries: u32,
-    /// What it used, on the server's standard error.
-    #[serde(default)]
-    pub(super) log_metrics: bool,
+/// Schemas without references: not every client follows them.
+fn settings() -> SchemaSettings {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    settings
 }
 
-fn yes() -> bool {
-    true
+fn input<T: JsonSchema>() -> Arc<JsonObject> {
+    object(settings().into_generator().into_root_schema_for::<T>())
 }
 
-fn model() -> String {
-    "gemini-3-pro-preview".to_string()
+fn output<T: JsonSchema>() -> Arc<JsonObject> {
+    object(settings().for_serialize().into_generator().into_root_schema_for::<T>())
 }
 
-fn idle() -> u64 {
-    300
-}
-
-fn total() -> u64 {
-    1800
-}
-
-fn one() -> u32 {
-    1
-}
-
-impl Gemini {
-    pub(super) fn request(self) -> ExecRequest {
-        ExecRequest {
-            sandbox: self.sandbox,
-            yolo: self.yolo,
-            // A client that has none may say so with nothing.
-            session_id: self.SESSION_ID.filter(|id| !id.is_empty()),
-            model: Some(self.model),
-            return_all_messages: self.return_all_messages,
-            return_metrics: self.return_metrics,
-            timeout: self.timeout,
-            max_duration: self.max_duration,
-            max_retries: self.max_retries,
-            ..ExecRequest::new(self.PROMPT, self.cd)
-        }
-    }
-}
-
-/// Ask a policy about a command.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Check {
-    /// The command and its arguments.
-    #[serde(default)]
-    command: Vec<String>,
-    /// Shell text instead.
-    #[serde(default)]
-    shell: Option<String>,
-    /// The policy; `strict` unless given.
-    #[serde(default)]
-    policy: Option<String>,
-    /// The folder it would run in.
-    #[serde(default)]
-    cwd: Option<PathBuf>,
-}
-
-/// Ask for the result of an earlier call or run.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Report {
-    /// A `call_id`, or a run's id.
-    pub(super) id: String,
-}
-
-fn schema<T: JsonSchema>(is_input: bool) -> Arc<JsonObject> {
-    let settings = SchemaSettings::draft2020_12();
-    let settings = if is_input { settings } else { settings.for_serialize() };
-    let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+fn object(schema: Schema) -> Arc<JsonObject> {
+    let mut schema = schema.to_value();
+    make_portable(&mut schema, true);
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
-/// All tools, as clients see them.
+/// Says the same in words that clients of few words understand: one type each, and formats that JSON Schema knows.
+/// What may be left out is never null here.
+fn make_portable(schema: &mut Value, is_required: bool) {
+    if schema.as_bool() == Some(true) {
+        *schema = json!({ "type": "object", "additionalProperties": true });
+    }
+    let Some(parts) = schema.as_object_mut() else { return };
+    parts.remove("format");
+    if parts.get("default").is_some_and(Value::is_null) {
+        parts.remove("default");
+    }
+    let required: Vec<Value> = parts.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    if let Some(properties) = parts.get_mut("properties").and_then(Value::as_object_mut) {
+        for (name, property) in properties {
+            make_portable(property, required.iter().any(|required| required == name));
+        }
+    }
+    if let Some(items) = parts.get_mut("items") {
+        make_portable(items, true);
+    }
+    if let Some(choices) = parts.get_mut("anyOf").and_then(Value::as_array_mut) {
+        choices.iter_mut().for_each(|choice| make_portable(choice, true));
+        if !is_required && choices.len() == 2 {
+            choices.retain(|choice| choice["type"] != "null");
+        }
+    }
+    let types = parts.get("type").and_then(Value::as_array).cloned().unwrap_or_default();
+    let known: Vec<Value> = types.iter().filter(|name| *name != "null").cloned().collect();
+    match known.as_slice() {
+        [] => {}
+        [one] if !is_required => {
+            parts.insert("type".to_string(), one.clone());
+        }
+        _ => {
+            parts.remove("type");
+            let choices: Vec<Value> = types.iter().map(|name| json!({ "type": name })).collect();
+            parts.insert("anyOf".to_string(), Value::Array(choices));
+        }
+    }
+}
+
+/// All of them.
 pub(super) fn all() -> Vec<Tool> {
+    let looks = || ToolAnnotations::new().read_only(true).open_world(false);
+    let works = || ToolAnnotations::new().read_only(false).destructive(false);
     vec![
         Tool::new(
             "gemini",
-            "Ask the Gemini CLI in a kernel sandbox: advice (sandbox read-only) or work (workspace-write, in a repository on a branch of its own).",
-            schema::<Gemini>(true),
+            "Ask the Gemini CLI in a kernel sandbox: advice (sandbox read-only) or work (workspace-write, in a repository on a branch of its \
+             own). Check `success`; on failure `error_kind` says whether to try again. Keep SESSION_ID to go on with the conversation. The \
+             result can be had again with guard_report by its `call_id`, which is also in the progress messages.",
+            input::<Gemini>(),
         )
-        .with_raw_output_schema(schema::<ExecResult>(false))
-        .with_annotations(ToolAnnotations::new().read_only(false).destructive(false).open_world(true)),
-        Tool::new("guard_check", "Ask a policy whether a command would be allowed, and why.", schema::<Check>(true))
-            .with_annotations(ToolAnnotations::new().read_only(true).open_world(false)),
-        Tool::new("guard_report", "The result of an earlier call (call_id) or run (run_id).", schema::<Report>(true))
-            .with_annotations(ToolAnnotations::new().read_only(true).open_world(false)),
+        .with_raw_output_schema(output::<Answer>())
+        .with_annotations(works().open_world(true)),
+        Tool::new("guard_check", "Ask a policy whether a command would be allowed, and why. Nothing is run.", input::<Check>())
+            .with_raw_output_schema(output::<Checked>())
+            .with_annotations(looks()),
+        Tool::new(
+            "guard_report",
+            "How an earlier call of gemini (call_id) or any run (run_id) stands, and its result; without an id the newest calls.",
+            input::<Report>(),
+        )
+        .with_raw_output_schema(output::<Reported>())
+        .with_annotations(looks()),
+        Tool::new("guard_cancel", "End a running call of gemini by its call_id, with everything it started.", input::<Cancelling>())
+            .with_raw_output_schema(output::<Cancelled>())
+            .with_annotations(works().open_world(false).idempotent(true)),
     ]
-}
-
-/// What a policy says about a command.
-pub(super) fn check(asked: &Check) -> Result<Value, String> {
-    let name = asked.policy.as_deref().unwrap_or("strict");
-    let policy = load(name, &Folders::from_environment(), false).map_err(|error| error.to_string())?;
-    let request = match (&asked.shell, asked.command.is_empty()) {
-        (Some(text), true) => Request::Shell(text.clone().into_bytes()),
-        (None, false) => Request::Argv(asked.command.iter().map(|word| word.clone().into_bytes()).collect()),
-        _ => return Err("guard_check takes a command or shell text, one of them".to_string()),
-    };
-    let folder = asked.cwd.as_ref().and_then(|folder| folder.to_str()).unwrap_or("/");
-    let context = Context {
-        folder: Folder::from_absolute(folder.as_bytes()),
-        limits: policy.command_limits(),
-        ..Context::default()
-    };
-    let (verdict, _) = judge(&policy, &request, &context);
-    Ok(json!({
-        "decision": verdict.action().name(), "rule": verdict.cause.rule, "reason": verdict.cause.reason,
-        "instead": verdict.cause.instead, "part": verdict.part, "policy": policy.name,
-    }))
-}
-
-/// The result that a run's transcript ends with.
-pub(super) fn result_of_run(id: &str) -> Value {
-    let failed = |error: String| json!({ "success": false, "error": error, "error_kind": "invalid_input" });
-    let store = match Store::open() {
-        Ok(store) => store,
-        Err(error) => return failed(error.to_string()),
-    };
-    // An id, not a path to whatever.
-    let run = match store.find(Some(id)).map_err(|error| error.to_string()) {
-        Ok(run) if !id.contains('/') => run,
-        Ok(_) => return failed("a run is named by its id".to_string()),
-        Err(error) => return failed(error),
-    };
-    let mut reader = match Reader::open(&run.transcript) {
-        Ok(reader) => reader,
-        Err(error) => return failed(error.to_string()),
-    };
-    loop {
-        match reader.step() {
-            Ok(Step::Event(event)) if event.event_type == FINISHED => return event.data,
-            Ok(Step::End { .. }) | Err(_) => {
-                return json!({ "status": "running", "message": format!("the run {} has no end yet", run.id) });
-            }
-            Ok(_) => {}
-        }
-    }
 }

@@ -1,44 +1,115 @@
-"""The official client: lists the tools, checks a command, asks the agent, and prints what it saw as JSON."""
+"""The official client, over either transport: does what a test asks for, and prints what it saw as JSON."""
 import asyncio
 import json
 import os
 import sys
 
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
+import httpx2
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
-guard, folder, gemini_folder = sys.argv[1:4]
+SETTING = json.loads(sys.argv[1])
+FOLDER = SETTING["folder"]
+SEEN = {"answers": [], "progress": []}
 
 
-def structured(result):
-    return getattr(result, "structured_content", None) or getattr(result, "structuredContent", None)
+def connect():
+    if "url" in SETTING:
+        headers = {"Authorization": "Bearer " + SETTING["token"]}
+        http = httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(120))
+        # It does not say goodbye: whoever disconnects may come back.
+        return Client(streamable_http_client(SETTING["url"], http_client=http, terminate_on_close=False))
+    return Client(StdioServerParameters(command=SETTING["guard"], args=SETTING["arguments"], env=dict(os.environ)))
+
+
+def ask(prompt, **more):
+    return {"PROMPT": prompt, "cd": FOLDER, "sandbox": "read-only", "model": "gemini-2.5-flash", **more}
+
+
+async def call(client, tool, arguments, **more):
+    """Every answer is remembered, to be held against its schema."""
+    result = await client.call_tool(tool, arguments, **more)
+    texts = [block.text for block in result.content]
+    SEEN["answers"].append({"tool": tool, "structured": result.structured_content, "texts": texts, "is_error": result.is_error})
+    return result.structured_content
+
+
+async def progress(count, total, message):
+    SEEN["progress"].append([count, message])
+
+
+async def call_id():
+    """The id of a call, from its first progress message."""
+    while not SEEN["progress"]:
+        await asyncio.sleep(0.02)
+    return SEEN["progress"][0][1].rsplit("(call ", 1)[1].rstrip(")")
+
+
+async def done(client, call):
+    while True:
+        report = await client.call_tool("guard_report", {"id": call})
+        if report.structured_content.get("status") != "running":
+            return report.structured_content
+        await asyncio.sleep(0.1)
+
+
+async def tour(client):
+    SEEN["version"] = client.protocol_version
+    await call(client, "guard_check", {"shell": "make && git push"})
+    first = await call(client, "gemini", ask("say a word", return_metrics=True, return_all_messages=True), progress_callback=progress)
+    await call(client, "gemini", ask("which word?", SESSION_ID=first["SESSION_ID"]))
+    for arguments in [{"id": first["call_id"]}, {"id": first["run_id"]}, {}, {"id": "0197f0a0-0000-7000-8000-000000000000"}]:
+        await call(client, "guard_report", arguments)
+    await call(client, "guard_cancel", {"call_id": first["call_id"]})
+    for arguments in [{"cd": FOLDER}, ask(""), ask("x", timeout="soon"), ask("x", surprise=1), ask("x", cd="/etc"), ask("x", timeout=0),
+                      ask("x", SESSION_ID="0197f0a0-0000-7000-8000-000000000000")]:
+        await call(client, "gemini", arguments)
+    await call(client, "guard_check", {"command": ["ls"], "shell": "ls"})
+    await call(client, "guard_report", {"id": "../../etc"})
+    await call(client, "guard_cancel", {})
+    try:
+        await client.call_tool("nobody", {})
+    except MCPError as error:
+        SEEN["unknown"] = str(error)
+
+
+async def cancel(client):
+    calling = asyncio.create_task(call(client, "gemini", ask("hello"), progress_callback=progress))
+    SEEN["call"] = await call_id()
+    print("begun", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    calling.cancel()
+    SEEN["report"] = await asyncio.wait_for(done(client, SEEN["call"]), 60)
+
+
+async def cancel_by_tool(client):
+    calling = asyncio.create_task(call(client, "gemini", ask("hello"), progress_callback=progress))
+    cancelled = await call(client, "guard_cancel", {"call_id": await call_id()})
+    SEEN["cancelled"], SEEN["result"] = cancelled, await calling
+
+
+async def several(client):
+    results = await asyncio.gather(*[call(client, "gemini", ask(f"number {number}")) for number in range(SETTING["count"])])
+    SEEN["kinds"] = sorted(str(result.get("error_kind")) for result in results)
+
+
+async def leave(client):
+    asyncio.create_task(call(client, "gemini", ask("hello"), progress_callback=progress))
+    print(json.dumps({"call": await call_id()}), flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    os._exit(0)
+
+
+async def come_back(client):
+    SEEN["report"] = await asyncio.wait_for(done(client, SETTING["call"]), 60)
 
 
 async def main():
-    seen = {"progress": []}
-    environment = dict(os.environ)
-    environment["PATH"] = gemini_folder + ":" + environment["PATH"]
-    server = StdioServerParameters(command=guard, args=["mcp", "--root", folder], env=environment)
-    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
-        await session.initialize()
-        seen["tools"] = [tool.name for tool in (await session.list_tools()).tools]
-        seen["check"] = structured(await session.call_tool("guard_check", {"shell": "make && git push"}))
-
-        async def progress(count, total, message):
-            seen["progress"].append(message)
-
-        ask = {"PROMPT": "say a word", "cd": folder, "sandbox": "read-only", "model": "gemini-2.5-flash"}
-        seen["first"] = structured(await session.call_tool("gemini", ask, progress_callback=progress))
-        ask.update(PROMPT="which word?", SESSION_ID=seen["first"]["SESSION_ID"])
-        seen["second"] = structured(await session.call_tool("gemini", ask))
-        seen["report"] = structured(await session.call_tool("guard_report", {"id": seen["first"]["call_id"]}))
-        seen["run"] = structured(await session.call_tool("guard_report", {"id": seen["first"]["run_id"]}))
-        try:
-            await session.call_tool("gemini", {"cd": folder})
-            seen["bad"] = "accepted"
-        except Exception as error:
-            seen["bad"] = str(error)
-    print(json.dumps(seen))
+    async with connect() as client:
+        SEEN["tools"] = [tool.model_dump(mode="json", by_alias=True) for tool in (await client.list_tools()).tools]
+        await {"tour": tour, "cancel": cancel, "cancel_by_tool": cancel_by_tool, "several": several, "leave": leave,
+               "come_back": come_back}[SETTING["does"]](client)
+    print(json.dumps(SEEN))
 
 
 asyncio.run(main())

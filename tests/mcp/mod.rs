@@ -1,102 +1,143 @@
-//! `guard mcp`: by the official client, and by hand where that client is too well-behaved.
+//! `guard mcp`: by official clients, and by hand where those are too well-behaved.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+mod attacks;
+mod gemini_cli;
+mod http;
+mod inspector;
+mod server;
+mod stdio;
+
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::egress::api::{Api, Part, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{World, one_world, program};
+use crate::launch::world::{Ran, World, program};
 
 /// Python with the official client, as `scripts/test` installs it.
-fn python() -> Option<std::path::PathBuf> {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/mcp/bin/python");
-    if !python.exists() {
-        eprintln!("SKIP: the MCP client is not installed; scripts/test does it");
+fn python() -> Option<PathBuf> {
+    installed("mcp/bin/python", "the MCP client")
+}
+
+/// Something of `target/tools`, or nothing with a reason.
+fn installed(path: &str, name: &str) -> Option<PathBuf> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(path);
+    if !file.exists() {
+        eprintln!("SKIP: {name} is not installed; scripts/test does it");
         return None;
     }
-    Some(python)
+    Some(file)
 }
 
-#[test]
-fn the_official_client_is_served() {
-    let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
-    let world = one_world();
-    let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
+/// The official client, told what to do.
+fn client(
+    world: &World,
+    python: &Path,
+    gemini: &Gemini,
+    url: &str,
+    setting: &Value,
+) -> std::process::Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/client.py");
+    let mut all =
+        json!({ "folder": world.folder, "guard": program(), "arguments": ["mcp", "--root", world.folder] });
+    all.as_object_mut().unwrap().extend(setting.as_object().unwrap().clone());
     let mut command = world.command(python);
-    command.arg(script).arg(program()).arg(&world.folder).arg(gemini.program().parent().unwrap());
-    command.env("GEMINI_API_KEY", "the-key").env("GOOGLE_GEMINI_BASE_URL", api.server.url(""));
-    let ran = world.finish(command, b"");
+    command.arg(script).arg(all.to_string());
+    agents(&mut command, world, gemini, url);
+    command
+}
+
+/// What a server of this world must know to ask the agent.
+fn agents(command: &mut std::process::Command, world: &World, gemini: &Gemini, url: &str) {
+    let path = format!("{}:{}", gemini.program().parent().unwrap().display(), world.person.path);
+    command.env("PATH", path).env("GEMINI_API_KEY", "the-key").env("GOOGLE_GEMINI_BASE_URL", url);
+}
+
+/// An answer must be what the tool's own schema says, and its text the same in words.
+fn hold_to_schema(tools: &Value, tool: &str, structured: &Value) {
+    let listed = tools.as_array().unwrap().iter().find(|listed| listed["name"] == tool);
+    let schema = &listed.unwrap_or_else(|| panic!("{tool} is not listed"))["outputSchema"];
+    assert!(
+        schema["properties"].as_object().is_some_and(|properties| properties.len() > 2),
+        "{tool}: {schema}"
+    );
+    let validator = jsonschema::validator_for(schema).unwrap();
+    let problems: Vec<String> =
+        validator.iter_errors(structured).map(|problem| problem.to_string()).collect();
+    assert!(structured.is_object() && problems.is_empty(), "{tool}: {problems:?}\n{structured:#}");
+    let properties = schema["properties"].as_object().unwrap();
+    for name in structured.as_object().unwrap().keys() {
+        assert!(properties.contains_key(name), "{tool}: `{name}` is not in its schema");
+    }
+}
+
+/// Holds everything that a client saw to the schemas; what it saw.
+fn sound(ran: &Ran) -> &Value {
     let seen = &ran.result;
-    assert_eq!(ran.code, 0, "{}", ran.error);
-    assert_eq!(seen["tools"], json!(["gemini", "guard_check", "guard_report"]));
-    assert_eq!((&seen["check"]["decision"], &seen["check"]["rule"]), (&json!("deny"), &json!("git.remote")));
-    assert_eq!(seen["first"]["result"], "The word is plum.", "{seen:#}");
-    assert_eq!(seen["first"]["tool"], "gemini");
-    assert_eq!(seen["second"]["result"], "It was plum.", "{seen:#}");
-    assert_eq!(seen["second"]["SESSION_ID"], seen["first"]["SESSION_ID"]);
+    assert_eq!(ran.code, 0, "{}\n{}", ran.error, String::from_utf8_lossy(&ran.output));
+    for answer in seen["answers"].as_array().unwrap() {
+        let structured = &answer["structured"];
+        hold_to_schema(&seen["tools"], answer["tool"].as_str().unwrap(), structured);
+        assert_eq!(answer["is_error"], structured["success"] != true, "{answer:#}");
+        let text: Value = serde_json::from_str(answer["texts"][0].as_str().unwrap()).unwrap();
+        assert_eq!(text, *structured);
+    }
+    seen
+}
+
+/// What the client does on either transport, with an API that answers twice.
+fn tour(ran: &Ran) {
+    let seen = sound(ran);
+    let names: Vec<&str> =
+        seen["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["gemini", "guard_check", "guard_report", "guard_cancel"]);
+    let answers: Vec<&Value> =
+        seen["answers"].as_array().unwrap().iter().map(|answer| &answer["structured"]).collect();
+    assert_eq!((&answers[0]["decision"], &answers[0]["rule"]), (&json!("deny"), &json!("git.remote")));
+    let (first, second) = (answers[1], answers[2]);
+    assert_eq!(
+        (&first["success"], &first["tool"], &first["result"]),
+        (&json!(true), &json!("gemini"), &json!("The word is plum."))
+    );
+    assert!(first["duration"].as_str().is_some_and(|text| text.contains('m') && text.ends_with('s')));
+    assert!(
+        first["metrics"].is_object() && first["all_messages"].as_array().is_some_and(|all| !all.is_empty()),
+        "{first:#}"
+    );
+    assert!(second.get("metrics").is_none() && second.get("all_messages").is_none());
+    assert_eq!((&second["result"], &second["SESSION_ID"]), (&json!("It was plum."), &first["SESSION_ID"]));
+    let (by_call, by_run, listed, unknown) = (answers[3], answers[4], answers[5], answers[6]);
+    assert_eq!(
+        (&by_call["status"], &by_call["kind"], &by_call["result"]),
+        (&json!("done"), &json!("call"), first)
+    );
+    assert_eq!((&by_run["status"], &by_run["kind"]), (&json!("done"), &json!("run")));
+    assert_eq!(by_run["result"]["run_id"], first["run_id"]);
+    assert_eq!(listed["calls"].as_array().map(Vec::len), Some(2), "{listed:#}");
+    assert_eq!(listed["calls"][1]["call_id"], first["call_id"]);
+    assert_eq!((&unknown["success"], &unknown["error_kind"]), (&json!(false), &json!("invalid_input")));
+    assert_eq!(answers[7]["status"], "done");
+    let wrong = ["PROMPT", "PROMPT", "timeout", "surprise", "cd", "timeout"];
+    for (answer, name) in answers[8..14].iter().zip(wrong) {
+        assert_eq!(
+            (&answer["success"], &answer["error_kind"]),
+            (&json!(false), &json!("invalid_input")),
+            "{name}: {answer:#}"
+        );
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains(name)), "{name}: {answer:#}");
+        assert!(answer["error_detail"]["message"].is_string() && answer["duration"] == "0m0s", "{answer:#}");
+    }
+    assert_eq!(answers[14]["error_kind"], "session_lost");
+    for answer in &answers[15..18] {
+        assert_eq!(
+            (&answer["success"], &answer["error_kind"]),
+            (&json!(false), &json!("invalid_input")),
+            "{answer:#}"
+        );
+    }
+    assert!(seen["unknown"].as_str().is_some_and(|text| text.contains("nobody")), "{seen:#}");
     assert!(seen["progress"].as_array().is_some_and(|all| !all.is_empty()), "{seen:#}");
-    assert_eq!(seen["report"], seen["first"]);
-    assert_eq!(seen["run"]["run_id"], seen["first"]["run_id"], "{seen:#}");
-    assert!(seen["bad"].as_str().is_some_and(|text| text.contains("PROMPT")), "{seen:#}");
-    assert!(api.questions()[1].json().to_string().contains("The word is plum."));
-}
-
-/// A client that speaks the protocol by hand.
-struct Client {
-    child: Child,
-    input: Option<ChildStdin>,
-    lines: Receiver<Value>,
-}
-
-impl Client {
-    fn start(world: &World, url: &str, gemini: &Gemini) -> Self {
-        let mut command: Command = world.command(program());
-        let path = format!("{}:{}", gemini.program().parent().unwrap().display(), world.person.path);
-        command.args(["mcp", "--root"]).arg(&world.folder).env("PATH", path);
-        command.env("GEMINI_API_KEY", "the-key").env("GOOGLE_GEMINI_BASE_URL", url);
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let (sender, lines) = channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if sender.send(serde_json::from_str(&line).unwrap()).is_err() {
-                    return;
-                }
-            }
-        });
-        let mut client = Self { input: child.stdin.take(), child, lines };
-        client.send(&json!({ "id": 1, "method": "initialize", "params": { "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } } }));
-        assert_eq!(client.answer(1)["result"]["serverInfo"]["name"], "guard");
-        client.send(&json!({ "method": "notifications/initialized" }));
-        client
-    }
-
-    fn send(&mut self, message: &Value) {
-        let mut message = message.clone();
-        message["jsonrpc"] = json!("2.0");
-        writeln!(self.input.as_mut().unwrap(), "{message}").unwrap();
-    }
-
-    fn call(&mut self, id: u64, arguments: &Value) {
-        self.send(&json!({ "id": id, "method": "tools/call", "params": { "name": "gemini", "arguments": arguments } }));
-    }
-
-    /// The answer of this id, whatever comes before it.
-    fn answer(&self, id: u64) -> Value {
-        loop {
-            let line = self.lines.recv_timeout(Duration::from_secs(60)).expect("an answer");
-            if line["id"] == id {
-                return line;
-            }
-        }
-    }
 }
 
 /// Whether anything of the Gemini CLI runs in this world's folder.
@@ -116,60 +157,7 @@ fn is_running(world: &World) -> bool {
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(40), "{what}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-#[test]
-fn a_cancelled_call_ends_its_run() {
-    let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())]), Turn::text("Here.")]);
-    let mut client = Client::start(&world, &api.server.url(""), &gemini);
-    let ask =
-        json!({ "PROMPT": "hello", "cd": world.folder, "sandbox": "read-only", "model": "gemini-2.5-flash" });
-    client.call(2, &ask);
-    until("the agent asks", || api.questions().len() == 1);
-    assert!(is_running(&world));
-    client.send(
-        &json!({ "method": "notifications/cancelled", "params": { "requestId": 2, "reason": "enough" } }),
-    );
-    until("the run ends", || !is_running(&world));
-    // The server goes on, with several at once.
-    client.call(3, &ask);
-    client.call(4, &json!({ "PROMPT": "x", "cd": "/etc" }));
-    assert_eq!(client.answer(4)["result"]["structuredContent"]["error_kind"], "invalid_input");
-    assert_eq!(client.answer(3)["result"]["structuredContent"]["result"], "Here.");
-}
-
-#[test]
-fn nothing_is_left_when_the_client_goes_away() {
-    let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
-    let mut client = Client::start(&world, &api.server.url(""), &gemini);
-    client.call(2, &json!({ "PROMPT": "hello", "cd": world.folder, "sandbox": "read-only", "model": "gemini-2.5-flash" }));
-    until("the agent asks", || api.questions().len() == 1);
-    drop(client.input.take());
-    until("the server ends", || matches!(client.child.try_wait(), Ok(Some(_))) || !is_running(&world));
-    until("the run ends", || !is_running(&world));
-    assert!(client.child.wait().unwrap().success());
-}
-
-#[test]
-fn nonsense_is_answered() {
-    let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let mut client = Client::start(&world, "http://127.0.0.1:1", &gemini);
-    client.send(&json!({ "id": 2, "method": "tools/call", "params": { "name": "nobody", "arguments": {} } }));
-    assert!(client.answer(2)["error"]["message"].as_str().is_some_and(|text| text.contains("nobody")));
-    client.call(3, &json!({ "PROMPT": "x", "cd": world.folder, "surprise": 1 }));
-    assert!(client.answer(3)["error"]["message"].as_str().is_some_and(|text| text.contains("surprise")));
-    client.call(4, &json!({ "PROMPT": "x", "cd": world.folder, "timeout": "soon" }));
-    assert!(client.answer(4)["error"].is_object());
-    client.call(5, &json!({ "PROMPT": "", "cd": world.folder }));
-    assert_eq!(client.answer(5)["result"]["isError"], true);
-    client.send(&json!({ "id": 6, "method": "tools/list" }));
-    assert_eq!(client.answer(6)["result"]["tools"].as_array().map(Vec::len), Some(3));
 }

@@ -1,0 +1,96 @@
+//! Where agents may work.
+
+use std::path::{Path, PathBuf};
+
+/// Folders below which agents may work, as they really were when the server began. What becomes a link later, itself or on
+/// the way there, leads nowhere else.
+#[derive(Debug, Clone)]
+pub struct Roots(Vec<PathBuf>);
+
+impl Roots {
+    /// Folders that exist.
+    pub fn new(folders: &[PathBuf]) -> Result<Self, String> {
+        let real = |folder: &PathBuf| {
+            let found = folder.canonicalize().ok().filter(|found| found.is_dir());
+            let found = found.ok_or_else(|| format!("{}: no such folder", folder.display()))?;
+            // Clients name folders in JSON.
+            if found.to_str().is_none() {
+                return Err(format!("{}: the name is not UTF-8", found.display()));
+            }
+            Ok(found)
+        };
+        folders.iter().map(real).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The folder that a client means, without any link in its path; it is this path that must be used from here on. Whether
+    /// something outside exists is not told.
+    pub(super) fn find(&self, cd: &str) -> Result<PathBuf, String> {
+        let path = Path::new(cd);
+        if !path.is_absolute() {
+            return Err(format!("`cd` must be an absolute path, and {cd:?} is not"));
+        }
+        let real = path.canonicalize().ok().filter(|real| real.is_dir() && real.to_str().is_some());
+        real.filter(|real| self.0.iter().any(|root| real.starts_with(root))).ok_or_else(|| {
+            let roots: Vec<String> = self.0.iter().map(|root| root.display().to_string()).collect();
+            format!("`cd` must be a folder in {}, and {cd:?} is not", roots.join(" or "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn folders_are_where_they_really_are() -> std::io::Result<()> {
+        let place = std::env::temp_dir().join(format!("guard-roots-{}", uuid::Uuid::now_v7()));
+        fs::create_dir_all(place.join("real/inner"))?;
+        fs::create_dir_all(place.join("real-not/inner"))?;
+        fs::write(place.join("real/file"), "")?;
+        symlink("real", place.join("link"))?;
+        symlink("/etc", place.join("real/out"))?;
+        symlink("inner", place.join("real/in"))?;
+        let odd = place.join("real").join(OsStr::from_bytes(b"\xff"));
+        fs::create_dir(&odd)?;
+        symlink(&odd, place.join("real/odd"))?;
+        // The root itself is a link: what it led to in the beginning counts.
+        let roots = Roots::new(&[place.join("link")]).unwrap_or_else(|problem| panic!("{problem}"));
+        let find = |path: &str| roots.find(&place.join(path).to_string_lossy());
+        let inner = place.canonicalize()?.join("real/inner");
+        for path in ["link/inner", "real/inner", "real/in", "real/inner/../inner", "real/inner/."] {
+            assert_eq!(find(path).as_ref(), Ok(&inner), "{path}");
+        }
+        for path in [
+            "real/out",
+            "real/out/ssl",
+            "real/..",
+            "real/../../..",
+            "real-not/inner",
+            "real/file",
+            "real/none",
+            "real/odd",
+            "real/inner\0",
+            "",
+        ] {
+            let problem = find(path).expect_err(path);
+            assert!(problem.contains("`cd` must be a folder in"), "{path}: {problem}");
+        }
+        assert!(roots.find("real/inner").is_err() && roots.find("").is_err());
+        assert!(Roots::new(&[odd]).is_err_and(|problem| problem.contains("UTF-8")));
+        assert!(Roots::new(&[place.join("real/file")]).is_err());
+        // Replaced by a link later on.
+        fs::remove_file(place.join("link"))?;
+        symlink("/etc", place.join("link"))?;
+        assert!(find("link").is_err() && find("link/ssl").is_err() && find("real/inner").is_ok());
+        fs::rename(place.join("real"), place.join("gone"))?;
+        assert!(find("real").is_err() && find("real/inner").is_err());
+        symlink("/etc", place.join("real"))?;
+        assert!(find("real").is_err() && find("real/ssl").is_err());
+        fs::remove_dir_all(&place)
+    }
+}

@@ -1,0 +1,258 @@
+//! The tool `gemini`: what it is asked, and what it answers.
+
+use std::path::PathBuf;
+
+use rmcp::model::JsonObject;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::parameters::Parameters;
+use crate::executor::{ExecRequest, ExecResult, Sandbox};
+use crate::outcome::{ErrorDetail, RunResult};
+
+/// Its name.
+pub(super) const NAME: &str = "gemini";
+/// Seconds without output or a new program, where a client names none.
+const IDLE: u64 = 300;
+/// Seconds in all.
+const TOTAL: u64 = 1800;
+
+/// Ask the Gemini CLI, in a sandbox.
+#[derive(Debug, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(non_snake_case, reason = "callers know these names")]
+pub(super) struct Gemini {
+    /// What it is asked, with all the context it needs.
+    PROMPT: String,
+    /// The folder to work in: an absolute path, below a root of the server.
+    cd: String,
+    /// `read-only` for advice, `workspace-write` for work.
+    #[serde(default)]
+    #[schemars(extend("enum" = ["read-only", "workspace-write"]), with = "String")]
+    sandbox: Sandbox,
+    /// The agent asks nobody; the sandbox holds all the same.
+    #[serde(default = "yes")]
+    yolo: bool,
+    /// The session to go on with, from an earlier result.
+    #[serde(default)]
+    #[schemars(with = "String")]
+    SESSION_ID: Option<String>,
+    /// The model.
+    #[serde(default = "model")]
+    model: String,
+    /// All that the agent said and did, in the result.
+    #[serde(default)]
+    return_all_messages: bool,
+    /// What it used, in the result.
+    #[serde(default)]
+    return_metrics: bool,
+    /// Seconds without output or a new program.
+    #[serde(default = "idle")]
+    #[schemars(range(min = 1, max = 604_800))]
+    timeout: u64,
+    /// Seconds in all.
+    #[serde(default = "total")]
+    #[schemars(range(min = 1, max = 604_800))]
+    max_duration: u64,
+    /// How often a failure that may pass is tried again.
+    #[serde(default = "one")]
+    #[schemars(range(max = 10))]
+    max_retries: u32,
+    /// What it used, on the server's standard error.
+    #[serde(default)]
+    log_metrics: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn model() -> String {
+    "gemini-3-pro-preview".to_string()
+}
+
+fn idle() -> u64 {
+    IDLE
+}
+
+fn total() -> u64 {
+    TOTAL
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Gemini {
+    /// Understands what a client says, or says which parameter is wrong.
+    pub(super) fn read(given: JsonObject) -> Result<Self, String> {
+        let mut given = Parameters::new(given);
+        let asked = Self {
+            PROMPT: given.required("PROMPT")?,
+            cd: given.required("cd")?,
+            sandbox: given.optional("sandbox")?.unwrap_or_default(),
+            yolo: given.optional("yolo")?.unwrap_or_else(yes),
+            // A client that has none may say so with nothing.
+            SESSION_ID: given.optional::<String>("SESSION_ID")?.filter(|id| !id.is_empty()),
+            model: given.optional("model")?.unwrap_or_else(model),
+            return_all_messages: given.optional("return_all_messages")?.unwrap_or_default(),
+            return_metrics: given.optional("return_metrics")?.unwrap_or_default(),
+            timeout: given.optional("timeout")?.unwrap_or_else(idle),
+            max_duration: given.optional("max_duration")?.unwrap_or_else(total),
+            max_retries: given.optional("max_retries")?.unwrap_or_else(one),
+            log_metrics: given.optional("log_metrics")?.unwrap_or_default(),
+        };
+        given.nothing_else()?;
+        asked.check().map(|()| asked)
+    }
+
+    /// What would be wrong with the command line, or is an option in the place of a word.
+    fn check(&self) -> Result<(), String> {
+        if self.PROMPT.trim().is_empty() {
+            return Err("the parameter `PROMPT` is empty".to_string());
+        }
+        if self.PROMPT.contains('\0') {
+            return Err(
+                "the parameter `PROMPT` contains a NUL, which cannot be handed to a program".to_string()
+            );
+        }
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
+        let is_model = (1..=200).contains(&self.model.len()) && !self.model.starts_with('-');
+        if !is_model || !self.model.bytes().all(is_name) {
+            return Err("the parameter `model` is not the name of a model".to_string());
+        }
+        Ok(())
+    }
+
+    /// The folder, as the client names it.
+    pub(super) fn cd(&self) -> &str {
+        &self.cd
+    }
+
+    pub(super) fn log_metrics(&self) -> bool {
+        self.log_metrics
+    }
+
+    /// The request to the executor, in the folder that was found.
+    pub(super) fn request(self, cd: PathBuf) -> ExecRequest {
+        ExecRequest {
+            agent: Some(NAME.to_string()),
+            sandbox: self.sandbox,
+            yolo: self.yolo,
+            session_id: self.SESSION_ID,
+            model: Some(self.model),
+            return_all_messages: self.return_all_messages,
+            return_metrics: self.return_metrics,
+            timeout: self.timeout,
+            max_duration: self.max_duration,
+            max_retries: self.max_retries,
+            ..ExecRequest::new(self.PROMPT, cd)
+        }
+    }
+}
+
+/// What it answers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Answer {
+    #[serde(flatten)]
+    result: ExecResult,
+    /// The call, for guard_report; not there when no call was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    call_id: Option<String>,
+    /// `all_messages` was too much, and is left out; the transcript has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    all_messages_cut: bool,
+}
+
+/// The answer of a call that was made.
+pub(super) fn answer(id: &str, result: ExecResult) -> Value {
+    let answer = Answer { result, call_id: Some(id.to_string()), all_messages_cut: false };
+    serde_json::to_value(answer).unwrap_or_default()
+}
+
+/// The answer when none was made, or none came back.
+pub(super) fn refused(kind: &str, problem: &str) -> Value {
+    let detail = ErrorDetail {
+        message: problem.to_string(),
+        idle_timeout_s: Some(IDLE),
+        max_duration_s: Some(TOTAL),
+        ..ErrorDetail::default()
+    };
+    let run = RunResult {
+        tool: NAME.to_string(),
+        duration: "0m0s".to_string(),
+        error: Some(problem.chars().take(500).collect()),
+        error_kind: Some(kind.to_string()),
+        error_detail: Some(detail),
+        ..RunResult::default()
+    };
+    let result = ExecResult { run, attempts: Vec::new(), all_messages: None, metrics: None };
+    let answer = Answer { result, call_id: None, all_messages_cut: false };
+    serde_json::to_value(answer).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: &Value) -> Result<Gemini, String> {
+        Gemini::read(value.as_object().cloned().unwrap_or_default())
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let asked =
+            read(&json!({ "PROMPT": "hello", "cd": "/work" })).unwrap_or_else(|problem| panic!("{problem}"));
+        assert!(!asked.log_metrics() && asked.cd() == "/work");
+        let request = asked.request("/real".into());
+        let expected = ExecRequest {
+            agent: Some("gemini".to_string()),
+            model: Some("gemini-3-pro-preview".to_string()),
+            ..ExecRequest::new("hello", "/real")
+        };
+        assert_eq!(request, expected);
+        assert_eq!((request.timeout, request.max_duration, request.max_retries), (300, 1800, 1));
+        assert!(request.yolo && request.sandbox == Sandbox::WorkspaceWrite);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = |name: &str, value: Value| {
+            let mut asked = json!({ "PROMPT": "hello", "cd": "/work" });
+            asked[name] = value;
+            let problem = read(&asked).expect_err(name);
+            assert!(problem.contains(&format!("`{name}`")), "{name}: {problem}");
+        };
+        for (name, value) in [
+            ("PROMPT", json!("")),
+            ("PROMPT", json!(" \n")),
+            ("PROMPT", json!(7)),
+            ("PROMPT", json!("a\0b")),
+            ("cd", json!(null)),
+            ("cd", json!(["/"])),
+            ("sandbox", json!("none")),
+            ("sandbox", json!(true)),
+            ("yolo", json!("yes")),
+            ("SESSION_ID", json!(5)),
+            ("model", json!("")),
+            ("model", json!("--yolo")),
+            ("model", json!("a b")),
+            ("model", json!("x".repeat(300))),
+            ("return_all_messages", json!(1)),
+            ("return_metrics", json!("true")),
+            ("timeout", json!("soon")),
+            ("timeout", json!(-1)),
+            ("timeout", json!(1.5)),
+            ("max_duration", json!({})),
+            ("max_retries", json!(1e300)),
+            ("log_metrics", json!(0)),
+            ("surprise", json!(1)),
+        ] {
+            wrong(name, value);
+        }
+        assert!(read(&json!({})).is_err_and(|problem| problem.contains("`PROMPT`")));
+    }
+}

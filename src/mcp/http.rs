@@ -1,0 +1,242 @@
+//! The server over HTTP, on loopback: connections, and what is read of them before the protocol begins.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::sys::socket::{setsockopt, sockopt};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::Deserialize;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::door::{Door, PATH, Refusal};
+use super::server::{Server, Shared};
+use super::sessions::{Answer, Sessions};
+use super::token::Token;
+use super::{END, Stop};
+
+/// Connections at once.
+const MOST_CONNECTIONS: usize = 128;
+/// A connection that has not shown the token by then is closed.
+const STRANGER: Duration = Duration::from_secs(10);
+/// So long a connection waits for the next request, or for the rest of its headers.
+const HEADERS: Duration = Duration::from_secs(60);
+/// So long a client may take to send a body.
+const BODY: Duration = Duration::from_secs(30);
+/// So long, in milliseconds, a client may leave unread what it is sent.
+const UNREAD: u32 = 30_000;
+/// Bytes of a request's line and headers.
+const LARGEST_HEAD: usize = 32 << 10;
+/// Headers of a request.
+const MOST_HEADERS: usize = 64;
+/// Bytes of a body; more than the longest prompt takes.
+const LARGEST_BODY: usize = 16 << 20;
+/// So long answers have to leave when the server ends.
+const LEAVING: Duration = Duration::from_secs(1);
+/// The header with the session.
+const SESSION: &str = "mcp-session-id";
+
+/// A port on loopback.
+#[derive(Debug)]
+pub struct Listening {
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+}
+
+impl Listening {
+    /// Listens there: `127.0.0.1:8731`, `[::1]:0`, `localhost:8731`. Nowhere but on loopback.
+    pub fn on(address: &str) -> Result<Self, String> {
+        let numbers = address.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+        let wanted: SocketAddr = numbers
+            .as_deref()
+            .unwrap_or(address)
+            .parse()
+            .map_err(|_| format!("{address}: this is not an address and a port"))?;
+        if !wanted.ip().is_loopback() {
+            return Err(format!(
+                "{address}: other machines could reach this; only loopback addresses are listened on"
+            ));
+        }
+        let cannot = |error: io::Error| format!("{address}: cannot listen there: {error}");
+        let listener = std::net::TcpListener::bind(wanted).map_err(cannot)?;
+        listener.set_nonblocking(true).map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        Ok(Self { listener, address })
+    }
+
+    /// What clients connect to.
+    pub fn url(&self) -> String {
+        format!("http://{}{PATH}", self.address)
+    }
+}
+
+/// The protocol behind the door.
+struct House {
+    door: Door,
+    sessions: Arc<Sessions>,
+    protocol: StreamableHttpService<Server, LocalSessionManager>,
+}
+
+/// Serves until we are to stop; then calls end first, so that their clients are told.
+pub(super) async fn serve(
+    shared: Arc<Shared>,
+    listening: Listening,
+    token: Token,
+    stop: &Stop,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listening.listener)?;
+    let calls = shared.calls.clone();
+    let sessions = Sessions::new();
+    let config = StreamableHttpServerConfig::default()
+        // The door has looked already, and at the port too.
+        .disable_allowed_hosts()
+        .with_max_request_body_bytes(LARGEST_BODY);
+    let closing = config.cancellation_token.clone();
+    let clients = AtomicU64::new(1);
+    let factory = move || {
+        let client = clients.fetch_add(1, Ordering::Relaxed);
+        Ok(Server { shared: shared.clone(), client, ends_with_client: false })
+    };
+    let protocol = StreamableHttpService::new(factory, sessions.manager.clone(), config);
+    let house = Arc::new(House { door: Door::new(listening.address, token), sessions, protocol });
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    // Whoever comes when all places are taken is sent away at once.
+                    if let Ok(place) = places.clone().try_acquire_owned() {
+                        let house = house.clone();
+                        connections.spawn(async move {
+                            connection(stream, house).await;
+                            drop(place);
+                        });
+                    }
+                }
+                // Out of descriptors, most likely: somebody has to leave first.
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            },
+            Some(_) = connections.join_next() => {}
+            () = stop.wait() => break,
+        }
+    }
+    drop(listener);
+    calls.close();
+    calls.have_ended(END).await;
+    let leaving = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(LEAVING / 2, leaving).await;
+    closing.cancel();
+    let leaving = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(LEAVING / 2, leaving).await;
+    Ok(())
+}
+
+async fn connection(stream: TcpStream, house: Arc<House>) {
+    // A client that reads nothing must not hold what it is sent for ever.
+    let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &UNREAD);
+    let _ = stream.set_nodelay(true);
+    let is_known = Arc::new(AtomicBool::new(false));
+    let service = service_fn(|request| {
+        let (house, is_known) = (house.clone(), is_known.clone());
+        async move { Ok::<_, Infallible>(house.answer(request, &is_known).await) }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    builder.max_headers(MOST_HEADERS).max_header_size(LARGEST_HEAD).max_buf_size(2 * LARGEST_HEAD);
+    let stranger = async {
+        tokio::time::sleep(STRANGER).await;
+        if is_known.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        _ = builder.serve_connection(TokioIo::new(stream), service) => {}
+        () = stranger => {}
+    }
+}
+
+impl House {
+    async fn answer(&self, request: Request<Incoming>, is_known: &AtomicBool) -> Response<Answer> {
+        let (head, body) = request.into_parts();
+        if let Err(refusal) = self.door.judge(&head) {
+            return refused(&refusal);
+        }
+        is_known.store(true, Ordering::Relaxed);
+        let body = match read(body).await {
+            Ok(body) => body,
+            Err(refusal) => return refused(&refusal),
+        };
+        let session = head.headers.get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_string);
+        let opens = head.method == Method::POST && session.is_none() && is_hello(&body);
+        let opening = if opens { Some(self.sessions.opening.lock().await) } else { None };
+        if opens && !self.sessions.have_room().await {
+            let words = "there are as many sessions as this server holds; end one, or try again in a minute";
+            return refused(&Refusal { status: StatusCode::SERVICE_UNAVAILABLE, words });
+        }
+        let mut in_use = match &session {
+            Some(id) => self.sessions.enter(id).await,
+            None => None,
+        };
+        let response = self.protocol.handle(Request::from_parts(head, Full::new(body))).await;
+        drop(opening);
+        if let Some(id) = response.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
+            in_use = self.sessions.enter(id).await;
+        }
+        response.map(|body| Answer { body, _in_use: in_use })
+    }
+}
+
+/// A body, if it is small and comes in time.
+async fn read(body: Incoming) -> Result<Bytes, Refusal> {
+    let too_late = Refusal { status: StatusCode::REQUEST_TIMEOUT, words: "the body did not come in time" };
+    let too_large = Refusal {
+        status: StatusCode::PAYLOAD_TOO_LARGE,
+        words: "the body is larger than 16 MiB, or broke off",
+    };
+    if hyper::body::Body::size_hint(&body).lower() > LARGEST_BODY as u64 {
+        return Err(too_large);
+    }
+    let reading = Limited::new(body, LARGEST_BODY).collect();
+    let read = tokio::time::timeout(BODY, reading).await.map_err(|_| too_late)?;
+    read.map(|body| body.to_bytes()).map_err(|_| too_large)
+}
+
+/// Whether a message opens a session.
+fn is_hello(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Message {
+        method: String,
+    }
+    serde_json::from_slice::<Message>(body).is_ok_and(|message| message.method == "initialize")
+}
+
+/// Says why, and that this was the last word on this connection.
+fn refused(refusal: &Refusal) -> Response<Answer> {
+    let body = Full::new(Bytes::from(format!("guard: {}\n", refusal.words))).boxed();
+    let mut response = Response::new(Answer { body, _in_use: None });
+    *response.status_mut() = refusal.status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    if refusal.status == StatusCode::UNAUTHORIZED {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"guard\""));
+    }
+    if refusal.status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
+    }
+    response
+}

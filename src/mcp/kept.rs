@@ -1,0 +1,224 @@
+//! Results of calls on disk: for clients that stopped waiting, also when this server is gone.
+//!
+//! A file for each call, there from its beginning. The server that makes the call holds a lock on it; a file without a
+//! result and without a lock is a call that broke off with its server.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Calls that are kept.
+const MOST_KEPT: usize = 256;
+/// Bytes of them all.
+const MOST_BYTES: u64 = 64 << 20;
+/// Bytes of one result.
+const LARGEST: usize = 4 << 20;
+
+/// What is written down of a call.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) call_id: String,
+    pub(super) cd: PathBuf,
+    /// When it began.
+    pub(super) began: String,
+    #[serde(default)]
+    pub(super) result: Option<Value>,
+}
+
+/// How a call stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Running,
+    Done,
+    /// Its server ended before it did.
+    BrokenOff,
+}
+
+/// The folder of them.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub(super) folder: PathBuf,
+}
+
+/// A call that is being made.
+#[derive(Debug)]
+pub(super) struct Open {
+    file: Flock<File>,
+    record: Record,
+    kept: Kept,
+}
+
+impl Kept {
+    /// Writes down that a call begins.
+    pub(super) fn begin(&self, record: Record) -> io::Result<Open> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        self.prune();
+        let file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.path(&record.call_id))?;
+        let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, error)| io::Error::from(error))?;
+        let mut open = Open { file, record, kept: self.clone() };
+        open.write()?;
+        Ok(open)
+    }
+
+    /// The call of this id; whatever is no id is no call.
+    pub(super) fn find(&self, id: &str) -> Option<(Record, State)> {
+        // It becomes a part of a path.
+        let id = uuid::Uuid::parse_str(id).ok().filter(|parsed| parsed.to_string() == id)?;
+        read(&self.path(&id.to_string()))
+    }
+
+    /// The newest, at most so many, without their results.
+    pub(super) fn newest(&self, most: usize) -> Vec<(Record, State)> {
+        let found = self.files().into_iter().rev().filter_map(|path| read(&path));
+        found.map(|(record, state)| (Record { result: None, ..record }, state)).take(most).collect()
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.folder.join(format!("{id}.json"))
+    }
+
+    /// All files, the oldest first: ids are in the order of their making.
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut files: Vec<PathBuf> =
+            entries.filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect();
+        files.sort();
+        files
+    }
+
+    /// Removes the oldest of what is too much; never what is being made.
+    fn prune(&self) {
+        let files = self.files();
+        let size = |path: &PathBuf| path.symlink_metadata().map_or(0, |found| found.size());
+        let (mut count, mut bytes) = (files.len(), files.iter().map(size).sum::<u64>());
+        for path in files {
+            if count < MOST_KEPT && bytes <= MOST_BYTES {
+                return;
+            }
+            if !matches!(read(&path), Some((_, State::Running))) {
+                (count, bytes) = (count - 1, bytes.saturating_sub(size(&path)));
+                let _ = fs::remove_file(&path);
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Writes the result down, and lets go.
+    pub(super) fn finish(mut self, result: Value) -> io::Result<()> {
+        self.record.result = Some(result);
+        self.write()?;
+        self.kept.prune();
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let text = serde_json::to_vec(&self.record)?;
+        self.file.rewind()?;
+        self.file.set_len(0)?;
+        self.file.write_all(&text)?;
+        self.file.sync_data()
+    }
+}
+
+fn read(path: &Path) -> Option<(Record, State)> {
+    let mut file = File::open(path).ok()?;
+    let is_being_made = |file: &File| {
+        let lock = file.try_clone().map(|file| Flock::lock(file, FlockArg::LockSharedNonblock));
+        !matches!(lock, Ok(Ok(_)))
+    };
+    let is_running = is_being_made(&file);
+    let mut text = Vec::new();
+    (&mut file).take(2 * LARGEST as u64).read_to_end(&mut text).ok()?;
+    let record: Result<Record, _> = serde_json::from_slice(&text);
+    match record {
+        _ if is_running => {
+            // It may be in the middle of being written; its id is its name.
+            let id = path.file_stem()?.to_str()?.to_string();
+            let unread = Record { call_id: id, cd: PathBuf::new(), began: String::new(), result: None };
+            Some((record.unwrap_or(unread), State::Running))
+        }
+        Ok(record) if record.result.is_some() => Some((record, State::Done)),
+        Ok(record) => Some((record, State::BrokenOff)),
+        Err(_) => None,
+    }
+}
+
+/// A result that is not larger than what is kept and sent: what the agent said in passing goes first.
+pub(super) fn bounded(mut result: Value) -> Value {
+    let size = |value: &Value| serde_json::to_vec(value).map_or(0, |text| text.len());
+    if size(&result) <= LARGEST {
+        return result;
+    }
+    if result["all_messages"].is_array() {
+        result["all_messages"] = json!([]);
+        result["all_messages_cut"] = json!(true);
+    }
+    for list in ["denials", "files_changed", "findings", "commits", "network"] {
+        if size(&result) > LARGEST && result[list].is_array() {
+            result[list] = json!([]);
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(id: &str) -> Record {
+        Record { call_id: id.to_string(), cd: "/work".into(), began: "now".to_string(), result: None }
+    }
+
+    #[test]
+    fn a_call_is_running_done_or_broken_off() -> io::Result<()> {
+        let kept = Kept { folder: std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7())) };
+        let ids: Vec<String> = (0..3).map(|_| uuid::Uuid::now_v7().to_string()).collect();
+        let state = |id: &str| kept.find(id).map(|(_, state)| state);
+        let open = kept.begin(record(&ids[0]))?;
+        assert_eq!(state(&ids[0]), Some(State::Running));
+        assert_eq!(kept.folder.metadata()?.mode() & 0o777, 0o700);
+        assert_eq!(kept.path(&ids[0]).metadata()?.mode() & 0o777, 0o600);
+        open.finish(json!({ "success": true }))?;
+        let (done, how) = kept.find(&ids[0]).unwrap_or_else(|| panic!("it is kept"));
+        assert_eq!((how, done.result), (State::Done, Some(json!({ "success": true }))));
+        drop(kept.begin(record(&ids[1]))?);
+        assert_eq!(state(&ids[1]), Some(State::BrokenOff));
+        for no_id in ["", "..", "../x", &ids[2], &ids[0].to_uppercase(), &ids[0].replace('-', "")] {
+            assert_eq!(state(no_id), None, "{no_id}");
+        }
+        assert_eq!(kept.newest(9).len(), 2);
+        fs::remove_dir_all(&kept.folder)
+    }
+
+    #[test]
+    fn there_are_never_too_many() -> io::Result<()> {
+        let kept = Kept { folder: std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7())) };
+        let first = uuid::Uuid::now_v7().to_string();
+        let running = kept.begin(record(&first))?;
+        for _ in 0..MOST_KEPT + 20 {
+            kept.begin(record(&uuid::Uuid::now_v7().to_string()))?.finish(json!(1))?;
+        }
+        assert!(kept.files().len() <= MOST_KEPT, "{}", kept.files().len());
+        assert_eq!(kept.find(&first).map(|(_, state)| state), Some(State::Running));
+        running.finish(json!({ "long": "x".repeat(MOST_BYTES as usize) }))?;
+        let bytes: u64 =
+            kept.files().iter().filter_map(|path| path.metadata().ok()).map(|found| found.size()).sum();
+        assert!(bytes <= MOST_BYTES, "{bytes}");
+        fs::remove_dir_all(&kept.folder)
+    }
+
+    #[test]
+    fn a_result_is_cut_where_it_matters_least() {
+        let messages: Vec<Value> = (0..2000).map(|_| json!("x".repeat(4096))).collect();
+        let cut = bounded(json!({ "result": "the answer", "all_messages": messages }));
+        assert_eq!(cut, json!({ "result": "the answer", "all_messages": [], "all_messages_cut": true }));
+    }
+}

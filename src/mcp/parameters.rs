@@ -1,0 +1,82 @@
+//! What a client hands to a tool, read one parameter at a time: whoever gets one wrong is told which.
+
+use rmcp::model::JsonObject;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// The parameters of one call.
+pub(super) struct Parameters {
+    given: JsonObject,
+    known: Vec<&'static str>,
+}
+
+impl Parameters {
+    pub(super) fn new(given: JsonObject) -> Self {
+        Self { given, known: Vec::new() }
+    }
+
+    /// One that must be there.
+    pub(super) fn required<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, String> {
+        self.take(name)?.ok_or_else(|| format!("the parameter `{name}` is missing"))
+    }
+
+    /// One that need not be there. Many clients send null for what they leave out.
+    pub(super) fn optional<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, String> {
+        self.take(name)
+    }
+
+    /// Insists that all were understood.
+    pub(super) fn nothing_else(self) -> Result<(), String> {
+        match self.given.keys().next() {
+            None => Ok(()),
+            Some(name) => {
+                let name: String = name.chars().take(80).collect();
+                Err(format!("there is no parameter `{name}`; there are {}", self.known.join(", ")))
+            }
+        }
+    }
+
+    fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, String> {
+        self.known.push(name);
+        let value = match self.given.remove(name) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(value) => whole(value),
+        };
+        let value = serde_json::from_value(value)
+            .map_err(|error| format!("the parameter `{name}` cannot be understood: {error}"))?;
+        Ok(Some(value))
+    }
+}
+
+/// For JSON Schema 300.0 is an integer, and some clients write it so.
+fn whole(value: Value) -> Value {
+    match value.as_f64().filter(|_| !value.is_u64() && !value.is_i64()) {
+        Some(number) if number.fract() == 0.0 && (0.0..9e15).contains(&number) => Value::from(number as u64),
+        _ => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parameters(value: &Value) -> Parameters {
+        Parameters::new(value.as_object().cloned().unwrap_or_default())
+    }
+
+    #[test]
+    fn whoever_gets_one_wrong_is_told_which() {
+        let mut read = parameters(&json!({ "a": 300.0, "b": null, "c": "x", "d": 1.5, "e": 1 }));
+        assert_eq!(read.required::<u64>("a"), Ok(300));
+        assert_eq!(read.optional::<bool>("b"), Ok(None));
+        assert!(read.optional::<u64>("c").is_err_and(|problem| problem.contains("`c`")));
+        assert!(read.optional::<u64>("d").is_err_and(|problem| problem.contains("`d`")));
+        assert!(read.required::<u64>("f").is_err_and(|problem| problem.contains("`f` is missing")));
+        assert!(
+            read.nothing_else()
+                .is_err_and(|problem| problem.contains("`e`") && problem.contains("a, b, c, d, f"))
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! The tools `guard_report` and `guard_cancel`: how calls and runs stand, and their end.
+
+use std::time::Duration;
+
+use rmcp::model::JsonObject;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::calls::Calls;
+use super::kept::State;
+use super::parameters::Parameters;
+use crate::outcome::RunResult;
+use crate::transcript::{FINISHED, Reader, RunState, Step, Store};
+
+/// Calls that are listed.
+const MOST_LISTED: usize = 20;
+/// How long the end of a call is waited for.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Ask for the result of an earlier call or run.
+#[derive(Debug, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Report {
+    /// A `call_id`, or a run's id; the newest calls are listed without one.
+    #[serde(default)]
+    #[schemars(with = "String")]
+    #[allow(dead_code, reason = "read by its name")]
+    id: Option<String>,
+}
+
+/// How it stands.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct Reported {
+    /// There is such a call or run; whether it succeeded is in `result`.
+    success: bool,
+    /// `running`, `done`, or `broken_off`: its server or supervisor ended before it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["running", "done", "broken_off"]), with = "String")]
+    status: Option<&'static str>,
+    /// What the id names: a `call` or a `run`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["call", "run"]), with = "String")]
+    kind: Option<&'static str>,
+    /// What it does, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    /// How long it has been running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seconds: Option<u64>,
+    /// Its result, when it is done: of a call what `gemini` answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "RunResult")]
+    result: Option<Value>,
+    /// The newest calls, where no id was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    calls: Option<Vec<Listed>>,
+    /// What was wrong with the question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// The same in a word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error_kind: Option<String>,
+}
+
+/// A call in a list.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Listed {
+    /// The call.
+    call_id: String,
+    /// `running`, `done` or `broken_off`.
+    status: &'static str,
+    /// The folder it works in.
+    cd: String,
+    /// When it began.
+    began: String,
+}
+
+fn name(state: State) -> &'static str {
+    match state {
+        State::Running => "running",
+        State::Done => "done",
+        State::BrokenOff => "broken_off",
+    }
+}
+
+impl Reported {
+    fn failed(problem: String) -> Self {
+        Self { error: Some(problem), error_kind: Some("invalid_input".to_string()), ..Self::default() }
+    }
+}
+
+/// Answers a client.
+pub(super) fn report(calls: &Calls, given: JsonObject) -> Reported {
+    let mut given = Parameters::new(given);
+    let id = given.optional::<String>("id").and_then(|id| given.nothing_else().map(|()| id));
+    match id {
+        Ok(Some(id)) => call(calls, &id).unwrap_or_else(|| run(&id)),
+        Ok(None) => {
+            let listed = |(record, state): (super::kept::Record, State)| Listed {
+                call_id: record.call_id,
+                status: name(state),
+                cd: record.cd.display().to_string(),
+                began: record.began,
+            };
+            let newest = calls.kept.newest(MOST_LISTED).into_iter().map(listed).collect();
+            Reported { success: true, calls: Some(newest), ..Reported::default() }
+        }
+        Err(problem) => Reported::failed(problem),
+    }
+}
+
+fn call(calls: &Calls, id: &str) -> Option<Reported> {
+    let found = Reported { success: true, kind: Some("call"), ..Reported::default() };
+    if let Some((message, since)) = calls.progress(id) {
+        return Some(Reported {
+            status: Some("running"),
+            message: Some(message),
+            seconds: Some(since.as_secs()),
+            ..found
+        });
+    }
+    let (record, state) = calls.kept.find(id)?;
+    Some(Reported { status: Some(name(state)), result: record.result, ..found })
+}
+
+/// The result that a run's transcript ends with.
+fn run(id: &str) -> Reported {
+    // An id or an end of one, not a path to whatever.
+    let is_id =
+        (8..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    if !is_id {
+        return Reported::failed("the parameter `id` is a call_id or a run_id".to_string());
+    }
+    let found = Store::open().map_err(|error| error.to_string());
+    let run = match found.and_then(|store| store.find(Some(id)).map_err(|error| error.to_string())) {
+        Ok(run) => run,
+        Err(_) => {
+            return Reported::failed(format!("the parameter `id`: no call and no run is known by {id}"));
+        }
+    };
+    let found = Reported { success: true, kind: Some("run"), ..Reported::default() };
+    match run.state {
+        RunState::Running => return Reported { status: Some("running"), ..found },
+        RunState::Finished => {}
+        RunState::Unfinished | RunState::Unreadable => {
+            return Reported { status: Some("broken_off"), ..found };
+        }
+    }
+    let mut reader = match Reader::open(&run.transcript) {
+        Ok(reader) => reader,
+        Err(error) => return Reported::failed(error.to_string()),
+    };
+    loop {
+        match reader.step() {
+            Ok(Step::Event(event)) if event.event_type == FINISHED => {
+                return Reported { status: Some("done"), result: Some(event.data), ..found };
+            }
+            Ok(Step::End { .. }) | Err(_) => return Reported { status: Some("broken_off"), ..found },
+            Ok(_) => {}
+        }
+    }
+}
+
+/// End a call.
+#[derive(Debug, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cancelling {
+    /// The call.
+    #[allow(dead_code, reason = "read by its name")]
+    call_id: String,
+}
+
+/// What became of it.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct Cancelled {
+    /// It has ended, or is about to.
+    success: bool,
+    /// `ended` by this, `ending` still, or `done` before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["ended", "ending", "done"]), with = "String")]
+    status: Option<&'static str>,
+    /// What was wrong with the question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// The same in a word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error_kind: Option<String>,
+}
+
+/// Ends a call, and sees it end.
+pub(super) async fn cancel(calls: &Calls, given: JsonObject) -> Cancelled {
+    let failed = |problem: String| Cancelled {
+        error: Some(problem),
+        error_kind: Some("invalid_input".to_string()),
+        ..Cancelled::default()
+    };
+    let mut given = Parameters::new(given);
+    let id = given.required::<String>("call_id").and_then(|id| given.nothing_else().map(|()| id));
+    let id = match id {
+        Ok(id) => id,
+        Err(problem) => return failed(problem),
+    };
+    if calls.cancel(&id) {
+        let status = if calls.has_ended(&id, PATIENCE).await { "ended" } else { "ending" };
+        return Cancelled { success: true, status: Some(status), ..Cancelled::default() };
+    }
+    match calls.kept.find(&id) {
+        Some((_, State::Running)) => {
+            failed(format!("the parameter `call_id`: another server makes the call {id}"))
+        }
+        Some(_) => Cancelled { success: true, status: Some("done"), ..Cancelled::default() },
+        None => failed("the parameter `call_id` names no call".to_string()),
+    }
+}

@@ -1,0 +1,187 @@
+//! What one client talks to: lists the tools, and calls them.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam, Implementation,
+    JsonObject, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
+    ServerCapabilities, ServerConfig,
+};
+use rmcp::service::{NotificationContext, RequestContext, RoleServer};
+use rmcp::{ErrorData, ServerHandler};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::calls::{Asker, Calls};
+use super::folder::Roots;
+use super::gemini::{self, Gemini};
+use super::{check, report, tools};
+
+/// How often a call says that it is still at work.
+const PROGRESS: Duration = Duration::from_secs(10);
+/// A client that does not take a message in this time is not told more until the next.
+const TELLING: Duration = Duration::from_secs(5);
+/// Questions that read transcripts or policies, at once.
+const MOST_READING: usize = 4;
+
+/// What all clients of a server share.
+pub(super) struct Shared {
+    pub(super) calls: Arc<Calls>,
+    pub(super) roots: Roots,
+    pub(super) log: fn(&str),
+    reading: Semaphore,
+}
+
+impl Shared {
+    pub(super) fn new(calls: Arc<Calls>, roots: Roots, log: fn(&str)) -> Self {
+        Self { calls, roots, log, reading: Semaphore::new(MOST_READING) }
+    }
+}
+
+/// One client's side of it.
+#[derive(Clone)]
+pub(super) struct Server {
+    pub(super) shared: Arc<Shared>,
+    /// Which client of this server.
+    pub(super) client: u64,
+    /// Its calls end when it goes away. Over HTTP a client may come back.
+    pub(super) ends_with_client: bool,
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
+        info.server_info = Implementation::new("guard", env!("CARGO_PKG_VERSION"));
+        info.instructions = Some(
+            "gemini asks a sandboxed coding agent for advice (sandbox read-only) or work (workspace-write; in a repository on a branch of its \
+             own). Keep SESSION_ID to go on with a conversation; look at error_kind when success is false. A call that you stopped waiting \
+             for goes on: guard_report gives its result by its call_id, guard_cancel ends it. guard_check asks a policy about a command."
+                .to_string(),
+        );
+        info
+    }
+
+    /// Over HTTP the newest version knows no other way to cancel a request than to break the connection, and no way for a
+    /// client to come back. So there it is not offered: a cancel is a word of the client's, never an accident.
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(if self.ends_with_client {
+            ProtocolVersion::KNOWN_VERSIONS
+        } else {
+            ProtocolVersion::known_up_to(&ProtocolVersion::V_2025_11_25)
+        })
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(tools::all()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let given = request.arguments.unwrap_or_default();
+        let calls = self.shared.calls.clone();
+        let result = match &*request.name {
+            gemini::NAME => self.gemini(given, context).await,
+            "guard_check" => self.read(move || check::check(given)).await?,
+            "guard_report" => self.read(move || report::report(&calls, given)).await?,
+            "guard_cancel" => serde_json::to_value(report::cancel(&calls, given).await).unwrap_or_default(),
+            other => {
+                let other: String = other.chars().take(80).collect();
+                return Err(ErrorData::invalid_params(format!("there is no tool `{other}`"), None));
+            }
+        };
+        let is_error = result["success"] != true;
+        Ok(if is_error {
+            CallToolResult::structured_error(result)
+        } else {
+            CallToolResult::structured(result)
+        }
+        .into())
+    }
+
+    async fn on_cancelled(&self, cancelled: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
+        if let Some(request) = cancelled.request_id {
+            self.shared.calls.cancel_asked(&Asker { client: self.client, request });
+        }
+    }
+}
+
+impl Server {
+    /// Answers what must read files, beside everything else.
+    async fn read<T: Serialize + Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Value, ErrorData> {
+        let broken = |error: &dyn std::fmt::Display| ErrorData::internal_error(error.to_string(), None);
+        let _one_of_few = self.shared.reading.acquire().await.map_err(|error| broken(&error))?;
+        let answer = tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?;
+        serde_json::to_value(answer).map_err(|error| broken(&error))
+    }
+
+    async fn gemini(&self, given: JsonObject, context: RequestContext<RoleServer>) -> Value {
+        let asker = Asker { client: self.client, request: context.id.clone() };
+        let (id, mut answer) = match self.begin(given, asker) {
+            Ok(begun) => begun,
+            Err((kind, problem)) => return gemini::refused(kind, &problem),
+        };
+        let broken_off = || gemini::refused("internal", "the call broke off");
+        let mut ticks = tokio::time::interval(PROGRESS);
+        let mut count = 0.0;
+        loop {
+            tokio::select! {
+                result = &mut answer => return result.unwrap_or_else(|_| broken_off()),
+                () = context.ct.cancelled() => {
+                    if !self.ends_with_client {
+                        // Nobody waits for this answer any more. Whether the call ends too was the client's to say.
+                        return broken_off();
+                    }
+                    self.shared.calls.cancel(&id);
+                    // The result is still waited for: nothing of the run is left when the request ends.
+                    return (&mut answer).await.unwrap_or_else(|_| broken_off());
+                }
+                _ = ticks.tick() => {
+                    count += 1.0;
+                    let _ = tokio::time::timeout(TELLING, self.tell(&id, count, &context)).await;
+                }
+            }
+        }
+    }
+
+    fn begin(
+        &self,
+        given: JsonObject,
+        asker: Asker,
+    ) -> Result<(String, tokio::sync::oneshot::Receiver<Value>), (&'static str, String)> {
+        let asked = Gemini::read(given).map_err(|problem| ("invalid_input", problem))?;
+        let cd = self.shared.roots.find(asked.cd()).map_err(|problem| ("invalid_input", problem))?;
+        let log = asked.log_metrics().then_some(self.shared.log);
+        self.shared.calls.begin(asked.request(cd), asker, move |id, result| {
+            if let Some(log) = log {
+                let metrics =
+                    json!({ "call": id, "usage": result.run.usage, "duration_ms": result.run.duration_ms });
+                log(&format!("guard: metrics: {metrics}"));
+            }
+            gemini::answer(id, result)
+        })
+    }
+
+    async fn tell(&self, id: &str, count: f64, context: &RequestContext<RoleServer>) {
+        let (Some(token), Some((message, since))) =
+            (context.meta.get_progress_token(), self.shared.calls.progress(id))
+        else {
+            return;
+        };
+        let mut progress = ProgressNotificationParam::new(token, count);
+        progress.message = Some(format!("{message} after {} s (call {id})", since.as_secs()));
+        let _ = context.peer.notify_progress(progress).await;
+    }
+}

@@ -1,0 +1,158 @@
+//! The sessions of clients over HTTP: never too many, and a client that is gone makes room.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use http_body_util::combinators::BoxBody;
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use rmcp::transport::streamable_http_server::session::SessionManager;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+
+/// Sessions at once.
+pub(super) const MOST: usize = 64;
+/// A session without traffic ends after this time.
+const LONGEST_SILENCE: Duration = Duration::from_secs(30 * 60);
+/// One that was silent for so long, with no connection, makes room when there are too many.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// All of them.
+pub(super) struct Sessions {
+    pub(super) manager: Arc<LocalSessionManager>,
+    used: Mutex<HashMap<String, Use>>,
+    /// Held while one is opened: they are counted before.
+    pub(super) opening: tokio::sync::Mutex<()>,
+}
+
+struct Use {
+    last: Instant,
+    connections: usize,
+}
+
+impl Sessions {
+    pub(super) fn new() -> Arc<Self> {
+        let mut manager = LocalSessionManager::default();
+        manager.session_config.keep_alive = Some(LONGEST_SILENCE);
+        Arc::new(Self {
+            manager: Arc::new(manager),
+            used: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+        })
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut HashMap<String, Use>) -> T) -> T {
+        work(&mut self.used.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether one more can be opened, now or after the one that was silent longest is closed.
+    pub(super) async fn have_room(&self) -> bool {
+        let open: Vec<Arc<str>> = self.manager.sessions.read().await.keys().cloned().collect();
+        self.with(|used| used.retain(|id, _| open.iter().any(|open| **open == **id)));
+        if open.len() < MOST {
+            return true;
+        }
+        let silent = self.with(|used| {
+            let silent = used.iter().filter(|(_, at)| at.connections == 0 && at.last.elapsed() > SILENCE);
+            silent.min_by_key(|(_, at)| at.last).map(|(id, _)| Arc::<str>::from(id.as_str()))
+        });
+        let Some(id) = silent else { return false };
+        self.manager.close_session(&id).await.is_ok()
+    }
+
+    /// Notes that a request of this session is answered, until what is returned is dropped.
+    pub(super) async fn enter(self: &Arc<Self>, id: &str) -> Option<InUse> {
+        if !self.manager.sessions.read().await.contains_key(id) {
+            return None;
+        }
+        self.with(|used| {
+            let at = used.entry(id.to_string()).or_insert(Use { last: Instant::now(), connections: 0 });
+            at.connections += 1;
+        });
+        Some(InUse { sessions: self.clone(), id: id.to_string() })
+    }
+}
+
+/// A connection of a session.
+pub(super) struct InUse {
+    sessions: Arc<Sessions>,
+    id: String,
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.sessions.with(|used| {
+            if let Some(at) = used.get_mut(&self.id) {
+                (at.connections, at.last) = (at.connections.saturating_sub(1), Instant::now());
+            }
+        });
+    }
+}
+
+/// The body of an answer, in whose time the session is in use.
+pub(super) struct Answer {
+    pub(super) body: BoxBody<Bytes, Infallible>,
+    pub(super) _in_use: Option<InUse>,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_was_silent_longest_makes_room() {
+        let sessions = Sessions::new();
+        let mut open = Vec::new();
+        for _ in 0..MOST {
+            assert!(sessions.have_room().await);
+            open.push(sessions.manager.create_session().await.unwrap_or_else(|error| panic!("{error}")));
+            drop(sessions.enter(&open[open.len() - 1].0).await);
+        }
+        assert!(!sessions.have_room().await, "none has been silent for long");
+        let backdate = |at: usize, seconds: u64| {
+            sessions.with(|used| {
+                if let Some(used) = used.get_mut(&*open[at].0) {
+                    used.last = Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap_or(used.last);
+                }
+            });
+        };
+        backdate(3, 61);
+        backdate(5, 62);
+        backdate(7, 63);
+        // A connection that is still open is no silence.
+        let in_use = sessions.enter(&open[7].0).await;
+        backdate(7, 63);
+        for at in [5, 3] {
+            assert!(sessions.have_room().await);
+            let left = sessions.manager.sessions.read().await;
+            assert!(!left.contains_key(&open[at].0) && left.contains_key(&open[7].0));
+            drop(left);
+            open[at] = sessions.manager.create_session().await.unwrap_or_else(|error| panic!("{error}"));
+        }
+        assert!(!sessions.have_room().await);
+        drop(in_use);
+        assert!(sessions.enter("nobody").await.is_none());
+    }
+}

@@ -1,0 +1,249 @@
+//! `guard mcp` itself, by pipes and by HTTP, for clients that are written here.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::agents;
+use crate::egress::gemini::Gemini;
+use crate::launch::world::{World, program};
+
+/// An answer that takes longer does not come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) fn hello() -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } } })
+}
+
+/// A request to use a tool.
+pub(super) fn using(id: u64, tool: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": tool, "arguments": arguments, "_meta": { "progressToken": id } });
+    json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })
+}
+
+/// A server by pipes, and its one client.
+pub(super) struct Piped {
+    pub(super) child: Child,
+    pub(super) input: Option<ChildStdin>,
+    lines: Receiver<Value>,
+}
+
+impl Piped {
+    pub(super) fn start(world: &World, url: &str, gemini: &Gemini, options: &[&str]) -> Self {
+        let mut command: Command = world.command(program());
+        command.args(["mcp", "--root"]).arg(&world.folder).args(options);
+        agents(&mut command, world, gemini, url);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let (sender, lines) = channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(serde_json::from_str(&line).unwrap()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut client = Self { input: child.stdin.take(), child, lines };
+        client.send(&hello());
+        assert_eq!(client.answer(1)["result"]["serverInfo"]["name"], "guard");
+        client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        client
+    }
+
+    pub(super) fn send(&mut self, message: &Value) {
+        self.write(message.to_string().as_bytes());
+    }
+
+    /// A line, whatever it is.
+    pub(super) fn write(&mut self, line: &[u8]) {
+        let input = self.input.as_mut().unwrap();
+        input.write_all(line).and_then(|()| input.write_all(b"\n")).unwrap();
+    }
+
+    /// The next line the server writes.
+    pub(super) fn line(&self) -> Value {
+        self.lines.recv_timeout(PATIENCE).expect("an answer")
+    }
+
+    /// The answer of this id, whatever comes before it.
+    pub(super) fn answer(&self, id: u64) -> Value {
+        loop {
+            let line = self.line();
+            if line["id"] == id {
+                return line;
+            }
+        }
+    }
+
+    /// What a tool answers.
+    pub(super) fn uses(&mut self, id: u64, tool: &str, arguments: &Value) -> Value {
+        self.send(&using(id, tool, arguments));
+        self.answer(id)["result"]["structuredContent"].clone()
+    }
+}
+
+impl Drop for Piped {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server by HTTP.
+pub(super) struct Served {
+    child: Child,
+    pub(super) url: String,
+    /// `127.0.0.1:PORT`
+    pub(super) address: String,
+    pub(super) token_file: PathBuf,
+    pub(super) token: String,
+}
+
+impl Served {
+    pub(super) fn start(world: &World, url: &str, gemini: &Gemini, options: &[&str]) -> Self {
+        let mut command: Command = world.command(program());
+        command.args(["mcp", "--http", "--root"]).arg(&world.folder).args(options);
+        agents(&mut command, world, gemini, url);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let said: Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("it says where it listens: {line:?}"));
+        let url = said["url"].as_str().unwrap().to_string();
+        let address = url.strip_prefix("http://").unwrap().strip_suffix("/mcp").unwrap().to_string();
+        let token_file = PathBuf::from(said["token_file"].as_str().unwrap());
+        let token = std::fs::read_to_string(&token_file).unwrap().trim().to_string();
+        Self { child, url, address, token_file, token }
+    }
+
+    /// How the official client finds it.
+    pub(super) fn setting(&self, does: &str) -> Value {
+        json!({ "url": self.url, "token": self.token, "does": does })
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Waits for its end; whether that was a good one.
+    pub(super) fn ended_well(&mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn is_there(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// A connection that waits for answers, but not for ever.
+    pub(super) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// The headers of a client that may come in.
+    pub(super) fn headers(&self) -> Vec<(String, String)> {
+        [
+            ("Host", self.address.clone()),
+            ("Authorization", format!("Bearer {}", self.token)),
+            ("Accept", "application/json, text/event-stream".to_string()),
+            ("Content-Type", "application/json".to_string()),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .to_vec()
+    }
+
+    /// Sends a request and reads all of the answer.
+    pub(super) fn request(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(String, String)],
+        body: &[u8],
+    ) -> Answer {
+        let mut stream = self.connect();
+        let mut text =
+            format!("{method} {target} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+        for (name, value) in headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str("\r\n");
+        // Whoever is refused may be so before the body is sent.
+        let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.write_all(body));
+        Answer::read(stream)
+    }
+
+    /// Sends a message as a client that may come in.
+    pub(super) fn post(&self, session: Option<&str>, message: &Value) -> Answer {
+        let mut headers = self.headers();
+        headers.extend(session.map(|id| ("Mcp-Session-Id".to_string(), id.to_string())));
+        self.request("POST", "/mcp", &headers, message.to_string().as_bytes())
+    }
+
+    /// A new session, ready.
+    pub(super) fn session(&self) -> String {
+        let answer = self.post(None, &hello());
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let id = answer.header("mcp-session-id").unwrap();
+        let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        assert_eq!(self.post(Some(&id), &initialized).status, 202);
+        id
+    }
+
+    /// What a tool answers in a session.
+    pub(super) fn uses(&self, session: &str, tool: &str, arguments: &Value) -> Value {
+        let answer = self.post(Some(session), &using(7, tool, arguments));
+        let found = answer.messages().into_iter().find(|message| message["id"] == 7);
+        found.unwrap_or_else(|| panic!("{}", answer.text))["result"]["structuredContent"].clone()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An answer by HTTP.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// 0 when there was none.
+    pub(super) status: u16,
+    pub(super) text: String,
+}
+
+impl Answer {
+    pub(super) fn read(mut stream: TcpStream) -> Self {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let status = text.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+        Self { status, text }
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<String> {
+        let lines = self.text.split("\r\n\r\n").next()?.lines();
+        let mut found = lines.filter_map(|line| line.split_once(": "));
+        found.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_string())
+    }
+
+    /// The messages of its stream.
+    pub(super) fn messages(&self) -> Vec<Value> {
+        let lines = self.text.lines().filter_map(|line| line.strip_prefix("data: "));
+        lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}

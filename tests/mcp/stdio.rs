@@ -1,0 +1,192 @@
+//! Over standard input and output: one client, and everything ends with it.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::server::{Piped, using};
+use super::{client, hold_to_schema, is_running, python, sound, tour, until};
+use crate::egress::api::{Api, Part, Turn};
+use crate::egress::gemini::Gemini;
+use crate::launch::world::{World, one_world};
+
+fn silence() -> Turn {
+    Turn::Silent(vec![Part::Text("Well".to_string())])
+}
+
+fn ask(world: &World) -> Value {
+    json!({ "PROMPT": "hello", "cd": world.folder, "sandbox": "read-only", "model": "gemini-2.5-flash" })
+}
+
+#[test]
+fn the_official_client_is_served() {
+    let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
+    let world = one_world();
+    let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
+    let ran =
+        world.finish(client(&world, &python, &gemini, &api.server.url(""), &json!({ "does": "tour" })), b"");
+    tour(&ran);
+    assert_eq!(ran.result["version"], "2026-07-28");
+    assert!(api.questions()[1].json().to_string().contains("The word is plum."));
+}
+
+#[test]
+fn the_official_client_cancels() {
+    let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
+    let world = one_world();
+    let api = Api::plain(vec![silence()]);
+    let mut command = client(&world, &python, &gemini, &api.server.url(""), &json!({ "does": "cancel" }));
+    let started = Instant::now();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let input = child.stdin.take();
+    until("the agent asks", || api.questions().len() == 1);
+    assert!(is_running(&world));
+    drop(input);
+    let ran = crate::launch::world::collect(child, b"", started);
+    let seen = sound(&ran);
+    assert_eq!(seen["report"]["result"]["error_kind"], "cancelled", "{seen:#}");
+    hold_to_schema(&seen["tools"], "guard_report", &seen["report"]);
+    assert!(!is_running(&world));
+}
+
+#[test]
+fn several_calls_at_once_and_no_more() {
+    let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
+    let world = one_world();
+    let slow = || Turn::Slow(Duration::from_secs(3), vec![Part::Text("Here.".to_string())]);
+    let api = Api::plain(vec![slow(), slow(), slow(), slow()]);
+    let arguments = json!(["mcp", "--max-calls", "2", "--root", world.folder]);
+    let setting = json!({ "does": "several", "count": 3, "arguments": arguments });
+    let ran = world.finish(client(&world, &python, &gemini, &api.server.url(""), &setting), b"");
+    let seen = sound(&ran);
+    assert_eq!(seen["kinds"], json!(["None", "None", "busy"]), "{seen:#}");
+}
+
+#[test]
+fn a_cancelled_call_ends_its_run() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let api = Api::plain(vec![silence(), Turn::text("Here.")]);
+    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
+    client.send(&using(2, "gemini", &ask(&world)));
+    until("the agent asks", || api.questions().len() == 1);
+    assert!(is_running(&world));
+    client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 2, "reason": "enough" } }));
+    until("the run ends", || !is_running(&world));
+    // The server goes on, with several at once.
+    client.send(&using(3, "gemini", &ask(&world)));
+    client.send(&using(4, "gemini", &json!({ "PROMPT": "x", "cd": "/etc" })));
+    assert_eq!(client.answer(4)["result"]["structuredContent"]["error_kind"], "invalid_input");
+    assert_eq!(client.answer(3)["result"]["structuredContent"]["result"], "Here.");
+}
+
+#[test]
+fn a_client_that_only_stops_waiting_finds_the_result_later() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let api = Api::plain(vec![Turn::Slow(Duration::from_secs(2), vec![Part::Text("Late.".to_string())])]);
+    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
+    client.send(&using(2, "gemini", &ask(&world)));
+    // It takes the id from the first word of progress, and asks something else meanwhile.
+    let told = client.line()["params"]["message"].as_str().unwrap().to_string();
+    let id = told.rsplit("(call ").next().unwrap().trim_end_matches(')').to_string();
+    let report = client.uses(3, "guard_report", &json!({ "id": id }));
+    assert_eq!((&report["status"], &report["kind"]), (&json!("running"), &json!("call")), "{report:#}");
+    assert_eq!(client.answer(2)["result"]["structuredContent"]["result"], "Late.");
+    let report = client.uses(4, "guard_report", &json!({ "id": id }));
+    assert_eq!((&report["status"], &report["result"]["result"]), (&json!("done"), &json!("Late.")));
+    drop(client);
+    // Another server, later.
+    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
+    assert_eq!(client.uses(2, "guard_report", &json!({ "id": id })), report);
+    let listed = client.uses(3, "guard_report", &json!({}));
+    assert_eq!(listed["calls"][0]["call_id"], id, "{listed:#}");
+    // Nobody else can read it.
+    let folder = world.runs().with_file_name("calls");
+    let modes = world.outside(&format!("stat -c %a {0} {0}/*", folder.display()));
+    assert_eq!(modes, "700\n600\n");
+}
+
+#[test]
+fn nothing_is_left_when_the_client_goes_away() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let api = Api::plain(vec![silence()]);
+    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
+    client.send(&using(2, "gemini", &ask(&world)));
+    until("the agent asks", || api.questions().len() == 1);
+    drop(client.input.take());
+    until("the server ends", || client.child.try_wait().unwrap().is_some());
+    assert!(!is_running(&world));
+    assert!(client.child.wait().unwrap().success());
+}
+
+#[test]
+fn nothing_is_left_when_the_server_is_killed() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let api = Api::plain(vec![silence(), Turn::text("again")]);
+    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
+    client.send(&using(2, "gemini", &ask(&world)));
+    until("the agent asks", || api.questions().len() == 1);
+    drop(client);
+    until("the run ends", || !is_running(&world));
+    // The next server knows what became of it.
+    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
+    let listed = client.uses(2, "guard_report", &json!({}));
+    assert_eq!(listed["calls"][0]["status"], "broken_off", "{listed:#}");
+    let cancelled = client.uses(3, "guard_cancel", &json!({ "call_id": listed["calls"][0]["call_id"] }));
+    assert_eq!(cancelled["status"], "done", "{cancelled:#}");
+}
+
+#[test]
+fn nonsense_is_answered() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let mut client = Piped::start(&world, "http://127.0.0.1:1", &gemini, &[]);
+    client.send(&using(2, "nobody", &json!({})));
+    assert!(client.answer(2)["error"]["message"].as_str().is_some_and(|text| text.contains("nobody")));
+    client.send(&json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list" }));
+    let tools = client.answer(3)["result"]["tools"].clone();
+    assert_eq!(tools.as_array().map(Vec::len), Some(4));
+    // What is no JSON, or half of it, or no character at all (a lone surrogate) gets no answer, and ends nothing.
+    client.write(b"\xff\xfe garbage");
+    client.write(br#"{"jsonrpc": "2.0", "id": 4, "method""#);
+    client.write(br#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"gemini","arguments":{"PROMPT":"x","cd":"/\ud800"}}}"#);
+    client.write(&b"[".repeat(100_000));
+    client.write(
+        &[br#"{"jsonrpc": "2.0", "id": 6, "x": ""#.as_slice(), &b"y".repeat(20 << 20), br#""}"#].concat(),
+    );
+    client.write(br#"{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "gemini", "arguments": [1]}}"#);
+    for (id, arguments) in [
+        (10, json!({ "PROMPT": "x", "cd": "/\u{fffd}" })),
+        (11, json!({ "PROMPT": "x", "cd": format!("{}/\u{0}", world.folder.display()) })),
+        (12, json!({ "PROMPT": "x", "cd": "." })),
+        (13, json!({ "PROMPT": "x", "cd": world.folder, "model": "--yolo" })),
+        (14, json!({ "PROMPT": "x".repeat(12 << 20), "cd": world.folder })),
+    ] {
+        let answer = client.uses(id, "gemini", &arguments);
+        assert_eq!(
+            (&answer["success"], &answer["error_kind"]),
+            (&json!(false), &json!("invalid_input")),
+            "{id}: {answer:#}"
+        );
+        hold_to_schema(&tools, "gemini", &answer);
+    }
+    // A policy is no way to read a file.
+    let answer = client.uses(20, "guard_check", &json!({ "command": ["ls"], "policy": "/etc/passwd" }));
+    assert!(
+        answer["error"].as_str().is_some_and(|error| error.contains("policy") && !error.contains("root:")),
+        "{answer:#}"
+    );
+    // And a run is no path.
+    for id in ["/etc", "../runs", "", "*", "0", "."] {
+        assert_eq!(
+            client.uses(21, "guard_report", &json!({ "id": id }))["error_kind"],
+            "invalid_input",
+            "{id}"
+        );
+    }
+}
