@@ -39,6 +39,9 @@ fn make_portable(schema: &mut Value, is_required: bool) {
         *schema = json!({ "type": "object", "additionalProperties": true });
     }
     let Some(parts) = schema.as_object_mut() else { return };
+    if !["type", "anyOf", "oneOf", "allOf", "enum", "const"].iter().any(|word| parts.contains_key(*word)) {
+        parts.insert("type".to_string(), json!("object"));
+    }
     parts.remove("format");
     if parts.get("default").is_some_and(Value::is_null) {
         parts.remove("default");

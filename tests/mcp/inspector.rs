@@ -49,7 +49,8 @@ fn look(world: &World, target: &[String]) -> Option<()> {
     };
     let checked = call("guard_check", &json!({ "shell": "git push" }))?;
     assert_eq!(checked["decision"], "deny", "{checked:#}");
-    let wrong = call("gemini", &json!({ "PROMPT": "x", "cd": world.folder, "timeout": "soon" }))?;
+    // It makes of a word in the place of a number what it likes; a number that is too small it sends.
+    let wrong = call("gemini", &json!({ "PROMPT": "x", "cd": world.folder, "timeout": 0 }))?;
     assert!(
         wrong["error_kind"] == "invalid_input" && wrong["error"].as_str()?.contains("timeout"),
         "{wrong:#}"
