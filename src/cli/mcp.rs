@@ -26,8 +26,7 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let stop = Stop::default();
     stop_on_signals(&stop)?;
     let Some(address) = &args.http else {
-        serve(setting, &stop)?;
-        return Ok(Exit::Success);
+        return served(serve(setting, &stop));
     };
     let (path, token) = match &args.token_file {
         Some(path) => (path.clone(), Token::read(path)),
@@ -51,8 +50,16 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     })?;
     writeln!(out, "{}", json!({ "url": listening.url(), "token_file": path, "pid": std::process::id() }))?;
     out.flush()?;
-    serve_http(setting, listening, token, &stop)?;
-    Ok(Exit::Success)
+    served(serve_http(setting, listening, token, &stop))
+}
+
+fn served(how: io::Result<()>) -> Result<Exit, Failure> {
+    how.map(|()| Exit::Success).map_err(|error| {
+        Failure::usage(
+            format!("the client cannot be served: {error}"),
+            "clients of the Model Context Protocol start this; see `guard mcp --help`",
+        )
+    })
 }
 
 /// The first signal ends the server; calls are asked to end, and their results are kept.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::server::{Answer, Served, hello, using};
+use super::server::{Answer, Served, hello};
 use super::until;
 use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
@@ -359,36 +359,36 @@ fn slow_clients_do_not_hold_the_door() {
     let world = one_world();
     let server = Served::start(&world, "", &gemini, &[]);
     let head: String = server.headers().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let session = server.session();
+    // They are there before the many come.
+    let (mut half, mut deaf) = (server.connect(), server.connect());
+    write!(half, "POST /mcp HTTP/1.1\r\n{head}Content-Length: 100\r\n\r\n{{").unwrap();
+    let list = json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list" }).to_string();
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\n{head}Mcp-Session-Id: {session}\r\nContent-Length: {}\r\n\r\n{list}",
+        list.len()
+    );
+    deaf.write_all(request.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
     let began = Instant::now();
     std::thread::scope(|scope| {
         // One with a token that never sends the rest of its body.
         scope.spawn(|| {
-            let mut stream = server.connect();
-            write!(stream, "POST /mcp HTTP/1.1\r\n{head}Content-Length: 100\r\n\r\n{{").unwrap();
-            let answer = Answer::read(stream);
+            let answer = Answer::read(half);
             assert!(answer.status == 408 && began.elapsed() < Duration::from_secs(50), "{}", answer.text);
         });
-        // One with a token that never reads.
+        // One with a token that asks and asks, and never reads.
         scope.spawn(|| {
-            let session = server.session();
-            let mut stream = server.connect();
-            stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-            let body = using(3, "guard_report", &json!({})).to_string();
-            let list = body.replace("tools/call", "tools/list");
-            let request = format!(
-                "POST /mcp HTTP/1.1\r\n{head}Mcp-Session-Id: {session}\r\nContent-Length: {}\r\n\r\n{list}",
-                list.len()
-            );
-            let unread = Instant::now();
+            deaf.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
             loop {
-                let wrote = stream.write(request.as_bytes());
+                let wrote = deaf.write(request.as_bytes());
                 let is_full = wrote.as_ref().is_err_and(|error| {
                     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
                 });
                 if wrote.is_err() && !is_full {
                     break;
                 }
-                assert!(unread.elapsed() < Duration::from_secs(120), "it is never closed");
+                assert!(began.elapsed() < Duration::from_secs(120), "it is never closed");
                 if is_full {
                     std::thread::sleep(Duration::from_millis(500));
                 }

@@ -34,6 +34,7 @@ pub(super) struct Piped {
     pub(super) child: Child,
     pub(super) input: Option<ChildStdin>,
     lines: Receiver<Value>,
+    errors: PathBuf,
 }
 
 impl Piped {
@@ -41,8 +42,9 @@ impl Piped {
         let mut command: Command = world.command(program());
         command.args(["mcp", "--root"]).arg(&world.folder).args(options);
         agents(&mut command, world, gemini, url);
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let errors = world.temporary().join("stderr");
+        let stderr = std::fs::File::create(&errors).unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let (sender, lines) = channel();
         let output = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
@@ -52,7 +54,7 @@ impl Piped {
                 }
             }
         });
-        let mut client = Self { input: child.stdin.take(), child, lines };
+        let mut client = Self { input: child.stdin.take(), child, lines, errors };
         client.send(&hello());
         assert_eq!(client.answer(1)["result"]["serverInfo"]["name"], "guard");
         client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
@@ -67,6 +69,11 @@ impl Piped {
     pub(super) fn write(&mut self, line: &[u8]) {
         let input = self.input.as_mut().unwrap();
         input.write_all(line).and_then(|()| input.write_all(b"\n")).unwrap();
+    }
+
+    /// What it told people meanwhile.
+    pub(super) fn told(&self) -> String {
+        std::fs::read_to_string(&self.errors).unwrap()
     }
 
     /// The next line the server writes.

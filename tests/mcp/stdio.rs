@@ -9,7 +9,7 @@ use super::server::{Piped, using};
 use super::{client, hold_to_schema, is_running, python, sound, tour, until};
 use crate::egress::api::{Api, Part, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{World, one_world};
+use crate::launch::world::{World, collect, one_world};
 
 fn silence() -> Turn {
     Turn::Silent(vec![Part::Text("Well".to_string())])
@@ -44,7 +44,7 @@ fn the_official_client_cancels() {
     until("the agent asks", || api.questions().len() == 1);
     assert!(is_running(&world));
     drop(input);
-    let ran = crate::launch::world::collect(child, b"", started);
+    let ran = collect(child, b"", started);
     let seen = sound(&ran);
     assert_eq!(seen["report"]["result"]["error_kind"], "cancelled", "{seen:#}");
     hold_to_schema(&seen["tools"], "guard_report", &seen["report"]);
@@ -62,6 +62,61 @@ fn several_calls_at_once_and_no_more() {
     let ran = world.finish(client(&world, &python, &gemini, &api.server.url(""), &setting), b"");
     let seen = sound(&ran);
     assert_eq!(seen["kinds"], json!(["None", "None", "busy"]), "{seen:#}");
+}
+
+#[test]
+fn nothing_is_left_when_the_official_client_goes_away() {
+    let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
+    let world = one_world();
+    let api = Api::plain(vec![silence()]);
+    let mut command = client(&world, &python, &gemini, &api.server.url(""), &json!({ "does": "leave" }));
+    let started = Instant::now();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let input = child.stdin.take();
+    until("the agent asks", || api.questions().len() == 1);
+    assert!(is_running(&world));
+    drop(input);
+    let ran = collect(child, b"", started);
+    assert!(ran.result["call"].is_string(), "{}", ran.error);
+    until("the run ends", || !is_running(&world));
+}
+
+#[test]
+fn a_long_call_tells_its_progress_and_what_it_used() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let api = Api::plain(vec![Turn::Slow(Duration::from_secs(22), vec![Part::Text("At last.".to_string())])]);
+    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
+    let mut asked = ask(&world);
+    asked["log_metrics"] = json!(true);
+    client.send(&using(2, "gemini", &asked));
+    let (mut last, mut count, mut latest) = (Instant::now(), 0, 0.0);
+    let answer = loop {
+        let line = client.line();
+        if line["id"] == 2 {
+            break line;
+        }
+        assert_eq!(
+            (&line["method"], &line["params"]["progressToken"]),
+            (&json!("notifications/progress"), &json!(2))
+        );
+        let progress = line["params"]["progress"].as_f64().unwrap();
+        assert!(
+            progress > latest && last.elapsed() < Duration::from_secs(15),
+            "after {:?}: {line}",
+            last.elapsed()
+        );
+        (last, count, latest) = (Instant::now(), count + 1, progress);
+    };
+    assert_eq!(answer["result"]["structuredContent"]["result"], "At last.");
+    assert!(count >= 3 && last.elapsed() < Duration::from_secs(15), "{count} times");
+    let told = client.told();
+    assert!(told.contains("guard: metrics: ") && told.contains("\"input_tokens\":100"), "{told}");
+    // Whoever gives no token is not told, and nothing is logged that was not asked for.
+    client.send(&json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": { "name": "gemini", "arguments": { "PROMPT": "x", "cd": "/" } } }));
+    assert_eq!(client.line()["id"], 3);
+    assert_eq!(client.told(), told);
 }
 
 #[test]
