@@ -115,7 +115,9 @@ impl Open {
     pub(super) fn finish(mut self, result: Value) -> io::Result<()> {
         self.record.result = Some(result);
         self.write()?;
-        self.kept.prune();
+        let kept = self.kept.clone();
+        drop(self);
+        kept.prune();
         Ok(())
     }
 

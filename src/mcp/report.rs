@@ -132,12 +132,8 @@ fn run(id: &str) -> Reported {
     if !is_id {
         return Reported::failed("the parameter `id` is a call_id or a run_id".to_string());
     }
-    let found = Store::open().map_err(|error| error.to_string());
-    let run = match found.and_then(|store| store.find(Some(id)).map_err(|error| error.to_string())) {
-        Ok(run) => run,
-        Err(_) => {
-            return Reported::failed(format!("the parameter `id`: no call and no run is known by {id}"));
-        }
+    let Some(run) = Store::open().ok().and_then(|store| store.find(Some(id)).ok()) else {
+        return Reported::failed(format!("the parameter `id`: no call and no run is known by {id}"));
     };
     let found = Reported { success: true, kind: Some("run"), ..Reported::default() };
     match run.state {
