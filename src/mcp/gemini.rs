@@ -187,7 +187,8 @@ pub(super) fn refused(kind: &str, problem: &str) -> Value {
         error_detail: Some(detail),
         ..RunResult::default()
     };
-    let result = ExecResult { run, attempts: Vec::new(), all_messages: None, metrics: None };
+    let result =
+        ExecResult { run, attempts: Vec::new(), all_messages: None, metrics: None, notes: Vec::new() };
     let answer = Answer { result, call_id: None, all_messages_cut: false };
     serde_json::to_value(answer).unwrap_or_default()
 }
