@@ -217,18 +217,8 @@ pub(crate) struct Task {
     /// A command that must succeed after work on the code; run by guard, in the sandbox
     #[arg(long, value_name = "COMMAND")]
     pub(crate) tests: Option<String>,
-    /// Tokens of models for the whole task
-    #[arg(long, value_name = "N")]
-    pub(crate) max_tokens: Option<u64>,
-    /// Money for the whole task
-    #[arg(long, value_name = "AMOUNT")]
-    pub(crate) max_cost: Option<f64>,
-    /// Minutes of agents at work
-    #[arg(long, value_name = "N")]
-    pub(crate) max_minutes: Option<u64>,
-    /// How often one step may be asked
-    #[arg(long, value_name = "N")]
-    pub(crate) rounds: Option<u32>,
+    #[command(flatten)]
+    pub(crate) bounds: TaskBounds,
     /// The remote: is its base protected, and where the branch is pushed and a pull request opened, if it is on GitHub
     #[arg(long, default_value = "origin")]
     pub(crate) remote: String,
@@ -243,6 +233,22 @@ pub(crate) struct Task {
     pub(crate) trust_repository: bool,
     #[command(flatten)]
     pub(crate) shown: TaskOutput,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TaskBounds {
+    /// Tokens of models for the whole task
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<u64>,
+    /// Money for the whole task
+    #[arg(long, value_name = "AMOUNT")]
+    pub(crate) max_cost: Option<f64>,
+    /// Minutes of agents at work
+    #[arg(long, value_name = "N")]
+    pub(crate) max_minutes: Option<u64>,
+    /// How often one step may be asked
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -278,6 +284,8 @@ pub(crate) enum TaskCommand {
     Resume {
         /// The task [default: the newest one that is not finished]
         id: Option<String>,
+        #[command(flatten)]
+        bounds: TaskBounds,
         #[command(flatten)]
         shown: TaskOutput,
     },

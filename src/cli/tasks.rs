@@ -6,13 +6,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::args::{Task, TaskCommand, TaskOutput};
+use super::args::{Task, TaskBounds, TaskCommand, TaskOutput};
 use super::exit::Exit;
 use super::live::{Form, Live};
 use super::{Failure, note, workflow};
 use crate::executor::Cancel;
 use crate::phase::{
-    Agent, Ending, Office, PhaseError, Runner, Setting, Status, TaskEvent, Workflow, load, name_of, safety,
+    Agent, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow, load, name_of,
+    safety,
 };
 use crate::policy::Folders;
 use crate::store::{Decision, Journal, TaskRow};
@@ -28,8 +29,12 @@ pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure
         None => begin(arguments, office, out),
         Some(TaskCommand::List { json }) => list(&office, *json, out),
         Some(TaskCommand::Show { id, json }) => show(&office, id.as_deref(), *json, out),
-        Some(TaskCommand::Resume { id, shown }) => resume(office, id.as_deref(), None, shown, out),
-        Some(TaskCommand::Retry { id, from, shown }) => resume(office, Some(id), Some(from), shown, out),
+        Some(TaskCommand::Resume { id, bounds, shown }) => {
+            resume(office, id.as_deref(), Again::With(raised(bounds)), shown, out)
+        }
+        Some(TaskCommand::Retry { id, from, shown }) => {
+            resume(office, Some(id), Again::From(from), shown, out)
+        }
         Some(TaskCommand::Approve { id, feedback }) => decide(&office, id, true, feedback, out),
         Some(TaskCommand::Reject { id, feedback }) => decide(&office, id, false, feedback, out),
         Some(TaskCommand::Cancel { id }) => cancel(&office, id, out),
@@ -95,11 +100,11 @@ fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
     if let Some(base) = &arguments.base {
         found.base.clone_from(base);
     }
-    let limits = &mut found.limits;
-    limits.tokens = arguments.max_tokens.or(limits.tokens);
-    limits.cost = arguments.max_cost.or(limits.cost);
-    limits.minutes = arguments.max_minutes.or(limits.minutes);
-    limits.rounds = arguments.rounds.unwrap_or(limits.rounds);
+    let (limits, bounds) = (&mut found.limits, &arguments.bounds);
+    limits.tokens = bounds.max_tokens.or(limits.tokens);
+    limits.cost = bounds.max_cost.or(limits.cost);
+    limits.minutes = bounds.max_minutes.or(limits.minutes);
+    limits.rounds = bounds.rounds.unwrap_or(limits.rounds);
     Ok(found)
 }
 
@@ -281,10 +286,23 @@ fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result
     Ok(Exit::OwnFailure)
 }
 
+/// How a task goes on.
+enum Again<'a> {
+    /// From a step it has been at.
+    From(&'a str),
+    /// From where it is, with more than it had.
+    With(Raised),
+}
+
+fn raised(bounds: &TaskBounds) -> Raised {
+    let TaskBounds { max_tokens, max_cost, max_minutes, rounds } = bounds;
+    Raised { tokens: *max_tokens, cost: *max_cost, minutes: *max_minutes, rounds: *rounds }
+}
+
 fn resume(
     office: Office,
     id: Option<&str>,
-    from: Option<&String>,
+    again: Again<'_>,
     shown: &TaskOutput,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
@@ -304,8 +322,10 @@ fn resume(
     stop_when_asked(&mut journal, shown);
     drive(shown, out, |cancel, see| {
         let mut runner = Runner::resume(office, journal, &id, cancel, see)?;
-        if let Some(step) = from {
-            runner.retry(step)?;
+        match again {
+            Again::From(step) => runner.retry(step)?,
+            Again::With(more) if more != Raised::default() => runner.raise(more)?,
+            Again::With(_) => {}
         }
         runner.run()
     })

@@ -254,7 +254,7 @@ impl Runner<'_> {
         let setting = &self.setting;
         let (agent, own) = (setting.workflow.agent_of(role), &setting.agent);
         let name = if own.name.is_empty() { agent.name.clone() } else { own.name.clone() };
-        let limits = &setting.workflow.limits;
+        let limits = self.limits();
         let mut request = ExecRequest::new(question.prompt.clone(), setting.tree.worktree.clone());
         request.agent = Some(name);
         request.command = own.command.clone().or(agent.command).into_iter().collect();

@@ -30,7 +30,7 @@ pub use find::{BUILT_IN, PROMPTS, WorkflowError, examine, load, names, source};
 pub use graph::{doer, mermaid, text};
 pub use runner::{Ending, Office, PhaseError, Runner};
 pub use safety::{Safety, safety};
-pub use task::{RUNNER, Setting, State, Status, TaskEvent, Used, name_of};
+pub use task::{RUNNER, Raised, Setting, State, Status, TaskEvent, Used, name_of};
 pub use workflow::{
     Agent, BACK, Document, Doer, END, Field, Is, Limits, Memory, Own, Role, Step, Triage, Verdict, Work,
     Workflow,

@@ -14,18 +14,10 @@ const LARGEST: u64 = 4 << 20;
 
 /// A file below a folder, if it is a plain one whose way has no links: what an agent left may lead anywhere.
 pub(super) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
-    let mut at = folder.to_path_buf();
-    let parts: Vec<&str> = path.split('/').collect();
-    for part in &parts[..parts.len().saturating_sub(1)] {
-        at.push(part);
-        match at.symlink_metadata() {
-            Ok(found) if found.is_dir() => {}
-            Ok(_) => return Err(io::Error::other(format!("{} is no folder", at.display()))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        }
+    if !walk(folder, path, false)? {
+        return Ok(None);
     }
-    at.push(parts.last().copied().unwrap_or_default());
+    let at = folder.join(path);
     let open = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
@@ -45,7 +37,7 @@ pub(super) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
 
 /// Writes a file below a folder, whose way has no links; folders on the way are made.
 pub(super) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
-    make_way(folder, path)?;
+    walk(folder, path, true)?;
     let place = folder.join(path);
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let mut file = OpenOptions::new()
@@ -58,19 +50,22 @@ pub(super) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-/// The folders on the way to a file; a link or a file among them is an error.
-fn make_way(folder: &Path, path: &str) -> io::Result<()> {
+/// Goes the way to a file: a link or a file in the place of a folder is an error. Folders that are not there are made, or end
+/// it: whether all are there.
+fn walk(folder: &Path, path: &str, makes: bool) -> io::Result<bool> {
     let mut at = folder.to_path_buf();
-    let parts: Vec<&str> = path.split('/').collect();
-    for part in &parts[..parts.len().saturating_sub(1)] {
+    let Some((way, _)) = path.rsplit_once('/') else { return Ok(true) };
+    for part in way.split('/') {
         at.push(part);
         match at.symlink_metadata() {
             Ok(found) if found.is_dir() => {}
             Ok(_) => return Err(io::Error::other(format!("{} is no folder", at.display()))),
-            Err(_) => fs::create_dir(&at)?,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(_) if makes => fs::create_dir(&at)?,
+            Err(_) => return Ok(false),
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// What is missing of a document, in words; nothing when all is there.

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::task::{RUNNER, Setting, State, Status, TaskEvent, Used};
-use super::workflow::{BACK, Doer, END, Own, Step};
+use super::task::{RUNNER, Raised, Setting, State, Status, TaskEvent, Used};
+use super::workflow::{BACK, Doer, END, Limits, Own, Step};
 use crate::executor::{Cancel, Executor};
 use crate::store::{Begun, Journal, StoreError, TaskRow, now};
 use crate::workspace::{Repository, WorkspaceError};
@@ -265,13 +265,14 @@ impl<'r> Runner<'r> {
                 return Err(PhaseError::Strange(format!("the task {how}; there is nothing to go on with")));
             }
             // The step is to be tried again, from its beginning.
-            Status::Failed => {
+            Status::Failed | Status::BudgetExhausted => {
                 let visit = self.state.visit;
                 self.restore(None)?;
                 self.journal.forget_from(&self.id, visit)?;
+                self.state.warned.clear();
             }
             // They have seen it: it may go round once more.
-            Status::NeedsHuman | Status::BudgetExhausted => {
+            Status::NeedsHuman => {
                 self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
                 self.state.said.clear();
             }
@@ -279,6 +280,30 @@ impl<'r> Runner<'r> {
         }
         self.say(RUNNER, format!("Resuming at {}.", self.state.step));
         self.write_down(Status::Running, "")
+    }
+
+    /// Gives the task more than it had.
+    pub fn raise(&mut self, more: Raised) -> Result<(), PhaseError> {
+        let raised = &mut self.state.raised;
+        *raised = Raised {
+            tokens: more.tokens.or(raised.tokens),
+            cost: more.cost.or(raised.cost),
+            minutes: more.minutes.or(raised.minutes),
+            rounds: more.rounds.or(raised.rounds),
+        };
+        self.write_down(Status::Running, "")
+    }
+
+    /// The bounds in force.
+    pub(super) fn limits(&self) -> Limits {
+        let (raised, limits) = (&self.state.raised, self.setting.workflow.limits.clone());
+        Limits {
+            tokens: raised.tokens.or(limits.tokens),
+            cost: raised.cost.or(limits.cost),
+            minutes: raised.minutes.or(limits.minutes),
+            rounds: raised.rounds.unwrap_or(limits.rounds).max(1),
+            ..limits
+        }
     }
 
     /// The task's id.
@@ -383,9 +408,9 @@ impl<'r> Runner<'r> {
 
     /// A bound that is reached.
     fn bound(&mut self) -> Option<(Status, String)> {
-        let (limits, used) = (self.setting.workflow.limits.clone(), self.state.used);
+        let (limits, used) = (self.limits(), self.state.used);
         let rounds = self.state.since.get(&self.state.step).copied().unwrap_or(0);
-        if rounds > self.setting.workflow.rounds() {
+        if rounds > limits.rounds {
             let reason =
                 format!("the step {} was asked {} times without an end", self.state.step, rounds - 1);
             return Some((Status::NeedsHuman, reason));

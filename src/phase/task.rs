@@ -81,6 +81,22 @@ pub struct State {
     /// Where it was delivered.
     #[serde(default)]
     pub delivered: Option<String>,
+    /// Bounds that somebody has raised since the task began.
+    #[serde(default)]
+    pub raised: Raised,
+}
+
+/// Bounds instead of the workflow's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Raised {
+    /// Tokens of models.
+    pub tokens: Option<u64>,
+    /// Money.
+    pub cost: Option<f64>,
+    /// Minutes of agents at work.
+    pub minutes: Option<u64>,
+    /// How often one step may be asked.
+    pub rounds: Option<u32>,
 }
 
 /// What a task has used.

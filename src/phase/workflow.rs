@@ -256,11 +256,6 @@ impl Workflow {
         self.steps.iter().find(|step| step.id == id)
     }
 
-    /// How often a step may be asked.
-    pub fn rounds(&self) -> u32 {
-        self.limits.rounds.max(1)
-    }
-
     /// Who is asked in this role.
     pub fn agent_of(&self, role: &Role) -> Agent {
         let (own, all) = (&role.agent, &self.agent);

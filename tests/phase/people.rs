@@ -99,4 +99,8 @@ fn a_budget_is_used_up_and_raised() {
     let yard = Yard::new();
     let ran = yard.task(&["--name", "x", "--max-minutes", "0", "Do it."]);
     assert_eq!((ran.code, &ran.result["status"]), (124, &"budget_exhausted".into()), "{}", shown(&ran));
+    let same = yard.about(&["resume", "--json"]);
+    assert_eq!((same.code, &same.result["status"]), (124, &"budget_exhausted".into()), "{}", same.error);
+    let more = yard.about(&["resume", "--json", "--max-minutes", "60"]);
+    assert_eq!((more.code, &more.result["status"]), (0, &"succeeded".into()), "{}", more.error);
 }
