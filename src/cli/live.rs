@@ -26,6 +26,8 @@ struct Moving {
     phase: String,
     since: Option<Instant>,
     doing: String,
+    /// What the task has used so far.
+    used: String,
     has_ended: bool,
 }
 
@@ -72,6 +74,11 @@ impl Live {
                     moving.phase.clone_from(&event.message);
                     moving.since = Some(Instant::now());
                     moving.doing.clear();
+                    let used = &event.data["used"];
+                    moving.used = match used["cost"].as_f64().filter(|cost| *cost > 0.0) {
+                        Some(cost) => format!("{} tokens, {cost:.2}", used["tokens"]),
+                        None => format!("{} tokens", used["tokens"]),
+                    };
                 }
                 "task.agent" => {
                     let kind = event.data["event"].as_str().unwrap_or_default();
@@ -107,8 +114,14 @@ fn turn(moving: &Mutex<Moving>) {
         }
         if let Some(since) = moving.since {
             let seconds = since.elapsed().as_secs();
-            let line =
-                format!("{frame} [{}] {}m{:02}s {}", moving.phase, seconds / 60, seconds % 60, moving.doing);
+            let line = format!(
+                "{frame} [{}] {}m{:02}s ({}) {}",
+                moving.phase,
+                seconds / 60,
+                seconds % 60,
+                moving.used,
+                moving.doing
+            );
             let _ = write!(io::stderr(), "\r\x1b[K{}", line.chars().take(110).collect::<String>());
         }
     }

@@ -263,7 +263,8 @@ impl Runner<'_> {
         request.timeout = own.timeout.or(agent.timeout).unwrap_or(request.timeout);
         request.max_duration = own.max_duration.or(agent.max_duration).unwrap_or(request.max_duration);
         request.max_retries = own.retries.or(agent.retries).unwrap_or(request.max_retries);
-        request.max_tokens = limits.tokens.map(|bound| bound.saturating_sub(self.state.used.tokens).max(1));
+        let left = limits.tokens.map(|bound| bound.saturating_sub(self.state.used.tokens).max(1));
+        request.max_tokens = [left, agent.max_tokens].into_iter().flatten().min();
         match role.work {
             Work::Read => request.in_place = true,
             Work::Commit => request.here = true,

@@ -295,6 +295,7 @@ impl Reader<'_> {
             timeout: number(self, "timeout"),
             max_duration: number(self, "max_duration"),
             retries: number(self, "retries").map(|number| number.min(10) as u32),
+            max_tokens: number(self, "max_tokens"),
         }
     }
 
@@ -334,6 +335,7 @@ impl Reader<'_> {
                     "timeout",
                     "max_duration",
                     "retries",
+                    "max_tokens",
                 ],
             );
             roles.insert(name.clone(), role);
@@ -545,7 +547,7 @@ impl Reader<'_> {
     }
 }
 
-const AGENT: [&str; 6] = ["name", "command", "model", "timeout", "max_duration", "retries"];
+const AGENT: [&str; 7] = ["name", "command", "model", "timeout", "max_duration", "retries", "max_tokens"];
 
 fn usual_agent() -> Agent {
     Agent { name: "gemini".to_string(), ..Agent::default() }

@@ -346,7 +346,7 @@ impl<'r> Runner<'r> {
                 return Err(PhaseError::Strange(format!("there is no step `{}`", self.state.step)));
             };
             self.note_visit(&step)?;
-            let data = json!({ "step": step.id, "visit": self.state.visit, "status": step.status });
+            let data = json!({ "step": step.id, "visit": self.state.visit, "status": step.status, "used": self.state.used });
             (self.see)(TaskEvent::new("task.step", step.status.clone(), data));
             let next = match &step.doer {
                 Doer::Role(role) => self.role_step(&step, role)?,

@@ -90,6 +90,9 @@ pub struct Agent {
     pub max_duration: Option<u64>,
     /// How often a failure that may pass is tried again.
     pub retries: Option<u32>,
+    /// Tokens of a model for one call.
+    #[serde(default)]
+    pub max_tokens: Option<u64>,
 }
 
 /// What a role may change.
@@ -267,6 +270,7 @@ impl Workflow {
             timeout: own.timeout.or(all.timeout),
             max_duration: own.max_duration.or(all.max_duration),
             retries: own.retries.or(all.retries),
+            max_tokens: own.max_tokens.or(all.max_tokens),
         }
     }
 
