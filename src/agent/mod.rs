@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod event;
 mod reading;
 
 pub use adapter::{
     AGENTS, Adapter, Approval, Ask, EventRule, HomeFile, Invocation, MessageRule, named, of_program,
 };
-pub use reading::{AgentEvent, Conclusion, Ending, Reading};
+pub use event::AgentEvent;
+pub use reading::{Conclusion, Ending, Reading};

@@ -3,26 +3,20 @@
 //! Lines that are not JSON, kinds that nobody knows and fields that are missing are no errors: they are handed on as what
 //! they are, and counted. What counts as success is said by the adapter, and by nothing else.
 
-use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::SystemTime;
+
 use serde_json::{Value, json};
 
 use super::adapter::{Adapter, EventRule, When};
+use super::event::AgentEvent;
 
 /// The longest line that is understood; a longer one is counted.
 const LONGEST_LINE: usize = 16 << 20;
 /// The most of an answer that is kept.
 const LARGEST_ANSWER: usize = 16 << 20;
-
-/// Something an agent did, in its own words.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct AgentEvent {
-    /// `agent.message`, `agent.tool_use`, …; `agent.other` for what nobody knows.
-    pub event_type: String,
-    /// A line for people.
-    pub message: String,
-    /// The agent's own object.
-    pub data: Value,
-}
+/// A longer line for people is cut.
+const LONGEST_MESSAGE: usize = 64 << 10;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +49,9 @@ pub struct Conclusion {
 /// Reads the output of one run.
 #[derive(Debug)]
 pub struct Reading {
-    adapter: Adapter,
+    adapter: Arc<Adapter>,
+    /// When what is read now was printed.
+    time: SystemTime,
     line: Vec<u8>,
     is_too_long: bool,
     found: Conclusion,
@@ -85,7 +81,8 @@ impl Reading {
     /// For one run of this CLI.
     pub fn new(adapter: Adapter) -> Self {
         Self {
-            adapter,
+            adapter: Arc::new(adapter),
+            time: SystemTime::UNIX_EPOCH,
             line: Vec::new(),
             is_too_long: false,
             found: Conclusion::default(),
@@ -94,9 +91,14 @@ impl Reading {
         }
     }
 
+    /// What is fed from here on was printed then.
+    pub fn at(&mut self, time: SystemTime) {
+        self.time = time;
+    }
+
     /// Reads the next bytes, cut anywhere.
     pub fn feed(&mut self, mut bytes: &[u8], mut see: impl FnMut(AgentEvent)) {
-        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
             let (head, rest) = (&bytes[..end], &bytes[end + 1..]);
             bytes = rest;
             if self.line.is_empty() && !self.is_too_long {
@@ -133,30 +135,28 @@ impl Reading {
             _ => {
                 self.found.unreadable += 1;
                 let text: String = String::from_utf8_lossy(line).chars().take(4096).collect();
-                return see(AgentEvent {
-                    event_type: "agent.text".to_string(),
-                    data: json!({ "text": text }),
-                    message: text,
-                });
+                let data = json!({ "text": text });
+                return see(self.event("agent.text", text, data));
             }
         };
-        let kind = value.get(&self.adapter.stream.kind_key).and_then(Value::as_str).unwrap_or_default();
-        let rule = self.adapter.stream.event.iter().find(|rule| rule.kind == kind).cloned();
-        let Some(rule) = rule else {
+        let adapter = self.adapter.clone();
+        let kind = value.get(&adapter.stream.kind_key).and_then(Value::as_str).unwrap_or_default();
+        let Some(rule) = adapter.stream.event.iter().find(|rule| rule.kind == kind) else {
             self.found.unknown += 1;
             let message = format!(
                 "an event of a kind nobody knows here: {}",
                 kind.chars().take(100).collect::<String>()
             );
-            return see(AgentEvent { event_type: "agent.other".to_string(), message, data: value });
+            return see(self.event("agent.other", message, value));
         };
-        let message = text_at(&value, rule.text.as_ref()).unwrap_or_else(|| kind.to_string());
-        self.learn(&rule, &value, &message);
-        see(AgentEvent {
-            event_type: rule.becomes,
-            message: message.chars().take(65_536).collect(),
-            data: value,
-        });
+        let mut message = text_at(&value, rule.text.as_ref()).unwrap_or_else(|| kind.to_string());
+        self.learn(rule, &value, &message);
+        cut(&mut message, LONGEST_MESSAGE);
+        see(self.event(&rule.becomes, message, value));
+    }
+
+    fn event(&self, event_type: &str, message: String, data: Value) -> AgentEvent {
+        AgentEvent { event_type: event_type.to_string(), message, timestamp: self.time, data }
     }
 
     /// What a line of a known kind says about how it goes.
@@ -223,6 +223,12 @@ impl Reading {
         found.error = Some((kind, words));
         found
     }
+}
+
+/// Cuts a text to so many bytes, or a little less: never within a character.
+fn cut(text: &mut String, most: usize) {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or_default());
 }
 
 fn last_line(text: &str) -> String {

@@ -11,17 +11,23 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+mod cancel;
 mod installed;
+mod listen;
 mod request;
 mod result;
+mod running;
 mod session;
 
-pub use attempt::Cancel;
+pub use cancel::Cancel;
 pub use request::{ExecRequest, Sandbox};
-pub use result::{Attempt, ExecResult};
+pub use result::{Attempt, EventCounts, ExecResult};
+pub use running::{DROPPED, EventStream, RESULT, Running};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use serde_json::json;
 
 use crate::agent::{self, Adapter, AgentEvent, Ask};
 use attempt::Tried;
@@ -55,13 +61,21 @@ impl Prepared {
     /// Writes down in the session what was tried. That this fails is no reason to lose the result.
     fn note(&mut self, tried: &Tried) {
         if let Some(session) = &mut self.session {
-            let _ = session.note(&tried.result.run_id, tried.work.clone());
+            let _ = session.note(&tried.result);
+        }
+    }
+
+    /// A session that failed before it was one is forgotten.
+    fn close(self, is_success: bool) {
+        if let Some(session) = self.session.filter(|_| !self.resumes && !is_success) {
+            session.forget();
         }
     }
 }
 
 impl Executor {
-    /// Sees a request through. `see` gets events as they come; it may take its time, and then everything waits for it.
+    /// Sees a request through. `see` gets events as they come; it may take its time, and then everything waits for it
+    /// ([`Executor::start`] is for those who would rather miss some). Blocks, and needs no runtime.
     pub fn execute(
         &self,
         request: &ExecRequest,
@@ -69,36 +83,41 @@ impl Executor {
         see: &mut dyn FnMut(AgentEvent),
     ) -> ExecResult {
         let began = Instant::now();
-        let mut prepared = match self.prepare(request) {
+        let mut prepared = match self.prepare(request, cancel) {
             Ok(prepared) => prepared,
             Err(failure) => return ExecResult::failed(request, &failure, began.elapsed()),
         };
+        let mut events = EventCounts::default();
         let mut attempts: Vec<Attempt> = Vec::new();
         let mut wait = FIRST_WAIT;
         loop {
-            let tried = attempt::run(self, request, &prepared, cancel, see);
+            let mut told = 0;
+            let mut tell = |event: AgentEvent| {
+                told += 1;
+                see(event);
+            };
+            let tried = attempt::run(self, request, &mut prepared, cancel, &mut tell);
             attempts.push(tried.attempt());
-            let retries = attempts.len() as u32 - 1;
             prepared.note(&tried);
-            let is_last = !may_be_tried_again(&tried) || retries >= request.max_retries || cancel.is_set();
-            if !is_last {
-                see(retry_event(&tried, wait));
+            let next = next_step(request, &tried, attempts.len() as u32, cancel);
+            if let Some(event) = next.event(&tried, attempts.len(), wait) {
+                tell(event);
             }
-            if is_last || cancel.wait(wait) {
-                let result = ExecResult::of(request, &prepared, tried, attempts, began.elapsed());
-                if let Some(session) =
-                    prepared.session.take().filter(|_| !prepared.resumes && !result.run.success)
-                {
-                    session.forget();
-                }
+            events.add(told, &tried);
+            if next != Next::Again || cancel.wait(wait) {
+                let result = ExecResult::of(request, &prepared, tried, attempts, events, began.elapsed());
+                prepared.close(result.run.success);
                 return result;
             }
             wait = (wait * 2).min(LONGEST_WAIT);
         }
     }
 
-    fn prepare(&self, request: &ExecRequest) -> Result<Prepared, Failure> {
+    fn prepare(&self, request: &ExecRequest, cancel: &Cancel) -> Result<Prepared, Failure> {
         request.check()?;
+        if cancel.is_set() {
+            return Err(Failure::new("cancelled", "cancelled before anything ran"));
+        }
         let adapter = match (&request.agent, request.command.first()) {
             (Some(name), _) if name != "generic" => Some(agent::named(name).ok_or_else(|| {
                 let known: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
@@ -161,13 +180,40 @@ fn may_pass(kind: &str) -> bool {
     matches!(kind, "idle_timeout" | "timeout" | "upstream_error" | "rate_limited")
 }
 
-/// An attempt that left work behind is not repeated: the second could undo or double it.
-fn may_be_tried_again(tried: &Tried) -> bool {
-    tried.error_kind().is_some_and(may_pass) && !tried.left_work()
+/// What follows an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Nothing,
+    Again,
+    /// It could be tried again, but it left work behind, which a second attempt could undo or double.
+    LeftWork,
 }
 
-fn retry_event(tried: &Tried, wait: Duration) -> AgentEvent {
-    let kind = tried.error_kind().unwrap_or_default();
-    let data = serde_json::json!({ "error_kind": kind, "wait_ms": wait.as_millis() as u64 });
-    AgentEvent { event_type: "exec.retry".to_string(), message: format!("{kind}: trying again"), data }
+fn next_step(request: &ExecRequest, tried: &Tried, attempts: u32, cancel: &Cancel) -> Next {
+    if !tried.error_kind().is_some_and(may_pass) || attempts > request.max_retries || cancel.is_set() {
+        Next::Nothing
+    } else if tried.left_work() {
+        Next::LeftWork
+    } else {
+        Next::Again
+    }
+}
+
+impl Next {
+    /// What is told about it.
+    fn event(self, tried: &Tried, attempt: usize, wait: Duration) -> Option<AgentEvent> {
+        let kind = tried.error_kind().unwrap_or_default();
+        let mut data = json!({ "attempt": attempt, "run_id": tried.result.run_id, "error_kind": kind });
+        match self {
+            Self::Nothing => None,
+            Self::Again => {
+                data["wait_ms"] = json!(wait.as_millis() as u64);
+                Some(AgentEvent::new("exec.retry", format!("{kind}: trying again"), data))
+            }
+            Self::LeftWork => {
+                let message = format!("{kind}: not tried again, because this attempt left work behind");
+                Some(AgentEvent::new("exec.not_retried", message, data))
+            }
+        }
+    }
 }

@@ -1,0 +1,79 @@
+//! Whether a run that says nothing works: the processor time of everything below its first process.
+//!
+//! A compiler can be silent for minutes in one process; an agent that waits for a model that never answers is silent too.
+//! What tells them apart is the processor. What has ended is counted with whoever waited for it, so nothing is lost between
+//! two looks but what nobody waits for.
+
+use std::time::{Duration, Instant};
+
+use super::descendants;
+
+/// How often it is looked; only while nothing else shows that a run is alive.
+const PAUSE: Duration = Duration::from_millis(500);
+/// This part of one processor's time is work; timers of something that waits take less.
+const PART: u32 = 20;
+/// The kernel counts in hundredths of a second, whatever its own clock.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What a run had used when it was last looked at.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    last: Option<(Instant, Duration)>,
+}
+
+impl Work {
+    /// Something else showed that the run is alive: the next look is a first one.
+    pub(super) fn reset(&mut self) {
+        self.last = None;
+    }
+
+    /// Whether what is below a process has worked since the last look; looks once in a while.
+    pub(super) fn goes_on(&mut self, root: i32, now: Instant) -> bool {
+        let elapsed = self.last.map(|(then, _)| now.duration_since(then));
+        if elapsed.is_some_and(|elapsed| elapsed < PAUSE) {
+            return false;
+        }
+        let used = std::iter::once(root).chain(descendants::of(root)).map(time_of).sum::<Duration>();
+        let before = self.last.replace((now, used));
+        before.is_some_and(|(then, before)| is_work(now.duration_since(then), used.saturating_sub(before)))
+    }
+}
+
+fn is_work(elapsed: Duration, used: Duration) -> bool {
+    used * PART >= elapsed
+}
+
+/// The time of a process and of those it has waited for; none if it is gone.
+fn time_of(pid: i32) -> Duration {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    time_in(&String::from_utf8_lossy(&text)).unwrap_or_default()
+}
+
+fn time_in(stat: &str) -> Option<Duration> {
+    // The name is whatever the process likes, parentheses and blanks included; what follows the last one is the kernel's.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let ticks = rest.split_whitespace().skip(11).take(4).map_while(|word| word.parse::<u32>().ok());
+    Some(TICK * ticks.sum::<u32>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_read_whatever_the_name() {
+        for name in ["sh", "a b", "x) R 1 1 1", "(((", ""] {
+            let stat = format!("7 ({name}) S 1 7 7 0 -1 4194304 100 0 0 0 3 4 5 6 20 0 1 0 100 1000 10");
+            assert_eq!(time_in(&stat), Some(Duration::from_millis(180)), "{name}");
+        }
+        assert_eq!(time_in(""), None);
+        assert!(time_of(std::process::id() as i32) < Duration::from_secs(86_400));
+    }
+
+    #[test]
+    fn a_twentieth_of_a_processor_is_work() {
+        let second = Duration::from_secs(1);
+        assert!(is_work(second, second) && is_work(second, Duration::from_millis(50)));
+        assert!(!is_work(second, Duration::from_millis(40)) && !is_work(second, Duration::ZERO));
+    }
+}

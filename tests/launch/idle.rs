@@ -1,0 +1,47 @@
+//! What counts as idle: nothing printed, nothing started and no work, by any descendant.
+
+use super::world::in_every_world_at_once;
+
+/// Silent in every case; some work all the same.
+#[test]
+fn silence_is_not_idleness() {
+    // Orphans that work while the agent waits, in the last ones: whoever does it, it is the run's.
+    let busy = [
+        ("one process", "while :; do :; done"),
+        ("a child", "bash -c 'while :; do :; done' & wait"),
+        ("programs", "while :; do /bin/true; sleep 0.4; done"),
+        ("a daemon", "(setsid bash -c 'while :; do :; done' &); sleep 60"),
+        ("short-lived ones", "while :; do bash -c 'for ((i = 0; i < 20000; i++)); do :; done'; done"),
+    ];
+    let idle = [
+        ("nothing", "sleep 60"),
+        ("a sleeping tree", "(setsid sleep 60 &); bash -c 'sleep 60' & wait"),
+        ("a timer", "exec python3 -c 'import time\nwhile True: time.sleep(0.05)'"),
+        ("an end after work", "for ((i = 0; i < 300000; i++)); do :; done; exec sleep 60"),
+    ];
+    in_every_world_at_once(|world| {
+        let options = ["--no-toolchains", "--timeout", "2", "--max-duration", "6"];
+        for (name, script) in busy {
+            let ran = world.run(&options, &["bash", "-c", script]);
+            assert_eq!(
+                (ran.code, ran.kind()),
+                (124, "timeout"),
+                "{}: {name}: {:#}",
+                world.name(),
+                ran.result
+            );
+        }
+        for (name, script) in idle {
+            let ran = world.run(&options, &["bash", "-c", script]);
+            assert_eq!(
+                (ran.code, ran.kind()),
+                (124, "idle_timeout"),
+                "{}: {name}: {:#}",
+                world.name(),
+                ran.result
+            );
+            let error = ran.result["error"].as_str().unwrap();
+            assert_eq!(error, "no output, no new program and no work for 2 seconds", "{name}");
+        }
+    });
+}
