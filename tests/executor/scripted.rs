@@ -38,7 +38,7 @@ pub(crate) fn policy(world: &World) -> PathBuf {
     let namespaces = if world.namespaces { "require" } else { "off" };
     let path = world.folder.with_file_name("policy.toml");
     let text = format!(
-        "version = 1\nname = \"scripted\"\nextends = \"strict\"\n[sandbox]\noverride = true\nnamespaces = \"{namespaces}\"\n"
+        "version = 1\nname = \"scripted\"\nextends = \"strict\"\n[sandbox]\noverride = true\nnamespaces = \"{namespaces}\"\n[toolchains]\ndetect = []\n"
     );
     std::fs::write(&path, text).unwrap();
     path

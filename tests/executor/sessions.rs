@@ -57,7 +57,7 @@ struct Scene<'w> {
 
 /// What must not change: where everybody's branches are, what lies in everybody's worktrees.
 const WITNESS: &str = "git -C repository for-each-ref --format='%(refname) %(objectname)' refs/heads/main refs/heads/task/work refs/heads/mine; \
-    for place in repository project; do (cd $place && git status --porcelain && cat .git HEAD 2> /dev/null; find . -path ./.git -prune -o -print | LC_ALL=C sort); done";
+    for place in repository project; do (cd $place && git symbolic-ref HEAD && git status --porcelain && find . -path ./.git -prune -o -print | LC_ALL=C sort); done";
 
 const PREPARE: &str = "cd repository && git config user.name n && git config user.email e \
     && mkdir -p a/b && echo one > a/b/file && git add a && git commit -qm folder && cd ../project && git merge -q --ff-only main";
@@ -130,12 +130,15 @@ fn a_folder_that_became_a_link_leads_nowhere() {
     });
 }
 
+/// Something that is done to a conversation's worktree from outside, as a script.
+type Change = fn(&Scene<'_>) -> String;
+
 /// What the user does with a worktree is theirs to do; the conversation is lost then, and never goes on in something else.
 #[test]
 fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
     in_two_worlds(|world| {
         world.outside(PREPARE);
-        let changes: [(&str, fn(&Scene<'_>) -> String); 7] = [
+        let changes: [(&str, Change); 7] = [
             ("removed", |scene| {
                 format!("git -C repository worktree remove --force --force {}", scene.worktree())
             }),
