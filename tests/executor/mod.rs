@@ -4,6 +4,7 @@ mod asked;
 mod command_line;
 mod failures;
 mod many;
+mod retries;
 pub(crate) mod scripted;
 mod sessions;
 mod streams;
