@@ -454,7 +454,7 @@ pub(crate) struct Run {
     /// A variable for the command; NAME alone hands on the caller's value
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
-    /// End it after so many seconds without output, a new program or work (a twentieth of one processor's time)
+    /// End it after so many seconds without output, a new program or work (a fiftieth of one processor's time)
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
     /// End it after so many seconds in all
