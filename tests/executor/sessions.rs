@@ -66,8 +66,10 @@ impl<'w> Scene<'w> {
     /// After a first turn in which the agent did this in `a/b` of its worktree.
     fn after(world: &'w World, first: &str) -> Self {
         let cd = format!("{}/a/b", world.folder.with_file_name("repository").display());
-        let begun = scripted::tell(world, &format!("echo work > made; {first}"), &json!({ "cd": cd }));
-        assert_eq!(begun.result["success"], true, "{first}: {}", begun.shown());
+        let prompt = format!("echo work > made; {{ {first}; }} && echo done");
+        let begun = scripted::tell(world, &prompt, &json!({ "cd": cd }));
+        // What it was told to do it could do.
+        assert_eq!(begun.result["result"], "done", "{first}: {}", begun.shown());
         assert_eq!(begun.result["worktree"]["kept"], true, "{first}: {}", begun.shown());
         let session = begun.result["SESSION_ID"].as_str().unwrap().to_string();
         Self { world, cd, session }
@@ -103,14 +105,11 @@ fn a_folder_that_became_a_link_leads_nowhere() {
             ("a git file in it", format!("echo gitdir: {repository}/.git/worktrees/project > .git")),
             ("a git file above", format!("echo gitdir: {repository}/.git/worktrees/project > ../.git")),
             ("a git file to the main one", format!("echo gitdir: {repository}/.git > .git")),
-            (
-                "a link for git",
-                format!("python3 -c 'import os; os.symlink(\"{repository}/.git\", \".git\")'"),
-            ),
+            ("a link for git", format!("perl -e 'symlink(\"{repository}/.git\", \".git\") or die'")),
             (
                 "the top's own git file",
                 format!(
-                    "cd ../..; echo gitdir: {repository}/.git/worktrees/project > new; python3 -c 'import os; os.rename(\"new\", \".git\")'"
+                    "cd ../..; echo gitdir: {repository}/.git/worktrees/project > new; perl -e 'rename(\"new\", \".git\")'"
                 ),
             ),
         ];
