@@ -6,6 +6,7 @@
 
 mod adapter;
 mod asking;
+mod event;
 mod quota;
 mod reading;
 
@@ -14,5 +15,6 @@ pub use adapter::{
     of_program,
 };
 pub use asking::{Ask, Invocation};
+pub use event::AgentEvent;
 pub use quota::Wait;
-pub use reading::{AgentEvent, Conclusion, Ending, Reading};
+pub use reading::{Conclusion, Ending, Reading};

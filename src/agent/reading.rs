@@ -4,10 +4,12 @@
 //! they are, and counted. What counts as success is said by the adapter, and by nothing else. Whatever is printed, what is
 //! kept of it is bounded, and every byte is looked at a fixed number of times.
 
-use serde::{Deserialize, Serialize};
+use std::time::SystemTime;
+
 use serde_json::{Value, json};
 
 use super::adapter::{Adapter, EventRule, OutputFormat, When};
+use super::event::AgentEvent;
 use super::quota::Wait;
 
 /// The longest line or object that is understood; a longer one is counted.
@@ -17,23 +19,8 @@ const LARGEST_ANSWER: usize = 16 << 20;
 /// How many beginnings of an object are tried in what a CLI printed last.
 const MOST_OBJECTS: usize = 32;
 
-/// Something an agent did, in its own words.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct AgentEvent {
-    /// `agent.message`, `agent.tool_use`, …; `agent.other` for what nobody knows.
-    pub event_type: String,
-    /// A line for people.
-    pub message: String,
-    /// The agent's own object.
-    pub data: Value,
-}
-
-impl AgentEvent {
-    fn text(event_type: &str, line: &[u8]) -> Self {
-        let text: String = String::from_utf8_lossy(line).chars().take(4096).collect();
-        Self { event_type: event_type.to_string(), data: json!({ "text": text }), message: text }
-    }
-}
+/// A longer line for people is cut.
+const LONGEST_MESSAGE: usize = 64 << 10;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +59,8 @@ pub struct Conclusion {
 pub struct Reading {
     adapter: Adapter,
     format: OutputFormat,
+    /// When what is read now was printed.
+    time: SystemTime,
     line: Vec<u8>,
     is_too_long: bool,
     /// The lines of an object that is not whole yet.
@@ -114,6 +103,7 @@ impl Reading {
         Self {
             adapter,
             format,
+            time: SystemTime::UNIX_EPOCH,
             line: Vec::new(),
             is_too_long: false,
             object: Vec::new(),
@@ -123,9 +113,25 @@ impl Reading {
         }
     }
 
+    /// What is fed from here on was printed then.
+    pub fn at(&mut self, time: SystemTime) {
+        self.time = time;
+    }
+
+    fn event(&self, event_type: &str, message: String, data: Value) -> AgentEvent {
+        AgentEvent { event_type: event_type.to_string(), message, timestamp: self.time, data }
+    }
+
+    /// Words that are no event of the agent's.
+    fn words(&self, event_type: &str, line: &[u8]) -> AgentEvent {
+        let text: String = String::from_utf8_lossy(line).chars().take(4096).collect();
+        let data = json!({ "text": text });
+        self.event(event_type, text, data)
+    }
+
     /// Reads the next bytes, cut anywhere.
     pub fn feed(&mut self, mut bytes: &[u8], mut see: impl FnMut(AgentEvent)) {
-        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
             let (head, rest) = (&bytes[..end], &bytes[end + 1..]);
             bytes = rest;
             if self.line.is_empty() && !self.is_too_long && head.len() <= LONGEST_LINE {
@@ -182,7 +188,7 @@ impl Reading {
             Ok(value) if value.is_object() => value,
             _ => {
                 self.found.unreadable += 1;
-                return see(AgentEvent::text("agent.text", line));
+                return see(self.words("agent.text", line));
             }
         };
         let kind = value.get(&self.adapter.stream.kind_key).and_then(Value::as_str).unwrap_or_default();
@@ -193,7 +199,7 @@ impl Reading {
                 "an event of a kind nobody knows here: {}",
                 kind.chars().take(100).collect::<String>()
             );
-            return see(AgentEvent { event_type: "agent.other".to_string(), message, data: value });
+            return see(self.event("agent.other", message, value));
         };
         let kind = kind.to_string();
         self.take(rule, &kind, value, see);
@@ -208,7 +214,7 @@ impl Reading {
         if !begins && self.object.is_empty() {
             if !line.is_empty() {
                 self.found.unreadable += 1;
-                see(AgentEvent::text("agent.text", line));
+                see(self.words("agent.text", line));
             }
             return;
         }
@@ -237,18 +243,15 @@ impl Reading {
             self.found.answer.push('\n');
         }
         if !line.trim_ascii().is_empty() {
-            see(AgentEvent::text("agent.message", line));
+            see(self.words("agent.message", line));
         }
     }
 
     fn take(&mut self, rule: EventRule, kind: &str, value: Value, see: &mut impl FnMut(AgentEvent)) {
-        let message = text_at(&value, rule.text.as_ref()).unwrap_or_else(|| kind.to_string());
+        let mut message = text_at(&value, rule.text.as_ref()).unwrap_or_else(|| kind.to_string());
         self.learn(&rule, &value, &message);
-        see(AgentEvent {
-            event_type: rule.becomes,
-            message: message.chars().take(65_536).collect(),
-            data: value,
-        });
+        cut(&mut message, LONGEST_MESSAGE);
+        see(self.event(&rule.becomes, message, value));
     }
 
     /// What a line of a known kind says about how it goes.
@@ -373,4 +376,10 @@ fn last_object(text: &str, rule: &EventRule) -> Option<Value> {
         end = at.checked_sub(1)?;
     }
     None
+}
+
+/// Cuts a text to so many bytes, or a little less: never within a character.
+fn cut(text: &mut String, most: usize) {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or_default());
 }

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use super::exec_args::EXEC_EXAMPLES;
+pub(crate) use super::exec_args::Exec;
+
 /// Run AI coding agents without trusting them: every command judged by a TOML policy.
 #[derive(Debug, Parser)]
 #[command(name = "guard", version, propagate_version = true, max_term_width = 110)]
@@ -63,7 +66,7 @@ pub(crate) enum Command {
     /// Run a command in the sandbox: every program it starts judged, everything recorded, one result
     #[command(after_help = RUN_EXAMPLES)]
     Run(Later<Run>),
-    /// Ask an agent: a request in JSON, one result in JSON; for other programs
+    /// Ask an agent: a prompt or a request in JSON, one result in JSON
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Later<Exec>),
     /// Offer agents as tools of the Model Context Protocol, over standard input and output or HTTP
@@ -137,29 +140,6 @@ pub(crate) struct Mcp {
     /// Calls of agents at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) max_calls: u8,
-}
-
-const EXEC_EXAMPLES: &str = "\
-Examples:
-  echo '{\"prompt\": \"add a dark mode toggle\", \"cd\": \"/work/app\"}' | guard exec
-  guard exec --request request.json --stream-json      # events as they come, the result last
-  echo '{\"command\": [\"make\", \"test\"], \"cd\": \"/work/app\"}' | guard exec
-
-A request has `prompt` (or `command`) and `cd`, and may have `agent`, `sandbox` (read-only, workspace-write), `model`, `SESSION_ID`,
-`timeout`, `max_duration`, `max_retries`, `max_tokens` and more: schemas/exec-request.schema.json. The result is the agent's:
-`success`, `SESSION_ID`, `result`, or `error`, `error_kind`, `error_detail`.
-
-Exit codes: 0 it succeeded, 1 it failed, 2 the request cannot be run, 124 a time limit or a budget, 125 guard itself failed,
-127 the agent is not installed.";
-
-#[derive(Debug, Args)]
-pub(crate) struct Exec {
-    /// The file with the request [default: standard input]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) request: Option<PathBuf>,
-    /// Print every event as a JSON line, and the result as the last one
-    #[arg(long)]
-    pub(crate) stream_json: bool,
 }
 
 const TASK_EXAMPLES: &str = "\
@@ -483,8 +463,15 @@ pub(crate) struct Run {
     /// In a repository: work in the linked worktree the folder lies in, on its branch
     #[arg(long, conflicts_with_all = ["name", "base"])]
     pub(crate) here: bool,
+    /// In a repository: go on on this branch, in the linked worktree that has it (see --worktree); with --name a new one is
+    /// made where there is no such branch
+    #[arg(long, value_name = "BRANCH", requires = "worktree", conflicts_with_all = ["base", "here"])]
+    pub(crate) branch: Option<String>,
+    /// With --branch: where that worktree must be
+    #[arg(long, value_name = "DIR", requires = "branch")]
+    pub(crate) worktree: Option<PathBuf>,
     /// In a repository: work in the folder itself, whose repository can only be read; no worktree, no branch, no commits
-    #[arg(long, conflicts_with_all = ["name", "base", "here", "auto", "keep", "discard"])]
+    #[arg(long, conflicts_with_all = ["name", "base", "here", "branch", "auto", "keep", "discard"])]
     pub(crate) in_place: bool,
     /// In a repository: its own configuration is mine. Without this guard refuses one that names programs (filters), other
     /// repositories or files outside: an agent could have planted it
@@ -538,7 +525,7 @@ pub(crate) struct Run {
     /// A variable for the command; NAME alone hands on the caller's value
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
-    /// End it after so many seconds without output or a new program
+    /// End it after so many seconds without output, a new program or work (a fiftieth of one processor's time)
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
     /// End it after so many seconds in all

@@ -1,15 +1,15 @@
-//! `guard exec`: a request for an agent in, one result out; for other programs.
+//! `guard exec`: a request for an agent in, one result out; for other programs and for people.
 
-use std::io::{self, Read, Write};
-use std::time::SystemTime;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 
-use jiff::Timestamp;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use serde_json::json;
 
-use super::Failure;
 use super::args::Exec;
+use super::exec_args::Asked;
 use super::exit::Exit;
+use super::{Failure, note};
 use crate::agent::AgentEvent;
 use crate::executor::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::transcript::state_folder;
@@ -18,23 +18,38 @@ use crate::transcript::state_folder;
 const LARGEST: u64 = 16 << 20;
 
 pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let request = read(args)?;
+    let request = match request(args) {
+        Ok(request) => request,
+        Err((problem, hint)) => {
+            note(&format!("guard: {problem}\n  hint: {hint}"));
+            // Programs are promised a result, whatever they sent.
+            return finish(&ExecResult::refused("invalid_input", &problem), out);
+        }
+    };
     let executor = executor()?;
     let cancel = Cancel::default();
     cancel_on_signals(&cancel)?;
+    cancel_without_reader(&cancel)?;
     let mut broken = None;
     let result = executor.execute(&request, &cancel, &mut |event| {
         if args.stream_json && broken.is_none() {
             broken = print(&event, out).err();
         }
         // A reader that went away wants nothing more.
-        if broken.is_some() {
+        if broken.is_some() && !cancel.is_set() {
             cancel.set();
         }
     });
-    serde_json::to_writer(&mut *out, &result).map_err(io::Error::from)?;
+    match broken {
+        Some(error) => Err(error.into()),
+        None => finish(&result, out),
+    }
+}
+
+fn finish(result: &ExecResult, out: &mut dyn Write) -> Result<Exit, Failure> {
+    serde_json::to_writer(&mut *out, result).map_err(io::Error::from)?;
     writeln!(out)?;
-    Ok(exit(&result))
+    Ok(exit(result))
 }
 
 /// The executor of this user.
@@ -45,32 +60,73 @@ pub(super) fn executor() -> Result<Executor, Failure> {
     Ok(Executor { guard: std::env::current_exe()?, sessions: runs.with_file_name("sessions") })
 }
 
-fn read(args: &Exec) -> Result<ExecRequest, Failure> {
-    let bad = |problem: String| {
-        Failure::usage(
-            problem,
-            "a request is JSON: {\"prompt\": \"…\", \"cd\": \"/absolute/folder\"}; see schemas/exec-request.schema.json",
-        )
-    };
-    let mut text = String::new();
-    let (name, read) = match &args.request {
-        Some(path) if path.as_os_str() != "-" => {
-            let open =
-                std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_string(&mut text));
-            (path.display().to_string(), open)
+/// What is wrong with a request, and the next step.
+type Wrong = (String, &'static str);
+
+const SHAPE: &str = "a request is JSON: {\"prompt\": \"…\", \"cd\": \"/absolute/folder\"}; see schemas/exec-request.schema.json";
+const WAYS: &str =
+    "guard exec 'PROMPT', or a request in JSON on standard input; `guard exec --help` shows both";
+
+/// The request: by options, in a file, or on standard input.
+fn request(args: &Exec) -> Result<ExecRequest, Wrong> {
+    if args.asked.is_given() {
+        return by_options(&args.asked);
+    }
+    if let Some(option) = args.asked.stray_option() {
+        return Err((format!("{option} needs a PROMPT; a request in JSON has fields of its own"), WAYS));
+    }
+    let path = args.request.as_ref().filter(|path| path.as_os_str() != "-");
+    if path.is_none() && io::stdin().is_terminal() {
+        return Err(("nothing is asked".to_string(), WAYS));
+    }
+    let name = path.map_or_else(|| "standard input".to_string(), |path| path.display().to_string());
+    let mut bytes = Vec::new();
+    let read = match path {
+        Some(path) => {
+            std::fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
         }
-        _ => ("standard input".to_string(), io::stdin().lock().take(LARGEST).read_to_string(&mut text)),
+        None => io::stdin().lock().take(LARGEST + 1).read_to_end(&mut bytes),
     };
-    read.map_err(|error| bad(format!("cannot read the request from {name}: {error}")))?;
-    serde_json::from_str(&text)
-        .map_err(|error| bad(format!("the request in {name} cannot be understood: {error}")))
+    let wrong = |problem: String| (format!("the request in {name} cannot be used: {problem}"), SHAPE);
+    read.map_err(|error| wrong(error.to_string()))?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(wrong(format!("it has more than {} MiB", LARGEST >> 20)));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8".to_string()))?;
+    ExecRequest::from_json(&text).map_err(wrong)
+}
+
+fn by_options(asked: &Asked) -> Result<ExecRequest, Wrong> {
+    let cd = match &asked.cd {
+        Some(cd) => std::path::absolute(cd),
+        None => std::env::current_dir(),
+    };
+    let cd = cd.map_err(|error| (format!("the folder cannot be used: {error}"), "give --cd DIR"))?;
+    let usual = ExecRequest::new(asked.prompt.clone().unwrap_or_default(), cd);
+    Ok(ExecRequest {
+        command: asked.command.clone(),
+        agent: asked.agent.clone(),
+        sandbox: asked.sandbox.map(Into::into).unwrap_or_default(),
+        policy: asked.policy.clone(),
+        yolo: !asked.no_yolo,
+        session_id: asked.session.clone(),
+        model: asked.model.clone(),
+        timeout: asked.timeout.unwrap_or(usual.timeout),
+        max_duration: asked.max_duration.unwrap_or(usual.max_duration),
+        max_retries: asked.max_retries.unwrap_or(usual.max_retries),
+        in_place: asked.in_place,
+        here: asked.here,
+        max_tokens: asked.max_tokens,
+        max_requests: asked.max_requests,
+        return_all_messages: asked.all_messages,
+        return_metrics: asked.metrics,
+        ..usual
+    })
 }
 
 /// One event on a line.
 pub(super) fn print(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
-    let now = Timestamp::try_from(SystemTime::now()).map(|now| now.to_string()).unwrap_or_default();
-    let line = json!({ "event_type": event.event_type, "message": event.message, "timestamp": now, "data": event.data });
-    serde_json::to_writer(&mut *out, &line)?;
+    serde_json::to_writer(&mut *out, event)?;
     out.write_all(b"\n")?;
     out.flush()
 }
@@ -89,6 +145,24 @@ pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
         }
     };
     std::thread::Builder::new().name("signals".to_string()).spawn(work).map(drop)
+}
+
+/// Whoever was to read the result has gone: nobody wants it any more, however silent the agent is.
+fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
+    let out = io::stdout().as_fd().try_clone_to_owned()?;
+    let cancel = cancel.clone();
+    let work = move || {
+        loop {
+            // Nothing is asked for: the kernel tells about errors and a closed other end unasked.
+            let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Err(nix::errno::Errno::EINTR) => {}
+                Ok(1) if fds[0].any() == Some(true) => return cancel.set(),
+                _ => return,
+            }
+        }
+    };
+    std::thread::Builder::new().name("reader".to_string()).spawn(work).map(drop)
 }
 
 fn exit(result: &ExecResult) -> Exit {

@@ -13,6 +13,15 @@
 //! | any other | – | `guard run`: the command's own code, or 128 and the number of the signal that ended it |
 //! | 141 | the reader of standard output went away | the same |
 //!
+//! | code | `guard exec` |
+//! |---|---|
+//! | 0 | the agent succeeded |
+//! | 1 | it failed, or was cancelled |
+//! | 2 | bad usage, or a request that cannot be run; no such session, or a busy one |
+//! | 124 | a time limit, or a budget |
+//! | 125 | guard itself failed, or the sandbox cannot be had |
+//! | 127 | the agent is not installed |
+//!
 //! | code | `guard worktree …` |
 //! |---|---|
 //! | 0 | done |

@@ -5,6 +5,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 
 use super::connect::ConnectJson;
+use crate::agent::AgentEvent;
 use crate::command::Analysis;
 use crate::decide::{Decision, Verdict};
 use crate::executor::{ExecRequest, ExecResult};
@@ -181,6 +182,7 @@ pub const SCHEMAS: &[Published] = &[
     ("check.schema.json", || titled(as_written::<VerdictJson<'static>>(), "guard check --json")),
     ("event.schema.json", || titled(as_written::<Event>(), "a line of a transcript")),
     ("connect.schema.json", || titled(as_written::<ConnectJson<'static>>(), "guard check --connect --json")),
+    ("exec-event.schema.json", || titled(as_written::<AgentEvent>(), "guard exec --stream-json: an event")),
     ("exec-request.schema.json", || titled(as_read::<ExecRequest>(), "guard exec: a request")),
     ("exec-result.schema.json", || titled(as_written::<ExecResult>(), "guard exec: the result")),
     ("result.schema.json", || titled(as_written::<RunResult>(), "guard run --json")),

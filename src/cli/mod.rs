@@ -7,6 +7,7 @@ mod connect;
 mod demo;
 mod doctor;
 mod exec;
+mod exec_args;
 mod exit;
 mod json;
 mod live;

@@ -253,10 +253,15 @@ fn observer(form: Form) -> Option<Observer> {
     if form != Form::Stream {
         return None;
     }
-    Some(Box::new(|line: &Line<'_>| {
+    // Without the standard library's buffer, which would cut long lines into two calls.
+    let mut out = io::stdout().as_fd().try_clone_to_owned().map(std::fs::File::from).ok()?;
+    let mut whole = Vec::new();
+    Some(Box::new(move |line: &Line<'_>| {
+        whole.clear();
+        whole.extend_from_slice(line.json);
+        whole.push(b'\n');
         // A reader that went away must not end the run: the transcript has everything.
-        let mut out = io::stdout().lock();
-        let _ = out.write_all(line.json).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+        let _ = out.write_all(&whole);
     }))
 }
 
@@ -394,7 +399,7 @@ fn no_worktree(
         tool: tool.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
         policy: request.policy.name.clone(),
         duration: duration(Duration::ZERO),
-        ..failure_result("invalid_input", &problem.message)
+        ..failure_result(problem.kind, &problem.message)
     };
     print_failure(&result, &problem.hint, form, out)?;
     Ok(Exit::OwnFailure)

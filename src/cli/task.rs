@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 
 use super::args;
 use super::note;
-use crate::launch::{Checkout, Task, is_shared_place, may_be_in_repository};
+use crate::launch::{Checkout, Task, check_links, is_shared_place, may_be_in_repository};
 use crate::policy::Policy;
 use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
+
+/// The kind of failure when the worktree to go on in is not there, or not what it was.
+const LOST: &str = "worktree_lost";
 
 /// What a run works on: a worktree of its own in a repository, or the folder itself.
 pub(super) struct Opened {
@@ -36,7 +39,8 @@ impl Asked<'_> {
             _ => Disposal::Auto,
         };
         let limits = Limits::new(self.policy);
-        let task = Task::open(&repository, &self.request(), disposal, limits)?;
+        let (place, here) = self.place(&repository)?;
+        let task = Task::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
         if task.leaves_changes_behind() {
             note(
                 "guard: your uncommitted changes are not in the task's worktree; commit them first if it needs them",
@@ -54,8 +58,9 @@ impl Asked<'_> {
     /// What that would be, to be shown. Nothing is made.
     pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, Problem> {
         let Some(repository) = self.repository()? else { return Ok(None) };
-        let request = self.request();
-        let planned = Workspace::planned(&repository, &request)?;
+        let (place, here) = self.place(&repository)?;
+        let request = Request { here, ..self.request() };
+        let planned = Workspace::planned(&place, &request)?;
         let (branch, base, worktree) = planned;
         let folder = self.same_folder(&repository, &worktree);
         let checkout = Checkout {
@@ -91,13 +96,28 @@ impl Asked<'_> {
         Ok(Some(Repository { trusted: self.arguments.trust_repository, ..repository }))
     }
 
+    /// Where the run works: in a new worktree of the repository, or (and then it is true) in one that is there.
+    fn place(&self, repository: &Repository) -> Result<(Repository, bool), Problem> {
+        let args::Run { branch: Some(branch), worktree: Some(worktree), name, .. } = self.arguments else {
+            return Ok((repository.clone(), self.arguments.here));
+        };
+        if name.is_some() && !repository.has_branch(branch)? {
+            return Ok((repository.clone(), false));
+        }
+        let place = repository.at_branch(branch, worktree)?;
+        // An earlier run could write everything below.
+        let folder = self.same_folder(repository, worktree);
+        check_links(&folder)
+            .map_err(|error| WorkspaceError::Lost(format!("the worktree of {branch}: {error}")))?;
+        Ok((place, true))
+    }
+
     fn request(&self) -> Request {
         Request {
             run_id: self.run_id.to_string(),
             run_folder: self.runs.join(self.run_id),
             name: self.arguments.name.clone(),
             base: self.arguments.base.clone(),
-            here: self.arguments.here,
             fallback_root: self.runs.with_file_name("worktrees"),
             ..Request::new(self.policy)
         }
@@ -115,14 +135,15 @@ impl Asked<'_> {
 
     /// Options that only mean something in a repository.
     fn is_about_a_repository(&self) -> bool {
-        let args::Run { name, base, here, auto, keep, discard, .. } = self.arguments;
-        name.is_some() || base.is_some() || *here || *auto || *keep || *discard
+        let args::Run { name, base, here, branch, auto, keep, discard, .. } = self.arguments;
+        name.is_some() || base.is_some() || branch.is_some() || *here || *auto || *keep || *discard
     }
 
     fn no_repository(&self) -> Problem {
         Problem {
+            kind: if self.arguments.branch.is_some() { LOST } else { "invalid_input" },
             message: format!("{} lies in no git repository", self.folder.display()),
-            hint: "leave --name, --base, --here, --auto, --keep and --discard out, or go into a repository"
+            hint: "leave --name, --base, --here, --branch, --auto, --keep and --discard out, or go into a repository"
                 .to_string(),
         }
     }
@@ -130,6 +151,8 @@ impl Asked<'_> {
 
 /// Why a run gets no worktree, and what to do.
 pub(super) struct Problem {
+    /// The kind of failure.
+    pub(super) kind: &'static str,
     pub(super) message: String,
     pub(super) hint: String,
 }
@@ -137,6 +160,11 @@ pub(super) struct Problem {
 impl From<WorkspaceError> for Problem {
     fn from(error: WorkspaceError) -> Self {
         let usual = "`--in-place` works in the folder itself, with its repository read-only";
-        Self { message: error.to_string(), hint: error.hint().unwrap_or(usual).to_string() }
+        let kind = match error {
+            WorkspaceError::Lost(_) => LOST,
+            WorkspaceError::Busy(_) => "worktree_busy",
+            _ => "invalid_input",
+        };
+        Self { kind, message: error.to_string(), hint: error.hint().unwrap_or(usual).to_string() }
     }
 }

@@ -11,15 +11,19 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+mod cancel;
 mod installed;
+mod listen;
 mod request;
 mod result;
 mod retry;
+mod running;
 mod session;
 
-pub use attempt::Cancel;
+pub use cancel::Cancel;
 pub use request::{ExecRequest, Sandbox};
-pub use result::{Attempt, ExecResult};
+pub use result::{Attempt, EventCounts, ExecResult};
+pub use running::{DROPPED, EventStream, RESULT, Running};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -57,13 +61,21 @@ impl Prepared {
     /// Writes down in the session what was tried. That this fails is no reason to lose the result.
     fn note(&mut self, tried: &Tried) {
         if let Some(session) = &mut self.session {
-            let _ = session.note(&tried.result.run_id, tried.work.clone());
+            let _ = session.note(&tried.result);
+        }
+    }
+
+    /// A session that failed before it was one is forgotten.
+    fn close(self, is_success: bool) {
+        if let Some(session) = self.session.filter(|_| !self.resumes && !is_success) {
+            session.forget();
         }
     }
 }
 
 impl Executor {
-    /// Sees a request through. `see` gets events as they come; it may take its time, and then everything waits for it.
+    /// Sees a request through. `see` gets events as they come; it may take its time, and then everything waits for it
+    /// ([`Executor::start`] is for those who would rather miss some). Blocks, and needs no runtime.
     pub fn execute(
         &self,
         request: &ExecRequest,
@@ -71,45 +83,57 @@ impl Executor {
         see: &mut dyn FnMut(AgentEvent),
     ) -> ExecResult {
         let began = Instant::now();
-        let mut prepared = match self.prepare(request) {
+        let mut prepared = match self.prepare(request, cancel) {
             Ok(prepared) => prepared,
             Err(failure) => return ExecResult::failed(request, &failure, began.elapsed()),
         };
+        let mut events = EventCounts::default();
+        let mut told = 0;
+        let mut tell = |event: AgentEvent| {
+            told += 1;
+            see(event);
+        };
         for note in &prepared.notes {
-            see(AgentEvent { event_type: "exec.note".to_string(), message: note.clone(), data: json!({}) });
+            tell(AgentEvent::new("exec.note", note.clone(), json!({})));
         }
         let mut attempts: Vec<Attempt> = Vec::new();
-        loop {
-            let tried = attempt::run(self, request, &prepared, cancel, see);
+        let (tried, why_not) = loop {
+            let tried = attempt::run(self, request, &mut prepared, cancel, &mut tell);
             prepared.note(&tried);
             let next = retry::next(&tried, attempts.len() as u32, request.max_retries);
             attempts.push(tried.attempt());
-            let why_not = match next {
-                Next::Again(_) if cancel.is_set() => None,
+            match next {
+                Next::Again(_) if cancel.is_set() => break (tried, None),
                 Next::Again(wait) => {
-                    see(retry_event(&tried, wait));
-                    if !cancel.wait(wait) {
-                        continue;
+                    tell(retry_event(&tried, attempts.len(), wait));
+                    if cancel.wait(wait) {
+                        break (tried, None);
                     }
-                    None
+                    events.add_read(&tried);
                 }
-                Next::Stop(why_not) => why_not,
-            };
-            let mut result = ExecResult::of(request, &prepared, tried, attempts, began.elapsed());
-            if let Some(detail) = &mut result.run.error_detail {
-                detail.not_retried = why_not;
+                Next::Stop(why_not) => {
+                    if let Some(why_not) = &why_not {
+                        tell(not_retried_event(&tried, attempts.len(), why_not));
+                    }
+                    break (tried, why_not);
+                }
             }
-            if let Some(session) =
-                prepared.session.take().filter(|_| !prepared.resumes && !result.run.success)
-            {
-                session.forget();
-            }
-            return result;
+        };
+        events.add_read(&tried);
+        events.told = told;
+        let mut result = ExecResult::of(request, &prepared, tried, attempts, events, began.elapsed());
+        if let Some(detail) = &mut result.run.error_detail {
+            detail.not_retried = why_not;
         }
+        prepared.close(result.run.success);
+        result
     }
 
-    fn prepare(&self, request: &ExecRequest) -> Result<Prepared, Failure> {
+    fn prepare(&self, request: &ExecRequest, cancel: &Cancel) -> Result<Prepared, Failure> {
         request.check()?;
+        if cancel.is_set() {
+            return Err(Failure::new("cancelled", "cancelled before anything ran"));
+        }
         let Some(adapter) = request.adapter()? else {
             return Ok(Prepared { program: request.command.clone(), ..Prepared::default() });
         };
@@ -139,8 +163,19 @@ impl Executor {
     }
 }
 
-fn retry_event(tried: &Tried, wait: Duration) -> AgentEvent {
+fn about(tried: &Tried, attempt: usize) -> serde_json::Value {
     let kind = tried.error_kind().unwrap_or_default();
-    let data = json!({ "error_kind": kind, "wait_ms": wait.as_millis() as u64 });
-    AgentEvent { event_type: "exec.retry".to_string(), message: format!("{kind}: trying again"), data }
+    json!({ "attempt": attempt, "run_id": tried.result.run_id, "error_kind": kind })
+}
+
+fn retry_event(tried: &Tried, attempt: usize, wait: Duration) -> AgentEvent {
+    let mut data = about(tried, attempt);
+    data["wait_ms"] = json!(wait.as_millis() as u64);
+    let message = format!("{}: trying again", tried.error_kind().unwrap_or_default());
+    AgentEvent::new("exec.retry", message, data)
+}
+
+fn not_retried_event(tried: &Tried, attempt: usize, why_not: &str) -> AgentEvent {
+    let message = format!("{}: {why_not}", tried.error_kind().unwrap_or_default());
+    AgentEvent::new("exec.not_retried", message, about(tried, attempt))
 }

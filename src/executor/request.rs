@@ -1,9 +1,11 @@
 //! What somebody asks for.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::result::Failure;
 use crate::agent::{self, Adapter, OutputFormat};
@@ -24,7 +26,7 @@ pub enum Sandbox {
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
     /// What the agent is asked.
-    #[serde(default)]
+    #[serde(default, alias = "PROMPT")]
     pub prompt: String,
     /// A command instead; or, with a prompt, the agent's program where it is not on the path.
     #[serde(default)]
@@ -54,7 +56,7 @@ pub struct ExecRequest {
     /// and success is no more than code 0 and an answer).
     #[serde(default)]
     pub output_format: OutputFormat,
-    /// Seconds without output or a new program.
+    /// Seconds without output, a new program or work.
     #[serde(default = "idle")]
     pub timeout: u64,
     /// Seconds in all.
@@ -66,12 +68,18 @@ pub struct ExecRequest {
     /// In a repository: work in the folder itself instead of a worktree; nothing can be committed then.
     #[serde(default)]
     pub in_place: bool,
-    /// Work in the linked worktree that `cd` is, on its branch.
+    /// In a repository: work in the linked worktree that `cd` lies in, on its branch.
     #[serde(default)]
     pub here: bool,
-    /// Files and folders that may be written beside what the policy says.
+    /// More files or folders that may be read.
+    #[serde(default)]
+    pub read: Vec<PathBuf>,
+    /// More files or folders that may be written, whatever `sandbox` says.
     #[serde(default)]
     pub write: Vec<PathBuf>,
+    /// More variables for the agent.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
     /// Tokens of a model, questions and answers together.
     #[serde(default)]
     pub max_tokens: Option<u64>,
@@ -102,7 +110,47 @@ fn one() -> u32 {
     1
 }
 
+/// The fields of a request that differ least from what somebody wrote.
+fn nearest(field: &str) -> Option<String> {
+    let schema = schemars::schema_for!(ExecRequest).to_value();
+    let known = schema["properties"].as_object().map(|all| all.keys().cloned().collect::<Vec<_>>());
+    let mut known = known.unwrap_or_default();
+    known.push("SESSION_ID".to_string());
+    let distance = |name: &String| strsim::damerau_levenshtein(&name.to_lowercase(), &field.to_lowercase());
+    known.into_iter().min_by_key(distance).filter(|name| distance(name) <= 2 + field.len() / 4)
+}
+
+/// Why a text is no request, for whoever wrote it.
+fn explain(text: &str, error: &serde_json::Error) -> String {
+    if text.trim().is_empty() {
+        return "it is empty".to_string();
+    }
+    let Ok(value) = serde_json::from_str::<Value>(text) else { return format!("it is not JSON: {error}") };
+    let Some(fields) = value.as_object() else {
+        let what = match value {
+            Value::Array(_) => "an array",
+            Value::String(_) => "a string",
+            _ => "a bare value",
+        };
+        return format!("it is {what} and not an object");
+    };
+    // One field at a time: serde names the first that it does not know, and this is its name.
+    let is_unknown = |field: &&String| error.to_string().contains(&format!("unknown field `{field}`"));
+    match fields.keys().find(is_unknown) {
+        Some(field) => match nearest(field) {
+            Some(near) => format!("there is no field `{field}`; did you mean `{near}`?"),
+            None => format!("there is no field `{field}`; the schema has them all"),
+        },
+        None => error.to_string(),
+    }
+}
+
 impl ExecRequest {
+    /// A request as JSON; the error says what is wrong with it, in words for people.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| explain(text, &error))
+    }
+
     /// A prompt for the usual agent in a folder.
     pub fn new(prompt: impl Into<String>, cd: impl Into<PathBuf>) -> Self {
         Self {
@@ -121,7 +169,9 @@ impl ExecRequest {
             max_retries: one(),
             in_place: false,
             here: false,
+            read: Vec::new(),
             write: Vec::new(),
+            environment: BTreeMap::new(),
             max_tokens: None,
             max_requests: None,
             return_all_messages: false,
@@ -150,6 +200,18 @@ impl ExecRequest {
             |name: &String| name.starts_with('-') || name.contains(|c: char| c.is_whitespace() || c == '\0');
         if let Some(model) = self.model.as_ref().filter(|name| name.is_empty() || is_odd(name)) {
             return bad(format!("{model:?} is no name of a model"));
+        }
+        if self.here && self.in_place {
+            return bad("here and in_place contradict each other; give one".to_string());
+        }
+        if let Some(path) = self.read.iter().chain(&self.write).find(|path| !path.is_absolute()) {
+            return bad(format!("read and write take absolute paths, and {} is none", path.display()));
+        }
+        let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
+        if let Some((name, _)) =
+            self.environment.iter().find(|(name, value)| !is_name(name) || value.contains('\0'))
+        {
+            return bad(format!("environment: {name:?} cannot be a variable"));
         }
         Ok(())
     }
@@ -223,4 +285,39 @@ fn known() -> String {
     let mut names: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
     names.push("generic");
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_request_is_explained() {
+        for (text, words) in [
+            ("", "it is empty"),
+            (" \n", "it is empty"),
+            ("{", "it is not JSON"),
+            ("[]", "it is an array and not an object"),
+            ("\"x\"", "it is a string and not an object"),
+            ("5", "it is a bare value and not an object"),
+            ("{\"cd\": \"/\", \"promt\": \"x\"}", "there is no field `promt`; did you mean `prompt`?"),
+            (
+                "{\"cd\": \"/\", \"session\": \"x\"}",
+                "there is no field `session`; did you mean `session_id`?",
+            ),
+            (
+                "{\"cd\": \"/\", \"colour_of_the_sky\": 1}",
+                "there is no field `colour_of_the_sky`; the schema",
+            ),
+            ("{\"prompt\": \"x\"}", "missing field `cd`"),
+            ("{\"cd\": \"/\", \"timeout\": -1}", "invalid value: integer `-1`"),
+            ("{\"cd\": \"/\", \"sandbox\": \"none\"}", "unknown variant `none`, expected `read-only` or"),
+        ] {
+            let said = ExecRequest::from_json(text).err().unwrap_or_default();
+            assert!(said.contains(words), "{text}: {said}");
+        }
+        let both = "{\"PROMPT\": \"x\", \"cd\": \"/\", \"SESSION_ID\": \"s\"}";
+        let request = ExecRequest::from_json(both).unwrap_or_else(|problem| panic!("{problem}"));
+        assert_eq!((request.prompt.as_str(), request.session_id.as_deref()), ("x", Some("s")));
+    }
 }

@@ -36,6 +36,32 @@ pub struct Attempt {
     pub error_kind: Option<String>,
     /// How long it took.
     pub duration_ms: u64,
+    /// It changed something that is still there: commits, or files. Such an attempt is not repeated.
+    #[serde(default)]
+    pub left_work: bool,
+}
+
+/// How many events there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EventCounts {
+    /// Told in all.
+    pub told: u64,
+    /// Not read in time by whoever wanted them; everything is in the transcript.
+    pub dropped: u64,
+    /// Lines of the agent's stream of kinds that nobody knows here.
+    pub unknown: u64,
+    /// Lines of the agent's stream that were no JSON objects.
+    pub unreadable: u64,
+}
+
+impl EventCounts {
+    /// Adds what was read of an attempt.
+    pub(super) fn add_read(&mut self, tried: &Tried) {
+        if let Some(conclusion) = &tried.conclusion {
+            self.unknown += conclusion.unknown;
+            self.unreadable += conclusion.unreadable;
+        }
+    }
 }
 
 /// `guard exec`: the result of the last attempt, in the agent's own terms.
@@ -46,6 +72,9 @@ pub struct ExecResult {
     pub run: RunResult,
     /// Every attempt, the last one last.
     pub attempts: Vec<Attempt>,
+    /// How many events there were, in all attempts.
+    #[serde(default)]
+    pub events: EventCounts,
     /// All that the agent said and did, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_messages: Option<Vec<Value>>,
@@ -64,7 +93,22 @@ impl ExecResult {
             RunResult { tool: tool(request), policy: request.policy().to_string(), ..RunResult::default() };
         set_time(&mut run, took);
         set_error(&mut run, request, &failure.kind, &failure.message, 0);
-        Self { run, attempts: Vec::new(), all_messages: None, metrics: None, notes: Vec::new() }
+        Self {
+            run,
+            attempts: Vec::new(),
+            events: EventCounts::default(),
+            all_messages: None,
+            metrics: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// The result of what could not even be understood as a request.
+    pub fn refused(kind: &str, message: &str) -> Self {
+        let request = ExecRequest::new("", "/");
+        let mut result = Self::failed(&request, &Failure::new(kind, message), Duration::ZERO);
+        result.run.tool = "guard".to_string();
+        result
     }
 
     pub(super) fn of(
@@ -72,21 +116,21 @@ impl ExecResult {
         prepared: &Prepared,
         tried: Tried,
         attempts: Vec<Attempt>,
+        events: EventCounts,
         took: Duration,
     ) -> Self {
-        let Tried { result: mut run, conclusion, messages, stderr, .. } = tried;
+        let Tried { result: mut run, conclusion, messages, stderr } = tried;
         set_time(&mut run, took);
         run.tool = prepared.adapter.as_ref().map_or_else(|| tool(request), |adapter| adapter.name.clone());
+        // Always guard's own: what the agent calls it is the agent's matter.
+        if let Some(session) = &prepared.session {
+            run.session_id.clone_from(&session.id);
+        }
         let mut metrics = None;
         if let Some(conclusion) = conclusion {
             // Its code was 0, and it says that it succeeded.
             run.success &= conclusion.success;
             run.result = conclusion.answer;
-            if let Some(session) =
-                conclusion.session.or(prepared.session.as_ref().map(|session| session.id.clone()))
-            {
-                run.session_id = session;
-            }
             let retries = attempts.len().saturating_sub(1) as u32;
             // What cut the run says more than how the agent took it.
             if let Some((kind, words)) = conclusion.error.filter(|_| !was_cut(&run)) {
@@ -106,7 +150,7 @@ impl ExecResult {
             });
         }
         let all_messages = request.return_all_messages.then_some(messages);
-        Self { run, attempts, all_messages, metrics, notes: prepared.notes.clone() }
+        Self { run, attempts, events, all_messages, metrics, notes: prepared.notes.clone() }
     }
 }
 

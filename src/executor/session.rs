@@ -1,7 +1,8 @@
-//! Conversations: which folder and worktree one belongs to, and what its agent keeps of its home.
+//! Conversations: which folder and branch one belongs to, and what its agent keeps of its home.
 //!
 //! A session belongs to an agent and a folder. Whoever names one that is not there, or in another folder, is told so; it
-//! is never mixed up with another. One request at a time works in it.
+//! is never mixed up with another. One request at a time works in it. What is written down here is guard's own: no agent
+//! can write it, and nothing that an agent can write decides where the next turn works.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -12,6 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::result::Failure;
+use crate::outcome::RunResult;
 
 /// The sessions of one agent.
 pub(super) struct Store {
@@ -21,12 +23,24 @@ pub(super) struct Store {
 /// What is written down of one.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Record {
+    /// The user's folder, as it really is.
     folder: PathBuf,
-    /// Where its agent works: in a worktree, where the folder is in a repository.
+    /// Where its work is; none while there is no work.
     #[serde(default)]
-    work: Option<PathBuf>,
+    worktree: Option<Worktree>,
     #[serde(default)]
     runs: Vec<String>,
+}
+
+/// Where a session's work is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Worktree {
+    /// On this branch.
+    pub(super) branch: String,
+    /// In this folder, which has the branch.
+    pub(super) folder: PathBuf,
+    /// The run there has ended and left it. Otherwise it may have removed it again, if there was nothing in it.
+    pub(super) is_kept: bool,
 }
 
 /// One conversation, held by this request.
@@ -66,25 +80,26 @@ impl Store {
                 format!("the session {id} {why}; begin a new one, with all of its context"),
             )
         };
-        // It becomes a part of a path.
-        if uuid::Uuid::parse_str(id).is_err() {
+        // It becomes a part of a path: only as guard itself writes it.
+        if uuid::Uuid::parse_str(id).map(|uuid| uuid.to_string()).as_deref() != Ok(id) {
             return Err(lost("is none of guard's"));
         }
         let folder = self.folder.join(id);
-        let Ok(text) = fs::read_to_string(folder.join("session.json")) else {
+        if !folder.join(RECORD).exists() {
             return Err(lost("is not known here"));
-        };
-        let record: Record = serde_json::from_str(&text).map_err(|_| lost("cannot be read"))?;
+        }
+        // Read when nobody else writes it.
+        let lock = lock(&folder, id)?;
+        let text = fs::read(folder.join(RECORD)).map_err(|_| lost("is not known here"))?;
+        let record: Record = serde_json::from_slice(&text).map_err(|_| lost("cannot be read"))?;
         if record.folder != real(cd) {
             return Err(lost(&format!("belongs to {}", record.folder.display())));
         }
-        // What its agent has made of it since: by a link the next turn would be led elsewhere.
-        if record.work.as_ref().is_some_and(|work| work.exists() && real(work) != *work) {
-            return Err(lost("worked in a folder that is now a link"));
-        }
-        Ok(Session { _lock: lock(&folder, id)?, id: id.to_string(), folder, record })
+        Ok(Session { _lock: lock, id: id.to_string(), folder, record })
     }
 }
+
+const RECORD: &str = "session.json";
 
 fn real(folder: &Path) -> PathBuf {
     folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf())
@@ -110,36 +125,49 @@ impl Session {
         format!("session-{}", self.id.get(self.id.len().saturating_sub(12)..).unwrap_or(&self.id))
     }
 
-    /// The worktree its agent worked in, where that is still there.
-    pub(super) fn work(&self) -> Option<&Path> {
-        self.record.work.as_deref().filter(|work| work.is_dir() && *work != self.record.folder)
+    /// Where its work is.
+    pub(super) fn worktree(&self) -> Option<&Worktree> {
+        self.record.worktree.as_ref()
     }
 
-    /// Writes down another run, and where it worked.
-    pub(super) fn note(&mut self, run: &str, work: Option<PathBuf>) -> Result<(), Failure> {
-        self.record.runs.push(run.to_string());
-        self.record.work = work.or(self.record.work.take());
+    /// Its agent works there now.
+    pub(super) fn works_in(&mut self, branch: &str, worktree: &str) -> Result<(), Failure> {
+        let (branch, folder) = (branch.to_string(), PathBuf::from(worktree));
+        self.record.worktree = Some(Worktree { branch, folder, is_kept: false });
+        self.write()
+    }
+
+    /// Writes down another run, and whether its worktree is still there: it goes when there is nothing in it.
+    pub(super) fn note(&mut self, run: &RunResult) -> Result<(), Failure> {
+        if !run.run_id.is_empty() {
+            self.record.runs.push(run.run_id.clone());
+        }
+        if let Some(worktree) = &run.worktree {
+            let (branch, folder) = (worktree.branch.clone(), PathBuf::from(&worktree.path));
+            self.record.worktree = worktree.kept.then_some(Worktree { branch, folder, is_kept: true });
+        }
         self.write()
     }
 
     /// Forgets one that never began.
     pub(super) fn forget(self) {
-        if !self.home().exists() {
+        if !self.home().exists() && self.record.worktree.is_none() {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
 
     fn write(&self) -> Result<(), Failure> {
-        let path = self.folder.join("session.json");
+        let path = self.folder.join(RECORD);
         let new = self.folder.join("session.json.new");
         let text = serde_json::to_vec(&self.record).unwrap_or_default();
+        // Renamed into place, so that there is always a whole one. One that a power failure takes is lost, and told so.
         let written = OpenOptions::new()
             .create(true)
             .truncate(true)
             .write(true)
             .mode(0o600)
             .open(&new)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+            .and_then(|mut file| file.write_all(&text))
             .and_then(|()| fs::rename(&new, &path));
         written.map_err(|error| failed("write", &path, &error))
     }
@@ -162,11 +190,49 @@ mod tests {
         drop(session);
         assert_eq!(kind(store.resume(&id, &std::env::temp_dir())), "fine");
         assert_eq!(kind(store.resume(&id, Path::new("/"))), "session_lost");
-        assert_eq!(kind(store.resume("../../etc", &std::env::temp_dir())), "session_lost");
-        assert_eq!(
-            kind(store.resume("0197f0a0-0000-7000-8000-000000000000", &std::env::temp_dir())),
-            "session_lost"
-        );
+        let loud = id.to_uppercase();
+        for other in ["../../etc", "", "0197f0a0-0000-7000-8000-000000000000", &loud, &format!("{{{id}}}")] {
+            assert_eq!(kind(store.resume(other, &std::env::temp_dir())), "session_lost", "{other}");
+        }
+        // Another agent's.
+        let others = Store { folder: root.join("claude") };
+        assert_eq!(kind(others.resume(&id, &std::env::temp_dir())), "session_lost");
+        for broken in ["", "{", "[]", "{\"folder\": 5}"] {
+            fs::write(store.folder.join(&id).join(RECORD), broken).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(kind(store.resume(&id, &std::env::temp_dir())), "session_lost", "{broken}");
+        }
+        let _ = fs::remove_dir_all(&root);
+    }
+
+    #[test]
+    fn a_session_knows_the_worktree_that_has_its_work() {
+        let root = std::env::temp_dir().join(format!("guard-session-work-{}", std::process::id()));
+        let store = Store { folder: root.clone() };
+        let mut session = store.begin(&root).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let id = session.id.clone();
+        let noted = |session: &mut Session, kept: Option<bool>| {
+            let worktree = kept.map(|kept| crate::outcome::Worktree {
+                path: "/w".to_string(),
+                branch: "task/b".to_string(),
+                kept,
+                ..Default::default()
+            });
+            let run = RunResult { worktree, ..RunResult::default() };
+            session.note(&run).unwrap_or_else(|failure| panic!("{failure:?}"));
+        };
+        // A process that is killed now has written down where the agent works.
+        session.works_in("task/b", "/w").unwrap_or_else(|failure| panic!("{failure:?}"));
+        drop(session);
+        let mut session = store.resume(&id, &root).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let place = |is_kept| Worktree { branch: "task/b".to_string(), folder: PathBuf::from("/w"), is_kept };
+        assert_eq!(session.worktree(), Some(&place(false)));
+        // A run that did not get as far as having one says nothing about it.
+        noted(&mut session, None);
+        assert!(session.worktree().is_some());
+        noted(&mut session, Some(false));
+        assert_eq!(session.worktree(), None);
+        noted(&mut session, Some(true));
+        assert_eq!(session.worktree(), Some(&place(true)));
         let _ = fs::remove_dir_all(&root);
     }
 }

@@ -196,7 +196,7 @@ impl Cut {
         match self {
             Self::Idle => {
                 format!(
-                    "no output and no new program for {} seconds",
+                    "no output, no new program and no work for {} seconds",
                     plan.limits.idle_seconds.unwrap_or_default()
                 )
             }

@@ -34,6 +34,7 @@ mod task;
 mod terminal;
 pub mod toolchain;
 mod watch;
+mod work;
 
 pub use belongings::Belongings;
 pub use checkout::{Checkout, is_shared_place, may_be_in_repository};

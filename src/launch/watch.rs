@@ -23,6 +23,7 @@ use super::parent::{Failure, Finished, Places, Started, Streams, machine, own_si
 use super::pump::{Pump, Tail};
 use super::task::Task;
 use super::terminal::{Keys, Raw, asker};
+use super::work::Work;
 use crate::egress;
 use crate::intercept::{self, Answering, Ask, Counts};
 use crate::outcome::{Enforcement, Tally};
@@ -173,6 +174,7 @@ fn attach(
         redact_values: secrets(plan).chain(network.secrets()).collect(),
     };
     let (seen, mut others) = (tally.clone(), observer);
+    let is_watched = others.is_some();
     let observe = move |line: &Line<'_>| {
         seen.see(line);
         if let Some(observer) = &mut others {
@@ -181,6 +183,9 @@ fn attach(
     };
     let (recorder, writer) = transcript::start_on(file, &settings, Some(Box::new(observe)))
         .map_err(machine("begin the transcript"))?;
+    if is_watched {
+        recorder.hurry();
+    }
     recorder.record(
         transcript::STARTED,
         &format!("policy {}", plan.policy),
@@ -193,6 +198,7 @@ fn attach(
             "namespaces": started.has_view,
             "tmp": plan.tmp.to_string_lossy(),
             "branch": plan.checkout.as_ref().map(|checkout| &checkout.branch),
+            "worktree": plan.checkout.as_ref().map(|checkout| checkout.worktree.to_string_lossy()),
             "base": plan.checkout.as_ref().map(|checkout| &checkout.base),
         }),
     );
@@ -330,7 +336,7 @@ impl Running {
             SignalFd::with_flags(&own_signals(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).ok();
         let mut end = End::default();
         let mut kill_at: Option<Instant> = None;
-        let mut clock = Clock { seen: 0, last_active: Instant::now() };
+        let mut clock = Clock { seen: 0, last_active: Instant::now(), work: Work::default() };
         loop {
             match self.next_message(signals.as_ref(), TICK) {
                 Event::Ended(ended) => {
@@ -375,10 +381,13 @@ impl Running {
     fn limit_reached(&self, clock: &mut Clock) -> Option<Cut> {
         let now = Instant::now();
         let activity = self.activity.load(Ordering::Relaxed);
-        if activity != clock.seen {
-            *clock = Clock { seen: activity, last_active: now };
-        }
         let limits = &self.started.plan.limits;
+        if activity != clock.seen {
+            (clock.seen, clock.last_active) = (activity, now);
+            clock.work.reset();
+        } else if limits.idle_seconds.is_some() && clock.work.goes_on(self.started.first_process, now) {
+            clock.last_active = now;
+        }
         let over = |limit: Option<u64>, since: Instant| {
             limit.is_some_and(|limit| now.duration_since(since) >= Duration::from_secs(limit))
         };
@@ -526,8 +535,11 @@ impl Running {
 
 /// When the agent last did something.
 struct Clock {
+    /// What was printed, asked, started and sent, counted.
     seen: u64,
     last_active: Instant,
+    /// What works without any of that.
+    work: Work,
 }
 
 /// What the main thread waits for.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::parameters::Parameters;
-use crate::executor::{ExecRequest, ExecResult, Sandbox};
+use crate::executor::{EventCounts, ExecRequest, ExecResult, Sandbox};
 use crate::outcome::{ErrorDetail, RunResult};
 
 /// Its name.
@@ -187,8 +187,14 @@ pub(super) fn refused(kind: &str, problem: &str) -> Value {
         error_detail: Some(detail),
         ..RunResult::default()
     };
-    let result =
-        ExecResult { run, attempts: Vec::new(), all_messages: None, metrics: None, notes: Vec::new() };
+    let result = ExecResult {
+        run,
+        attempts: Vec::new(),
+        events: EventCounts::default(),
+        all_messages: None,
+        metrics: None,
+        notes: Vec::new(),
+    };
     let answer = Answer { result, call_id: None, all_messages_cut: false };
     serde_json::to_value(answer).unwrap_or_default()
 }

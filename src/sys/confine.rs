@@ -50,8 +50,18 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
 
 /// Makes a command be asked to end (SIGTERM) when the thread that starts it ends, however that comes.
 pub fn ends_with_parent(command: &mut Command) {
-    // SAFETY: one system call on plain integers.
-    unsafe { command.pre_exec(|| process::signal_with_parent(libc::SIGTERM)) };
+    let parent = std::process::id();
+    let work = move || {
+        process::signal_with_parent(libc::SIGTERM)?;
+        // Whoever ended before the call above ends nobody any more.
+        if std::os::unix::process::parent_id() == parent {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::Interrupted.into())
+        }
+    };
+    // SAFETY: two system calls on plain integers.
+    unsafe { command.pre_exec(work) };
 }
 
 /// Makes a command the first of a session of its own: it has no terminal to ask anybody on, and one signal to its process

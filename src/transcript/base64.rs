@@ -23,7 +23,7 @@ pub fn base64(bytes: &[u8]) -> String {
 }
 
 /// The bytes behind the text; `None` when it is not base64.
-pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
+pub fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=').as_bytes();
     let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
     for group in text.chunks(4) {

@@ -97,7 +97,8 @@ impl Stream {
         }
     }
 
-    fn named(name: &str) -> Option<Self> {
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|stream| stream.name() == name)
     }
 }

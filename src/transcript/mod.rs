@@ -20,7 +20,7 @@ mod shapes;
 mod store;
 mod writer;
 
-pub use base64::base64;
+pub use base64::{base64, decode as decode_base64};
 pub use check::{Check, Outcome, Problem, check};
 pub use event::{CUT, DROPPED, Event, FINISHED, OUTPUT, STARTED, Stream};
 pub use reader::{LONGEST_LINE, Reader, Step};

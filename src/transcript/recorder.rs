@@ -66,8 +66,18 @@ impl Recorder {
             batch.bytes.extend_from_slice(piece);
             let end = batch.bytes.len();
             batch.entries.push(Entry { time: now(), kind: Kind::Output(stream), start, split: start, end });
-            self.shared.wake(&mut state);
+            if self.shared.hurries() && !state.told {
+                self.shared.nudge(&mut state);
+            } else {
+                self.shared.wake(&mut state);
+            }
         }
+    }
+
+    /// From here on output is written at once: somebody watches it. Whoever prints it waits for nobody, so waking the
+    /// writer costs nothing that matters; other events still wait for company.
+    pub fn hurry(&self) {
+        self.shared.hurries.store(true, Ordering::Relaxed);
     }
 
     /// Why nothing is recorded any more: the disk is full, … The run must end then.
@@ -88,6 +98,8 @@ pub(super) struct Shared {
     /// Callers wait here for room.
     room: Condvar,
     failed: AtomicBool,
+    /// Output is not kept waiting.
+    hurries: AtomicBool,
     /// The bound was reached: output is counted and not even copied.
     pub(super) output_cut: AtomicBool,
     pub(super) uncounted: Uncounted,
@@ -176,6 +188,10 @@ impl Shared {
         self.work.notify_one();
     }
 
+    fn hurries(&self) -> bool {
+        self.hurries.load(Ordering::Relaxed)
+    }
+
     /// Asks the writer to write what there is and end.
     pub(super) fn close(&self, durably: bool) {
         let mut state = self.lock();
@@ -215,8 +231,8 @@ impl Shared {
         while state.asleep {
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        // Being woken is no reason to hurry: what comes now comes in bursts.
-        state.told = state.closing || state.batch.bytes.len() >= MUCH;
+        // Being woken is no reason to hurry, unless somebody watches: what comes now comes in bursts.
+        state.told = state.closing || state.batch.bytes.len() >= MUCH || self.hurries();
     }
 
     /// The writer's wait: this long, less when much comes or the end. Takes what came in exchange for an empty batch.

@@ -23,6 +23,7 @@ mod hooks;
 mod inspect;
 mod jail;
 mod lfs;
+mod linked;
 mod name;
 mod open;
 mod pointer;
@@ -93,6 +94,9 @@ pub enum WorkspaceError {
     /// Another process works on it.
     #[error("{} is in use by another guard", .0.display())]
     Busy(PathBuf),
+    /// The worktree that a run was to go on in is not there, or is not what it was. Nothing was made.
+    #[error("{0}")]
+    Lost(String),
     /// The jail.
     #[error(transparent)]
     Jail(#[from] crate::sandbox::SandboxError),
@@ -110,6 +114,9 @@ impl WorkspaceError {
             Self::Git(GitError::NotFound) => Some("install git 2.38 or newer"),
             Self::Git(GitError::TimedOut { .. }) => {
                 Some("something holds git up there: a pipe in the place of a file, or a very slow disk")
+            }
+            Self::Lost(_) => {
+                Some("`guard worktree list` shows what there is; begin a new run without --branch")
             }
             Self::Busy(_) => Some("wait for the run to end; `guard worktree list` shows it"),
             _ => None,

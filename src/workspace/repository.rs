@@ -128,7 +128,7 @@ impl Repository {
     }
 
     /// `HEAD` by git's own reading, whatever the format.
-    fn read_head(&self) -> Result<Head, WorkspaceError> {
+    pub(super) fn read_head(&self) -> Result<Head, WorkspaceError> {
         let commit = self.commit("HEAD")?;
         // The file says it for the usual format; a process is only needed for the other.
         let text = at("read", &self.git_dir, read_linked(&self.git_dir.join("HEAD"), 64 << 10))?;

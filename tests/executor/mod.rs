@@ -1,16 +1,23 @@
 //! Agents as functions: the real Gemini CLI by `guard exec`, with an API that says what a test wrote down.
 
 mod asked;
+mod command_line;
 mod failures;
 mod faults;
 mod formats;
+mod many;
 mod quotas;
 mod reading;
+mod retries;
+pub(crate) mod scripted;
 mod sessions;
 mod steering;
+mod streams;
 
 use std::io::Write;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
@@ -56,10 +63,48 @@ pub(crate) fn exec(world: &World, url: &str, request: &Value) -> Answered {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(request.to_string().as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    answered(&child.wait_with_output().unwrap())
+}
+
+/// What `guard exec` printed: every line as it is promised.
+pub(crate) fn answered(output: &Output) -> Answered {
     let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let mut events: Vec<Value> = lines.map(|line| serde_json::from_slice(line).unwrap()).collect();
     let result = events.pop().unwrap_or_default();
+    events.iter().for_each(is_event);
+    is_result(&result);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     Answered { code: output.status.code().unwrap_or(-1), events, result, error }
+}
+
+fn schema(name: &str) -> jsonschema::Validator {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas").join(name);
+    let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+fn fits(schema: &jsonschema::Validator, value: &Value) {
+    let problems: Vec<String> = schema.iter_errors(value).map(|problem| problem.to_string()).collect();
+    assert!(problems.is_empty(), "{}\n{value:#}", problems.join("\n"));
+}
+
+/// Insists that this is an event as the published schema has it.
+pub(crate) fn is_event(value: &Value) {
+    static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| schema("exec-event.schema.json"));
+    fits(&SCHEMA, value);
+    let time = value["timestamp"].as_str().unwrap();
+    assert!(time.parse::<jiff::Timestamp>().is_ok() && time.ends_with('Z'), "{time}");
+}
+
+/// Insists that this is a result as the published schema has it.
+pub(crate) fn is_result(value: &Value) {
+    static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| schema("exec-result.schema.json"));
+    fits(&SCHEMA, value);
+    // What callers were promised before there was a schema.
+    let success = value["success"].as_bool().unwrap();
+    assert!(
+        value["duration"].as_str().is_some_and(|text| text.contains('m') && text.ends_with('s')),
+        "{value:#}"
+    );
+    assert_eq!(value["error_kind"].is_string() && value["error_detail"].is_object(), !success, "{value:#}");
 }

@@ -1,11 +1,15 @@
 //! Conversations.
 
-use serde_json::json;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
-use super::{exec, request};
+use serde_json::{Value, json};
+
+use super::{Answered, exec, request, scripted};
 use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{in_two_worlds, one_world};
+use crate::launch::world::{World, in_every_world, in_two_worlds, nothing_left, one_world, program};
 
 #[test]
 fn the_second_turn_carries_the_first() {
@@ -42,4 +46,236 @@ fn a_session_that_is_not_there_is_said_to_be_lost() {
         assert_eq!((answered.code, answered.kind()), (2, "session_lost"), "{}", answered.shown());
     }
     assert!(api.server.requests().is_empty());
+}
+
+/// A repository with a folder `a/b` in it, its owner's other worktree with the same, and a conversation in the folder.
+struct Scene<'w> {
+    world: &'w World,
+    cd: String,
+    session: String,
+}
+
+/// What must not change: where everybody's branches are, what lies in everybody's worktrees.
+const WITNESS: &str = "git -C repository for-each-ref --format='%(refname) %(objectname)' refs/heads/main refs/heads/task/work refs/heads/mine; \
+    for place in repository project; do (cd $place && git symbolic-ref HEAD && git status --porcelain && find . -path ./.git -prune -o -print | LC_ALL=C sort); done";
+
+const PREPARE: &str = "cd repository && git config user.name n && git config user.email e \
+    && mkdir -p a/b && echo one > a/b/file && git add a && git commit -qm folder && cd ../project && git merge -q --ff-only main";
+
+impl<'w> Scene<'w> {
+    /// After a first turn in which the agent did this in `a/b` of its worktree.
+    fn after(world: &'w World, first: &str) -> Self {
+        let cd = format!("{}/a/b", world.folder.with_file_name("repository").display());
+        let prompt = format!("echo work > made; {{ {first}; }} && echo done");
+        let begun = scripted::tell(world, &prompt, &json!({ "cd": cd }));
+        // What it was told to do it could do.
+        assert_eq!(begun.result["result"], "done", "{first}: {}", begun.shown());
+        assert_eq!(begun.result["worktree"]["kept"], true, "{first}: {}", begun.shown());
+        let session = begun.result["SESSION_ID"].as_str().unwrap().to_string();
+        Self { world, cd, session }
+    }
+
+    fn next(&self, prompt: &str) -> Answered {
+        scripted::tell(self.world, prompt, &json!({ "cd": self.cd, "SESSION_ID": self.session }))
+    }
+
+    /// Where its work is.
+    fn worktree(&self) -> String {
+        let name = format!("repository-session-{}", &self.session[self.session.len() - 12..]);
+        self.world.folder.with_file_name(".worktrees").join(name).to_string_lossy().into_owned()
+    }
+}
+
+/// An agent cannot lead the next turn of its conversation elsewhere by what it leaves in its worktree: not into another
+/// worktree, not into the user's own, not onto their branches.
+#[test]
+fn a_folder_that_became_a_link_leads_nowhere() {
+    in_every_world(|world| {
+        world.outside(PREPARE);
+        let before = world.outside(WITNESS);
+        let at = |name: &str| world.folder.with_file_name(name).display().to_string();
+        let (repository, project) = (at("repository"), at("project"));
+        let attacks = [
+            ("the folder itself", format!("cd ..; mv b c; ln -s {project}/a/b b")),
+            ("the user's own worktree", format!("cd ..; mv b c; ln -s {repository}/a/b b")),
+            ("a folder above", format!("cd ../..; mv a c; ln -s {project}/a a")),
+            ("a relative link", "cd ..; mv b c; ln -s ../../../project/a/b b".to_string()),
+            ("a link to a link", format!("cd ..; mv b c; ln -s {project} d; ln -s d/a/b b")),
+            ("the top of another worktree", format!("cd ..; mv b c; ln -s {project} b")),
+            ("a git file in it", format!("echo gitdir: {repository}/.git/worktrees/project > .git")),
+            ("a git file above", format!("echo gitdir: {repository}/.git/worktrees/project > ../.git")),
+            ("a git file to the main one", format!("echo gitdir: {repository}/.git > .git")),
+            ("a link for git", format!("perl -e 'symlink(\"{repository}/.git\", \".git\") or die'")),
+            (
+                "the top's own git file",
+                format!(
+                    "cd ../..; echo gitdir: {repository}/.git/worktrees/project > new; perl -e 'rename(\"new\", \".git\")'"
+                ),
+            ),
+        ];
+        for (name, attack) in attacks {
+            let scene = Scene::after(world, &attack);
+            let next = scene.next("pwd -P; echo planted > planted; git add -A; git commit -qm planted");
+            let what = || format!("{}: {name}: {}", world.name(), next.shown());
+            assert_eq!(before, world.outside(WITNESS), "{}", what());
+            // Refused, or at work where it was.
+            let worked_in = next.result["result"].as_str().unwrap_or_default().to_string();
+            let is_home = worked_in.starts_with(&scene.worktree());
+            assert!(is_home || ["session_lost", "invalid_input"].contains(&next.kind()), "{}", what());
+            if name.contains("folder") || name.contains("link") && !name.contains("git") {
+                assert_eq!((next.code, next.kind()), (2, "session_lost"), "{}", what());
+            }
+        }
+    });
+}
+
+/// Something that is done to a conversation's worktree from outside, as a script.
+type Change = fn(&Scene<'_>) -> String;
+
+/// What the user does with a worktree is theirs to do; the conversation is lost then, and never goes on in something else.
+#[test]
+fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
+    in_two_worlds(|world| {
+        world.outside(PREPARE);
+        let changes: [(&str, Change); 7] = [
+            ("removed", |scene| {
+                format!("git -C repository worktree remove --force --force {}", scene.worktree())
+            }),
+            ("deleted", |scene| format!("rm -rf {}", scene.worktree())),
+            ("moved", |scene| {
+                format!("git -C repository worktree move {} ../moved-$RANDOM", scene.worktree())
+            }),
+            ("a file", |scene| format!("rm -rf {0}; echo file > {0}", scene.worktree())),
+            ("on another branch", |scene| format!("git -C {} switch -q -C mine", scene.worktree())),
+            ("a link", |scene| format!("mv {0} {0}-away; ln -s $PWD/project {0}", scene.worktree())),
+            ("another repository", |scene| {
+                format!(
+                    "rm -rf {0}; git init -q -b mine {0}; git -C {0} -c user.name=n -c user.email=e commit -q --allow-empty -m theirs",
+                    scene.worktree()
+                )
+            }),
+        ];
+        for (name, change) in changes {
+            let scene = Scene::after(world, "git add -A; git commit -qm first");
+            world.outside(&change(&scene));
+            let before = world.outside(WITNESS);
+            let next = scene.next("echo planted > planted; git add -A; git commit -qm planted");
+            assert_eq!((next.code, next.kind()), (2, "session_lost"), "{name}: {}", next.shown());
+            assert_eq!(before, world.outside(WITNESS), "{name}");
+        }
+    });
+}
+
+/// The folder of the conversation is another one now.
+#[test]
+fn a_folder_that_is_another_has_no_session() {
+    let world = one_world();
+    world.outside(PREPARE);
+    for change in [
+        "mv repository away && git init -q -b main repository && mkdir -p repository/a/b && cd repository \
+         && git -c user.name=n -c user.email=e commit -q --allow-empty -m other",
+        "rm -rf repository && mkdir -p elsewhere/a/b && ln -s elsewhere repository",
+    ] {
+        let scene = Scene::after(&world, "true");
+        world.outside(change);
+        let next = scene.next("pwd");
+        assert_eq!((next.code, next.kind()), (2, "session_lost"), "{change}: {}", next.shown());
+        world.outside("if test -d away; then rm -rf repository && mv away repository; fi");
+    }
+}
+
+/// Work, files of the home and the branch are there in the next turn; a folder with nothing new in it is made anew.
+#[test]
+fn a_turn_finds_what_the_last_one_left() {
+    in_every_world(|world| {
+        world.outside(PREPARE);
+        let scene = Scene::after(
+            world,
+            "mkdir -p ~/.gemini/tmp; echo kept > ~/.gemini/tmp/note; echo gone > ~/other",
+        );
+        let next = scene.next("cat made ~/.gemini/tmp/note; ls ~/other; git add -A; git commit -qm two; git branch --show-current");
+        let said = next.result["result"].as_str().unwrap_or_default();
+        assert!(said.starts_with("work kept ls: cannot access"), "{}: {}", world.name(), next.shown());
+        assert!(
+            said.ends_with(&format!("task/session-{}", &scene.session[scene.session.len() - 12..])),
+            "{said}"
+        );
+        assert_eq!(next.result["commits"].as_array().map(Vec::len), Some(1), "{}", next.shown());
+        let third = scene.next("git log --format=%s -1; cat made");
+        assert_eq!(third.result["result"], "two work", "{}", third.shown());
+        // A conversation that changed nothing has no worktree to go on in, and gets a new one at the same place.
+        let more = json!({ "cd": scene.cd });
+        let talk = scripted::tell(world, "pwd -P", &more);
+        assert_eq!(talk.result["worktree"]["kept"], false, "{}", talk.shown());
+        let again = scripted::tell(
+            world,
+            "pwd -P",
+            &json!({ "cd": scene.cd, "SESSION_ID": talk.result["SESSION_ID"] }),
+        );
+        assert_eq!(again.result["success"], true, "{}", again.shown());
+        assert_eq!(again.result["result"], talk.result["result"]);
+    });
+}
+
+/// An agent that calls its session something else: the result has guard's own id, and the next turn is not taken for it.
+#[test]
+fn the_id_of_a_session_is_guards_own() {
+    let world = one_world();
+    let lines = "#!/bin/sh\necho '{\"type\":\"init\",\"session_id\":\"its-own\"}'\necho '{\"type\":\"result\",\"status\":\"success\"}'\n";
+    let asked = json!({ "agent": "gemini", "command": [scripted::agent(&world, "other", lines)], "prompt": "x", "cd": world.folder, "in_place": true });
+    let one = exec(&world, "http://127.0.0.1:1", &asked);
+    let id = one.result["SESSION_ID"].as_str().unwrap();
+    assert!(one.result["success"] == true && id.len() == 36, "{}", one.shown());
+    let mut next = asked.clone();
+    next["SESSION_ID"] = json!(id);
+    let two = exec(&world, "http://127.0.0.1:1", &next);
+    assert_eq!(
+        (two.code, two.kind(), &two.result["SESSION_ID"]),
+        (2, "session_lost", &json!(id)),
+        "{}",
+        two.shown()
+    );
+}
+
+fn started(world: &World, asked: &Value) -> std::process::Child {
+    let mut command = world.command(program());
+    command.args(["exec", "--request"]).arg(world.folder.with_file_name("request.json"));
+    std::fs::write(world.folder.with_file_name("request.json"), asked.to_string()).unwrap();
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// One request at a time; and one whose guard was killed in the middle leaves a conversation that goes on.
+#[test]
+fn a_session_is_busy_and_survives_its_guard() {
+    let world = one_world();
+    world.outside(PREPARE);
+    let scene = Scene::after(&world, "true");
+    let mark = crate::launch::world::mark();
+    let prompt = format!("echo here > ../../here; env {mark} sleep 600");
+    let asked = scripted::request(&world, &prompt, &json!({ "cd": scene.cd, "SESSION_ID": scene.session }));
+    let mut child = started(&world, &asked);
+    let here = Path::new(&scene.worktree()).join("here");
+    until("the agent works", || here.exists());
+    let busy = scene.next("true");
+    assert_eq!((busy.code, busy.kind()), (2, "session_busy"), "{}", busy.shown());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    nothing_left(&mark, Duration::from_secs(20));
+    let mut next = scene.next("cat ../../here made");
+    // The run that lost its guard gives its worktree back first.
+    until("the worktree is free", || {
+        if next.kind() == "session_busy" {
+            next = scene.next("cat ../../here made");
+        }
+        next.kind() != "session_busy"
+    });
+    assert_eq!(next.result["result"], "here work", "{}", next.shown());
 }

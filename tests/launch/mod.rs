@@ -1,6 +1,7 @@
 mod ask;
 mod everyday;
 mod faults;
+mod idle;
 mod installation;
 mod killed;
 mod links;

@@ -1,0 +1,179 @@
+//! What an attempt says, line by line: its output is read as its agent's, everything else is handed on.
+
+use std::borrow::Cow;
+use std::io::BufRead;
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::attempt::Furniture;
+use super::session::Session;
+use super::{Cancel, ExecRequest};
+use crate::agent::{AgentEvent, Reading};
+use crate::outcome::RunResult;
+use crate::transcript::{Event, FINISHED, OUTPUT, STARTED, Stream, decode_base64};
+
+/// What is kept of what the agent prints beside its stream.
+const KEPT: usize = 64 << 10;
+/// Messages that a result may carry, and how much they may be together.
+const MOST_MESSAGES: usize = 10_000;
+const LARGEST_MESSAGES: usize = 64 << 20;
+
+/// A piece of output as a line of the run has it. Nearly all bytes come this way, so nothing of it is copied twice.
+#[derive(Deserialize)]
+struct Printed<'l> {
+    #[serde(borrow)]
+    event_type: Cow<'l, str>,
+    #[serde(borrow)]
+    timestamp: Cow<'l, str>,
+    #[serde(borrow)]
+    data: Piece<'l>,
+}
+
+#[derive(Deserialize)]
+struct Piece<'l> {
+    #[serde(borrow)]
+    stream: Cow<'l, str>,
+    text: Option<String>,
+    base64: Option<String>,
+}
+
+/// Hears one attempt.
+pub(super) struct Listener<'l> {
+    pub(super) reading: Option<Reading>,
+    pub(super) result: Option<RunResult>,
+    pub(super) messages: Vec<Value>,
+    /// The end of what the agent printed beside its stream.
+    pub(super) stderr: String,
+    keeps_messages: bool,
+    kept_bytes: usize,
+    furniture: Option<Furniture>,
+    session: Option<&'l mut Session>,
+    cancel: &'l Cancel,
+    see: &'l mut dyn FnMut(AgentEvent),
+}
+
+impl<'l> Listener<'l> {
+    pub(super) fn new(
+        request: &ExecRequest,
+        reading: Option<Reading>,
+        session: Option<&'l mut Session>,
+        furniture: Option<Furniture>,
+        cancel: &'l Cancel,
+        see: &'l mut dyn FnMut(AgentEvent),
+    ) -> Self {
+        Self {
+            reading,
+            result: None,
+            messages: Vec::new(),
+            stderr: String::new(),
+            keeps_messages: request.return_all_messages,
+            kept_bytes: 0,
+            furniture,
+            session,
+            cancel,
+            see,
+        }
+    }
+
+    /// Hears everything there is.
+    pub(super) fn read(&mut self, mut input: impl BufRead) {
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match input.read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => break,
+                Ok(_) => self.line(&line),
+            }
+        }
+        if let Some(mut reading) = self.reading.take() {
+            reading.finish(|event| self.agent_says(event));
+            self.reading = Some(reading);
+        }
+    }
+
+    /// Hands on what the agent said, and keeps it where that was asked for.
+    fn agent_says(&mut self, event: AgentEvent) {
+        if self.keeps_messages && self.messages.len() < MOST_MESSAGES {
+            let size = event.data.to_string().len();
+            if self.kept_bytes + size <= LARGEST_MESSAGES {
+                self.kept_bytes += size;
+                self.messages.push(event.data.clone());
+            }
+        }
+        (self.see)(event);
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        let printed = serde_json::from_slice::<Printed<'_>>(line).ok();
+        if let Some(printed) = printed.filter(|printed| printed.event_type == OUTPUT) {
+            return self.output(printed);
+        }
+        // The last line is the result; it has no type.
+        let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
+        if event.event_type.is_empty() {
+            self.result = serde_json::from_slice(line).ok().or(self.result.take());
+            return;
+        }
+        if event.event_type == STARTED {
+            self.begun(&event.data);
+        }
+        if event.event_type != FINISHED {
+            let timestamp = time(&event.timestamp);
+            let Event { event_type, message, data, .. } = event;
+            (self.see)(AgentEvent { event_type, message, timestamp, data });
+        }
+    }
+
+    /// The run has begun: it can be told to end, and its home has been furnished.
+    fn begun(&mut self, data: &Value) {
+        self.furniture = None;
+        self.cancel.begun();
+        let text = |key: &str| data.get(key).and_then(Value::as_str);
+        if let (Some(session), Some(branch), Some(worktree)) =
+            (&mut self.session, text("branch"), text("worktree"))
+        {
+            // Now, because nobody writes it down when this process is killed. That it fails loses no result.
+            let _ = session.works_in(branch, worktree);
+        }
+    }
+
+    fn output(&mut self, printed: Printed<'_>) {
+        let Piece { stream, text, base64 } = printed.data;
+        let Some(stream) = Stream::named(&stream) else { return };
+        let Some(bytes) = text.map(String::into_bytes).or_else(|| decode_base64(&base64?)) else { return };
+        let timestamp = time(&printed.timestamp);
+        if matches!(stream, Stream::Stdout | Stream::Terminal)
+            && let Some(mut reading) = self.reading.take()
+        {
+            reading.at(timestamp);
+            reading.feed(&bytes, |event| self.agent_says(event));
+            self.reading = Some(reading);
+            return;
+        }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if stream == Stream::Stderr {
+            keep(&mut self.stderr, &text);
+        }
+        let data = json!({ "stream": stream.name(), "text": text });
+        (self.see)(AgentEvent { event_type: OUTPUT.to_string(), message: text, timestamp, data });
+    }
+}
+
+fn time(text: &str) -> SystemTime {
+    text.parse::<Timestamp>().map_or_else(|_| SystemTime::now(), SystemTime::from)
+}
+
+/// Appends, and keeps the last so many bytes.
+pub(super) fn keep(text: &mut String, more: &str) {
+    text.push_str(more);
+    if text.len() > 2 * KEPT {
+        let mut from = text.len() - KEPT;
+        while !text.is_char_boundary(from) {
+            from += 1;
+        }
+        text.drain(..from);
+    }
+}

@@ -1,0 +1,225 @@
+//! `guard exec` for people and programs: what can be typed, what can be sent, and how it ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::{answered, scripted};
+use crate::launch::world::{
+    World, in_every_world, in_two_worlds, mark, marked, nothing_left, one_world, program,
+};
+
+fn typed(world: &World, words: &[&str], input: &[u8]) -> super::Answered {
+    let mut command = world.command(program());
+    command.arg("exec").args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writing = std::thread::spawn(move || stdin.write_all(&input));
+    let output = child.wait_with_output().unwrap();
+    let _ = writing.join();
+    answered(&output)
+}
+
+#[test]
+fn options_make_the_same_request() {
+    let world = one_world();
+    let agent = scripted::agent(
+        &world,
+        "typed",
+        "#!/bin/sh\necho '{\"type\":\"init\",\"session_id\":\"s\",\"words\":\"'\"$*\"'\"}'\npwd\necho '{\"type\":\"result\",\"status\":\"success\"}'\n",
+    );
+    let agent = agent.display().to_string();
+    let folder = world.folder.display().to_string();
+    let words = [
+        "-x asks",
+        "--agent",
+        "gemini",
+        "--cd",
+        ".",
+        "--sandbox",
+        "read-only",
+        "--model",
+        "m1",
+        "--timeout",
+        "20",
+    ];
+    let words = [
+        &words[..],
+        &[
+            "--max-duration",
+            "40",
+            "--max-retries",
+            "0",
+            "--no-yolo",
+            "--all-messages",
+            "--metrics",
+            "--",
+            &agent,
+        ],
+    ]
+    .concat();
+    // A prompt that begins with a dash stands behind a `--`, where a command would; so it is given by a request.
+    let by_words = typed(&world, &[&["asks"], &words[1..]].concat(), b"");
+    let asked = json!({
+        "prompt": "asks", "agent": "gemini", "cd": folder, "sandbox": "read-only", "model": "m1", "timeout": 20, "max_duration": 40,
+        "max_retries": 0, "yolo": false, "return_all_messages": true, "return_metrics": true, "command": [agent],
+    });
+    let by_json = typed(&world, &["--json"], asked.to_string().as_bytes());
+    for answered in [&by_words, &by_json] {
+        assert_eq!((answered.code, &answered.result["success"]), (0, &json!(true)), "{}", answered.shown());
+        assert!(answered.events.is_empty());
+        assert_eq!(answered.result["policy"], "readonly");
+        let told = answered.result["all_messages"][0]["words"].as_str().unwrap();
+        assert!(
+            told.contains("--approval-mode default")
+                && told.contains("--model m1")
+                && told.contains("--prompt=asks"),
+            "{told}"
+        );
+        assert!(answered.result["metrics"].is_object());
+    }
+    // A command, with nothing else; and events.
+    let made = typed(&world, &["--in-place", "--stream-json", "--", "sh", "-c", "echo out; pwd"], b"");
+    assert_eq!(made.result["result"], json!(format!("out\n{folder}\n")), "{}", made.shown());
+    assert!(made.events.iter().any(|event| event["event_type"] == "output"), "{:?}", made.events);
+}
+
+#[test]
+fn what_cannot_be_a_request_is_told() {
+    let world = one_world();
+    let cd = world.folder.display().to_string();
+    let large = format!("{{\"cd\": \"{cd}\", \"prompt\": \"{}\"}}", "x".repeat(20 << 20));
+    let unknown = format!("{{\"cd\": \"{cd}\", \"promt\": \"x\"}}");
+    let cases: [(&[u8], &str); 9] = [
+        (b"", "it is empty"),
+        (b"  \n", "it is empty"),
+        (b"hello", "it is not JSON"),
+        (b"{\"prompt\": \"x\"", "it is not JSON"),
+        (b"[{\"prompt\": \"x\"}]", "it is an array and not an object"),
+        (b"{\"prompt\": \"\xff\xfe\"}", "it is not UTF-8"),
+        (large.as_bytes(), "it has more than 16 MiB"),
+        (unknown.as_bytes(), "there is no field `promt`; did you mean `prompt`?"),
+        (b"{\"prompt\": \"x\"}", "missing field `cd`"),
+    ];
+    for (input, words) in cases {
+        let said = typed(&world, &[], input);
+        let error = said.result["error"].as_str().unwrap_or_default();
+        assert_eq!((said.code, said.kind()), (2, "invalid_input"), "{}", said.shown());
+        assert!(error.contains("standard input") && error.contains(words), "{error}");
+        assert!(said.error.contains("guard: ") && said.error.contains("hint: "), "{}", said.error);
+    }
+    let missing = typed(&world, &["--request", "/no/such/request.json"], b"");
+    assert_eq!((missing.code, missing.kind()), (2, "invalid_input"), "{}", missing.shown());
+    assert!(missing.error.contains("/no/such/request.json"), "{}", missing.error);
+    let stray = typed(&world, &["--model", "m"], b"{}");
+    assert!(stray.code == 2 && stray.error.contains("--model needs a PROMPT"), "{}", stray.shown());
+    // Mistakes of typing are told by the parser of options, before there is anything to have a result of.
+    for words in [
+        &["asks", "--request", "x"][..],
+        &["a", "b"],
+        &["a", "--sandbox", "none"],
+        &["a", "--timeout", "soon"],
+        &["a", "--here", "--in-place"],
+    ] {
+        let output = world.command(program()).arg("exec").args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
+    }
+}
+
+/// An agent that prints one line, starts what wants to live on, and waits.
+fn endless(world: &World, mark: &str, more: &Value) -> Child {
+    let script = format!(
+        "#!/bin/bash\ntrap '' TERM INT HUP\n(setsid env {mark} sleep 600 &)\necho '{{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"begun\"}}'\nenv {mark} sleep 600\nenv {mark} sleep 600\n"
+    );
+    let agent = scripted::agent(world, "endless", &script);
+    let mut asked = scripted::request(world, "x", &json!({ "command": [agent], "in_place": true }));
+    for (name, value) in more.as_object().into_iter().flatten() {
+        asked[name] = value.clone();
+    }
+    let file = world.folder.with_file_name("endless.json");
+    std::fs::write(&file, asked.to_string()).unwrap();
+    let mut command = world.command(program());
+    command.args(["exec", "--stream-json", "--request"]).arg(file);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Reads up to the agent's line.
+fn begun(child: &mut Child, mark: &str) -> BufReader<std::process::ChildStdout> {
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("begun") {
+        line.clear();
+        assert_ne!(out.read_line(&mut line).unwrap(), 0, "it ended");
+    }
+    let started = std::time::Instant::now();
+    while marked(mark).len() < 2 {
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", marked(mark));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    out
+}
+
+#[test]
+fn a_signal_cancels_and_the_result_still_comes() {
+    in_two_worlds(|world| {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            let mark = mark();
+            let mut child = endless(world, &mark, &json!({ "max_retries": 3 }));
+            let mut out = begun(&mut child, &mark);
+            let process = Pid::from_raw(child.id() as i32);
+            kill(process, signal).unwrap();
+            // Asked twice, there is no more grace.
+            std::thread::sleep(Duration::from_millis(200));
+            kill(process, signal).unwrap();
+            let mut rest = String::new();
+            out.read_to_string(&mut rest).unwrap();
+            let status = child.wait().unwrap();
+            let result: Value = serde_json::from_str(rest.trim_end().rsplit('\n').next().unwrap()).unwrap();
+            super::is_result(&result);
+            assert_eq!(
+                (status.code(), &result["error_kind"]),
+                (Some(1), &json!("cancelled")),
+                "{signal}: {result:#}"
+            );
+            assert_eq!(result["attempts"].as_array().map(Vec::len), Some(1), "{result:#}");
+            nothing_left(&mark, Duration::from_secs(5));
+        }
+    });
+}
+
+/// However `guard exec` ends, its run ends.
+#[test]
+fn everything_ends_with_it() {
+    in_every_world(|world| {
+        let mark = mark();
+        let mut child = endless(world, &mark, &json!({}));
+        let out = begun(&mut child, &mark);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        nothing_left(&mark, Duration::from_secs(20));
+        drop(out);
+        // Nor files of its own.
+        let left: Vec<_> =
+            std::fs::read_dir(world.temporary()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("guard-exec-")), "{left:?}");
+    });
+}
+
+/// A reader that goes away, while the agent says nothing more.
+#[test]
+fn nobody_reads_any_more() {
+    let world = one_world();
+    let mark = mark();
+    let mut child = endless(&world, &mark, &json!({}));
+    drop(begun(&mut child, &mark));
+    nothing_left(&mark, Duration::from_secs(20));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(141), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,62 @@
+//! An agent that does what its prompt says, word for word: a shell script that speaks like the Gemini CLI.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::{Answered, exec};
+use crate::launch::world::World;
+
+/// Prints the session it was given, runs its prompt, says what that printed, and succeeds.
+const SCRIPT: &str = r#"#!/bin/bash
+for word in "$@"; do
+  case "$before" in --session-id | --resume) session=$word ;; esac
+  case "$word" in --prompt=*) prompt=${word#--prompt=} ;; esac
+  before=$word
+done
+printf '{"type":"init","session_id":"%s"}\n' "$session"
+said=$(eval "$prompt" 2>&1 < /dev/null)
+said=${said//\\/}
+said=${said//\"/}
+printf '{"type":"message","role":"assistant","content":"%s"}\n' "${said//$'\n'/ }"
+printf '{"type":"result","status":"success","stats":{}}\n'
+"#;
+
+/// Puts a script somewhere in a world where its person can start it, under the name of the CLI.
+pub(crate) fn agent(world: &World, folder: &str, script: &str) -> PathBuf {
+    let folder = world.folder.with_file_name(folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let program = folder.join("gemini");
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    program
+}
+
+/// A policy that has this world's namespaces or does without.
+pub(crate) fn policy(world: &World) -> PathBuf {
+    let namespaces = if world.namespaces { "require" } else { "off" };
+    let path = world.folder.with_file_name("policy.toml");
+    let text = format!(
+        "version = 1\nname = \"scripted\"\nextends = \"strict\"\n[sandbox]\noverride = true\nnamespaces = \"{namespaces}\"\n[toolchains]\ndetect = []\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// A request for the agent that does what it is told.
+pub(crate) fn request(world: &World, prompt: &str, more: &Value) -> Value {
+    let mut request = json!({
+        "agent": "gemini", "command": [agent(world, "scripted", SCRIPT)], "prompt": prompt, "cd": world.folder,
+        "policy": policy(world), "max_retries": 0,
+    });
+    for (name, value) in more.as_object().into_iter().flatten() {
+        request[name] = value.clone();
+    }
+    request
+}
+
+/// Tells the agent to do something.
+pub(crate) fn tell(world: &World, prompt: &str, more: &Value) -> Answered {
+    exec(world, "http://127.0.0.1:1", &request(world, prompt, more))
+}

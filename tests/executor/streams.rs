@@ -1,0 +1,208 @@
+//! The executor as a library: events while it runs, one result, and an end for everything when nobody wants it any more.
+
+use std::future::poll_fn;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use futures_core::Stream;
+use guard::agent::AgentEvent;
+use guard::executor::{DROPPED, ExecRequest, ExecResult, Executor, RESULT, Running};
+use serde_json::json;
+
+use super::{is_event, is_result, scripted};
+use crate::launch::world::{World, in_every_world, is_root, mark, marked, nothing_left, one_world, program};
+
+/// An executor whose guard is this world's: its person, its state folder.
+fn executor(world: &World) -> Executor {
+    let folder = world.folder.with_file_name("library");
+    std::fs::create_dir_all(&folder).unwrap();
+    let variables = [
+        ("PATH", world.person.path.clone()),
+        ("HOME", world.person.home.display().to_string()),
+        ("XDG_STATE_HOME", world.runs().ancestors().nth(2).unwrap().display().to_string()),
+        ("TMPDIR", world.temporary().display().to_string()),
+        ("LANG", "C.UTF-8".to_string()),
+    ];
+    let variables: String = variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
+    let script = format!("#!/bin/sh\nexec env -i {variables} '{}' \"$@\"\n", program().display());
+    let guard = folder.join("guard");
+    std::fs::write(&guard, script).unwrap();
+    std::fs::set_permissions(&guard, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    Executor { guard, sessions: folder.join("sessions") }
+}
+
+fn request(world: &World, prompt: &str) -> ExecRequest {
+    let asked = scripted::request(world, prompt, &json!({ "in_place": true }));
+    ExecRequest::from_json(&asked.to_string()).unwrap()
+}
+
+/// A program that prints lines as the CLI does.
+fn printing(world: &World, script: &str) -> ExecRequest {
+    let script = format!("#!/bin/sh\n{script}\necho '{{\"type\":\"result\",\"status\":\"success\"}}'\n");
+    let program: PathBuf = scripted::agent(world, "printing", &script);
+    ExecRequest { command: vec![program.display().to_string()], ..request(world, "x") }
+}
+
+fn check(event: &AgentEvent) {
+    is_event(&serde_json::to_value(event).unwrap());
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+}
+
+#[test]
+fn events_come_while_it_runs_and_the_result_in_the_end() {
+    let world = one_world();
+    let message = r#"echo '{"type":"message","role":"assistant","content":"early"}'"#;
+    let asked = printing(&world, &format!("{message}\nuntil test -e go; do sleep 0.05; done"));
+    let go = world.folder.join("go");
+    // Without a runtime.
+    let mut running = executor(&world).start(asked.clone());
+    let mut events = running.events();
+    let early = events.by_ref().inspect(check).find(|event| event.event_type == "agent.message").unwrap();
+    assert_eq!((early.message.as_str(), go.exists()), ("early", false));
+    assert!(early.timestamp.elapsed().is_ok_and(|age| age < Duration::from_secs(60)), "{early:?}");
+    std::fs::write(&go, "").unwrap();
+    assert!(events.inspect(check).any(|event| event.event_type == "agent.result"));
+    let result = running.wait();
+    assert_eq!((result.run.success, result.run.result.as_str()), (true, "early"), "{result:?}");
+    assert!(result.events.told >= 3 && result.events.dropped == 0, "{:?}", result.events);
+    is_result(&serde_json::to_value(&result).unwrap());
+    // As a stream, and as one on the heap that ends with the result.
+    let result: ExecResult = block_on(async {
+        let mut running = executor(&world).start(asked.clone());
+        let mut kinds = Vec::new();
+        while let Some(event) = poll_fn(|context| Pin::new(&mut running).poll_next(context)).await {
+            kinds.push(event.event_type);
+        }
+        assert_eq!(kinds.last().map(String::as_str), Some("agent.result"), "{kinds:?}");
+        running.finish().await
+    });
+    assert!(result.run.success);
+    let last = block_on(async {
+        let mut stream = executor(&world).start(asked).boxed();
+        let mut last = None;
+        while let Some(event) = poll_fn(|context| stream.as_mut().poll_next(context)).await {
+            last = Some(event);
+        }
+        last.unwrap()
+    });
+    assert_eq!(last.event_type, RESULT);
+    check(&last);
+    is_result(&last.data);
+}
+
+/// What an agent leaves running: a daemon, something that does not want to end, a child of a child.
+fn stubborn(mark: &str) -> String {
+    format!(
+        "(setsid env {mark} sleep 600 &); nohup setsid env {mark} bash -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' > /dev/null 2>&1 & \
+         trap '' TERM; touch begun; env {mark} bash -c 'trap \"\" TERM; sleep 600; sleep 600'"
+    )
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn dropping_it_ends_everything() {
+    in_every_world(|world| {
+        // A library is whoever uses it: the person these tests began as.
+        if is_root() && world.person.name != "root" {
+            return;
+        }
+        let mark = mark();
+        let running = executor(world).start(request(world, &stubborn(&mark)));
+        let begun = world.folder.join("begun");
+        until("the agent works", || begun.exists() && marked(&mark).len() >= 3);
+        drop(running);
+        nothing_left(&mark, Duration::from_secs(30));
+        // Nothing of guard's is left either.
+        let own = world.folder.with_file_name("library");
+        until("guard has ended", || !is_anybody_there(&own));
+    });
+}
+
+/// Whether any process was started with a path below a folder among its words.
+fn is_anybody_there(folder: &Path) -> bool {
+    let needle = folder.to_string_lossy().into_owned();
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains(&needle)
+    })
+}
+
+#[test]
+fn one_that_is_dropped_or_cancelled_at_once_leaves_nothing() {
+    let world = one_world();
+    world.outside("cd repository && git config user.name n && git config user.email e");
+    let before = world.outside("git -C repository worktree list; git -C repository branch");
+    for pause in [0, 3, 10, 30, 100] {
+        let mark = mark();
+        let prompt = stubborn(&mark);
+        let asked = ExecRequest {
+            cd: world.folder.with_file_name("repository"),
+            in_place: false,
+            ..request(&world, &prompt)
+        };
+        let running = executor(&world).start(asked);
+        std::thread::sleep(Duration::from_millis(pause));
+        running.cancel();
+        let result = running.wait();
+        assert_eq!(result.run.error_kind.as_deref(), Some("cancelled"), "{pause}: {result:?}");
+        is_result(&serde_json::to_value(&result).unwrap());
+        nothing_left(&mark, Duration::from_secs(10));
+        if result.run.worktree.as_ref().is_some_and(|worktree| worktree.kept) {
+            world.outside(&format!(
+                "git -C repository worktree remove --force --force {} && git -C repository branch -D {}",
+                result.run.worktree.as_ref().unwrap().path,
+                result.run.worktree.as_ref().unwrap().branch
+            ));
+        }
+        assert_eq!(
+            before,
+            world.outside("git -C repository worktree list; git -C repository branch"),
+            "{pause}"
+        );
+    }
+}
+
+/// Nobody reads: the agent does not wait, what finds no room is counted, and the result is whole.
+#[test]
+fn a_slow_reader_slows_nobody() {
+    const LINES: u64 = 20_000;
+    let world = one_world();
+    let line = r#"{"type":"message","role":"assistant","content":"word "}"#;
+    let asked = printing(&world, &format!("yes '{line}' | head -n {LINES}; touch printed"));
+    let printed = world.folder.join("printed");
+    let mut running = executor(&world).start(asked);
+    // Not one event has been read, and it is done.
+    until("the agent has printed everything", || printed.exists());
+    let mut kept = 0;
+    let mut missing = 0;
+    for event in running.events() {
+        check(&event);
+        if event.event_type == DROPPED {
+            missing += event.data["count"].as_u64().unwrap();
+        } else {
+            kept += 1;
+        }
+        // Slower than anything prints.
+        if kept < 50 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let result = running.wait();
+    assert!(result.run.success, "{result:?}");
+    assert_eq!(result.run.result, "word ".repeat(LINES as usize));
+    assert!(result.events.told > LINES && result.events.dropped > 0, "{:?}", result.events);
+    assert_eq!(kept + missing, result.events.told, "{:?}", result.events);
+    assert_eq!(missing, result.events.dropped);
+    assert!(kept >= Running::MOST_EVENTS as u64);
+}

@@ -1,0 +1,48 @@
+//! What counts as idle: nothing printed, nothing started and no work, by any descendant.
+
+use super::world::in_every_world_at_once;
+
+/// Silent in every case; some work all the same.
+#[test]
+fn silence_is_not_idleness() {
+    // Orphans that work while the agent waits, in the last ones: whoever does it, it is the run's.
+    let busy = [
+        ("one process", "while :; do :; done"),
+        ("a child", "bash -c 'while :; do :; done' & wait"),
+        ("programs", "while :; do /bin/true; sleep 0.4; done"),
+        ("a daemon", "(setsid bash -c 'while :; do :; done' &); sleep 60"),
+        ("short-lived ones", "while :; do bash -c 'for ((i = 0; i < 20000; i++)); do :; done'; done"),
+    ];
+    let idle = [
+        ("nothing", "sleep 60"),
+        ("a sleeping tree", "(setsid sleep 60 &); bash -c 'sleep 60' & wait"),
+        ("a timer", "exec perl -e 'select(undef, undef, undef, 0.05) while 1'"),
+        ("an end after work", "for ((i = 0; i < 30000; i++)); do :; done; exec sleep 60"),
+    ];
+    // Long enough for a share of a busy machine.
+    in_every_world_at_once(|world| {
+        let options = |most| ["--no-toolchains", "--timeout", "4", "--max-duration", most];
+        for (name, script) in busy {
+            let ran = world.run(&options("9"), &["bash", "-c", script]);
+            assert_eq!(
+                (ran.code, ran.kind()),
+                (124, "timeout"),
+                "{}: {name}: {:#}",
+                world.name(),
+                ran.result
+            );
+        }
+        for (name, script) in idle {
+            let ran = world.run(&options("60"), &["bash", "-c", script]);
+            assert_eq!(
+                (ran.code, ran.kind()),
+                (124, "idle_timeout"),
+                "{}: {name}: {:#}",
+                world.name(),
+                ran.result
+            );
+            let error = ran.result["error"].as_str().unwrap();
+            assert_eq!(error, "no output, no new program and no work for 4 seconds", "{name}");
+        }
+    });
+}
