@@ -321,11 +321,13 @@ fn resume(
     };
     stop_when_asked(&mut journal, shown);
     drive(shown, out, |cancel, see| {
-        let mut runner = Runner::resume(office, journal, &id, cancel, see)?;
-        match again {
-            Again::From(step) => runner.retry(step)?,
-            Again::With(more) if more != Raised::default() => runner.raise(more)?,
-            Again::With(_) => {}
+        let (from, more) = match again {
+            Again::From(step) => (Some(step), Raised::default()),
+            Again::With(more) => (None, more),
+        };
+        let mut runner = Runner::resume(office, journal, &id, from, cancel, see)?;
+        if more != Raised::default() {
+            runner.raise(more)?;
         }
         runner.run()
     })

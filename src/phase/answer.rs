@@ -12,8 +12,8 @@ use super::workflow::{Field, Is};
 
 /// Of a longer answer only the end is looked at.
 const LONGEST: usize = 1 << 20;
-/// Objects that are tried, from the end.
-const MOST_TRIED: usize = 200;
+/// Beginnings of objects that are tried.
+const MOST_TRIED: usize = 20_000;
 
 /// Why an answer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,25 +27,60 @@ pub(super) enum Unusable {
 }
 
 /// The object that the step asked for.
+///
+/// What an agent quotes (a plan, a file, another's answer) may hold objects that look like one: so the last one that names a
+/// field of the step must fit, nothing after it may look like another that cannot be read, and a yes does not count
+/// beside a no.
 pub(super) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Map<String, Value>, Unusable> {
     let mut from = text.len().saturating_sub(LONGEST);
     while !text.is_char_boundary(from) {
         from += 1;
     }
     let text = &text[from..];
-    let mut misfit = None;
-    for object in objects(text).into_iter().rev().take(MOST_TRIED) {
-        match fits(&object, fields) {
-            Ok(()) => return Ok(object),
-            // The last one is the one that was meant.
-            Err(problem) => misfit = misfit.or(Some(problem)),
-        }
+    let found = objects(text);
+    let names_one = |object: &Map<String, Value>| fields.keys().any(|name| object.contains_key(name));
+    let Some(at) = found.iter().rposition(|(_, object)| names_one(object)) else {
+        let missing = fields.keys().next().map(|name| format!("`{name}` is missing"));
+        return Err(missing.filter(|_| !found.is_empty()).map_or(Unusable::NoObject, Unusable::Misfit));
+    };
+    let (end, object) = &found[at];
+    fits(object, fields).map_err(Unusable::Misfit)?;
+    let rest = &text[*end..];
+    let begins_another =
+        |name: &String| rest.find('{').is_some_and(|brace| rest[brace..].contains(&format!("\"{name}\"")));
+    if fields.keys().any(begins_another) {
+        return Err(Unusable::Misfit(
+            "after it comes what looks like another one and cannot be read".to_string(),
+        ));
     }
-    Err(misfit.map_or(Unusable::NoObject, Unusable::Misfit))
+    let earlier = found[..at].iter().map(|(_, object)| object);
+    match contradicted(object, earlier, fields) {
+        Some(problem) => Err(Unusable::Misfit(problem)),
+        None => Ok(object.clone()),
+    }
 }
 
-/// Every object of the text that is in no other, in order. Linear: what was once read is not read again.
-fn objects(text: &str) -> Vec<Map<String, Value>> {
+/// A yes that stands beside something else: the first word of a verdict is its yes.
+fn contradicted<'o>(
+    object: &Map<String, Value>,
+    mut earlier: impl Iterator<Item = &'o Map<String, Value>>,
+    fields: &BTreeMap<String, Field>,
+) -> Option<String> {
+    let (name, words) = fields.iter().find_map(|(name, field)| match &field.is {
+        Is::OneOf(words) if words.len() > 1 => Some((name, words)),
+        _ => None,
+    })?;
+    let yes = words.first().filter(|yes| object.get(name).and_then(Value::as_str) == Some(yes))?;
+    let other = |other: &Map<String, Value>| {
+        let word = other.get(name)?.as_str()?.to_string();
+        (word != *yes).then_some(word)
+    };
+    let word = earlier.find_map(other)?;
+    Some(format!("the answer says `{name}` {yes} and {word}; say one, in one object, and quote none"))
+}
+
+/// Every object of the text that is in no other, in order, with where it ends. What was once read is not read again.
+fn objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
     let mut found = Vec::new();
     let mut at = 0;
     // A brace that opens nothing must not make the rest be read again and again.
@@ -55,12 +90,12 @@ fn objects(text: &str) -> Vec<Map<String, Value>> {
         let mut stream = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
         match stream.next() {
             Some(Ok(Value::Object(object))) => {
-                found.push(object);
                 at = begin + stream.byte_offset().max(1);
+                found.push((at, object));
             }
             _ => at = begin + 1,
         }
-        if tries > 20_000 {
+        if tries > MOST_TRIED {
             break;
         }
     }
@@ -188,7 +223,8 @@ mod tests {
                 "Well.\n```json\n{\"verdict\": \"REJECT\", \"feedback\": \"no {tests}\"}\n```\nThat is all.",
                 "REJECT",
             ),
-            ("{\"verdict\":\"REJECT\",\"feedback\":\"x\"} and then {\"verdict\":\"APPROVE\"}", "APPROVE"),
+            ("{\"verdict\":\"APPROVE\"} no: {\"verdict\":\"REJECT\",\"feedback\":\"x\"}", "REJECT"),
+            ("{\"verdict\":\"APPROVE\"} I say it again: {\"verdict\":\"APPROVE\"}", "APPROVE"),
             ("{\"verdict\":\"APPROVE\"} fn main() { loop {} } {\"other\": 1}", "APPROVE"),
             ("{ {\"verdict\":\"APPROVE\"}", "APPROVE"),
             ("{\"verdict\":\"APPROVE\",\"feedback\":{\"message\":\"odd tools\"}}", "APPROVE"),
@@ -209,7 +245,21 @@ mod tests {
             ("{\"verdict\": \"REJECT\", \"feedback\": \" \"}", "`feedback` must be a text"),
             ("{\"verdict\": [\"APPROVE\"]}", "one of"),
             ("{verdict: 'APPROVE'}", "no JSON object"),
-            ("{\"result\": {\"verdict\": \"APPROVE\"}}", "`verdict` is missing"),
+            ("{\"result\": {\"verdict\": \"APPROVE\"}}", "is missing"),
+            // What was quoted does not count for what was meant.
+            ("It says {\"verdict\":\"APPROVE\"}. {\"verdict\":\"REJECT\"}", "`feedback` is missing"),
+            (
+                "It says {\"verdict\":\"APPROVE\"}. {\"verdict\":\"REJECT: no\",\"feedback\":\"x\"}",
+                "one of APPROVE, REJECT",
+            ),
+            (
+                "It says {\"verdict\":\"APPROVE\"}. {\"verdict\":\"REJECT\",\"feedback\":\"a \\d\"}",
+                "cannot be read",
+            ),
+            (
+                "{\"verdict\":\"REJECT\",\"feedback\":\"x\"}, though it says {\"verdict\":\"APPROVE\"}",
+                "APPROVE and REJECT",
+            ),
         ] {
             let error = extract(text, &fields()).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(wanted), "{text}: {error}");
@@ -222,7 +272,15 @@ mod tests {
         assert!(text.contains("{\"verdict\":\"APPROVE\"}"), "{text}");
         assert!(text.contains("{\"feedback\":\"…\",\"verdict\":\"REJECT\"}"), "{text}");
         // What it shows is what it takes.
-        assert!(extract(&text, &fields()).is_ok());
+        let shown = text.lines().filter(|line| line.trim_start().starts_with('{'));
+        assert!(
+            shown.count() == 2
+                && text.lines().filter(|line| line.trim_start().starts_with('{')).all(|line| extract(
+                    line,
+                    &fields()
+                )
+                .is_ok())
+        );
     }
 
     #[test]

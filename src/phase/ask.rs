@@ -84,7 +84,9 @@ impl Runner<'_> {
         };
         self.say(RUNNER, format!("{}'s answer cannot be used ({problem}). Asking once more.", role.title));
         let again = self.ask(step, role, "repair", Some((&problem, &asked.answer)))?;
-        let again = Asked { before: asked.before, ..again };
+        // Who commits has done so in both calls; who reads looked anew.
+        let before = if role.work == Work::Commit { asked.before } else { again.before.clone() };
+        let again = Asked { before, ..again };
         Ok(match self.judge(step, role, &again)? {
             Judged::Fine(answer) => Ok(answer),
             Judged::Over(stop) => Err(stop),
@@ -110,6 +112,7 @@ impl Runner<'_> {
                     runner.say(RUNNER, format!("{} was interrupted; asking again.", role.title));
                     runner.restore(Some(&question.tip))?;
                 }
+                runner.lay_out(step, question, mend.is_some())?;
                 runner.call(role, question)
             },
         )?;
@@ -226,16 +229,25 @@ impl Runner<'_> {
         Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default())
     }
 
+    /// Makes the one file that the agent may write: the kernel can only open what is there. What lies there and is not the
+    /// step's own is nobody's: an earlier role could have written another's document beforehand.
+    fn lay_out(&mut self, step: &Step, question: &Question, is_mended: bool) -> Result<(), PhaseError> {
+        let (Some(document), Some(place)) = (&step.document, &question.document) else { return Ok(()) };
+        let worktree = self.setting.tree.worktree.clone();
+        let aside = self.office.folder(&self.id).join("aside");
+        let failed = |source| PhaseError::Io { path: worktree.join(place), source };
+        papers::clear(&worktree, place, &aside).map_err(failed)?;
+        let is_own = is_mended || self.state.documents.get(&document.name) == Some(place);
+        let there = papers::read(&worktree, place).map_err(failed)?;
+        if there.is_none() || !is_own {
+            papers::write(&worktree, place, "").map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// Asks the agent, in the sandbox its role has.
     fn call(&mut self, role: &Role, question: &Question) -> Result<Asked, PhaseError> {
         let tree = self.setting.tree.clone();
-        if let Some(document) = &question.document
-            && papers::read(&tree.worktree, document).ok().flatten().is_none()
-        {
-            // The kernel can only open what is there.
-            let written = papers::write(&tree.worktree, document, "");
-            written.map_err(|source| PhaseError::Io { path: tree.worktree.join(document), source })?;
-        }
         let request = self.request_of(role, question);
         let title = role.title.clone();
         let (see, cancel) = (&mut *self.see, &self.cancel);
@@ -282,6 +294,9 @@ impl Runner<'_> {
                 _ => Status::Failed,
             };
             return Ok(Judged::Over(Next::Stop(status, format!("{}: {kind}: {words}", role.title))));
+        }
+        if role.work == Work::Read && asked.before != asked.after {
+            return Ok(Judged::Wrong("the branch was moved while it looked".to_string()));
         }
         let answer = match answer::extract(&asked.answer, &step.answer) {
             Ok(answer) => answer,
@@ -330,14 +345,72 @@ impl Runner<'_> {
             return Ok(Some(problem));
         }
         if role.work == Work::Commit {
-            let left = self.setting.tree.uncommitted()?;
-            if !left.is_empty() {
-                let some: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
-                return Ok(Some(format!("{} files are not committed: {}", left.len(), some.join(", "))));
-            }
-            return self.failing_tests(step, role);
+            return self.unfinished(step, role, asked);
         }
         Ok(None)
+    }
+
+    /// What is wrong with work on the code: it touches documents of other roles, leaves things, or fails its tests.
+    fn unfinished(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Option<String>, PhaseError> {
+        let workflow = &self.setting.workflow;
+        let changed = self.setting.tree.changed_below(&asked.before, &asked.after, &workflow.documents)?;
+        if let Some(path) = changed.iter().find(|path| self.is_a_document(path)) {
+            return Ok(Some(format!(
+                "`{path}` is another role's document and not yours to change; put it back as it was"
+            )));
+        }
+        if let Some(path) = self.setting.tree.no_folder(&asked.after, &self.ways())? {
+            return Ok(Some(format!(
+                "`{path}` must be a folder, or not be there: documents are kept below it"
+            )));
+        }
+        let left = self.setting.tree.uncommitted()?;
+        if !left.is_empty() {
+            let some: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
+            return Ok(Some(format!("{} files are not committed: {}", left.len(), some.join(", "))));
+        }
+        let problem = self.failing_tests(step, role)?;
+        if self.setting.tests.is_some() {
+            // Tests are the agent's own code: whatever they changed is not what was committed.
+            self.restore(Some(&asked.after))?;
+        }
+        Ok(problem)
+    }
+
+    /// Every folder on the way to a document, or to where it is archived.
+    fn ways(&self) -> Vec<String> {
+        let workflow = &self.setting.workflow;
+        let documents = workflow.steps.iter().filter_map(|step| step.document.as_ref());
+        let mut ways = std::collections::BTreeSet::new();
+        for document in documents {
+            for path in [document.path.clone(), format!("archived/{}", document.path)] {
+                let path = format!("{}/{path}", workflow.documents);
+                ways.extend(path.match_indices('/').map(|(at, _)| path[..at].to_string()));
+            }
+        }
+        ways.into_iter().collect()
+    }
+
+    /// Whether a path is where some step's document of this task is, or could be, or what the runner keeps for everybody.
+    fn is_a_document(&self, path: &str) -> bool {
+        let workflow = &self.setting.workflow;
+        let memory = workflow.memory.as_ref().map(|memory| &memory.file);
+        let shared = [workflow.backlog.as_ref(), memory, workflow.notes.as_ref()].into_iter().flatten();
+        let mut shared = shared.map(|file| format!("{}/{file}", workflow.documents));
+        if shared.any(|file| path.eq_ignore_ascii_case(&file)) {
+            return true;
+        }
+        workflow.steps.iter().filter_map(|step| step.document.as_ref()).any(|document| {
+            let place =
+                format!("{}/{}", workflow.documents, document.path.replace("{feat}", &self.setting.feat));
+            match place.split_once("{n}") {
+                None => path.eq_ignore_ascii_case(&place),
+                Some((head, tail)) => {
+                    let (path, head, tail) = (path.to_lowercase(), head.to_lowercase(), tail.to_lowercase());
+                    path.starts_with(&head) && path.ends_with(&tail)
+                }
+            }
+        })
     }
 
     fn no_commit(&self, name: &str, claimed: &str, asked: &Asked) -> Result<Option<String>, PhaseError> {
@@ -362,7 +435,7 @@ impl Runner<'_> {
         if !tree.contains(after, &wanted)? {
             return Ok(Some(format!("{base} is not merged: {wanted} is not among the branch's commits")));
         }
-        for file in self.state.conflicts.lines().filter_map(|line| line.strip_prefix("CONFLICT in ")) {
+        for file in &self.state.conflict_files {
             let content = tree.file_at(after, file)?.unwrap_or_default();
             let text = String::from_utf8_lossy(&content);
             if text.lines().any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ")) {
@@ -508,7 +581,9 @@ impl Runner<'_> {
                 let written = papers::read(&runner.setting.tree.worktree, &place).map_err(|source| {
                     PhaseError::Io { path: runner.setting.tree.worktree.join(&place), source }
                 })?;
-                let text = written.filter(|text| !text.trim().is_empty());
+                // What a person decided is in their words, whatever lies there.
+                let is_persons = answer.contains_key("decided_by");
+                let text = written.filter(|text| !text.trim().is_empty() && !is_persons);
                 // A step always leaves something.
                 let text = text.unwrap_or_else(|| runner.decision(step, word, answer));
                 changes.push((place, Some(text)));
@@ -577,10 +652,7 @@ impl Runner<'_> {
             let place = tree.worktree.join(path);
             let written = match text {
                 Some(text) => papers::write(&tree.worktree, path, text),
-                None => match std::fs::remove_file(&place) {
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                    removed => removed,
-                },
+                None => papers::remove(&tree.worktree, path),
             };
             written.map_err(|source| PhaseError::Io { path: place, source })?;
         }

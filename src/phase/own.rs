@@ -9,6 +9,9 @@ use super::task::{RUNNER, Status, TaskEvent};
 use super::workflow::Step;
 use crate::workspace::{Merged, StepCommit};
 
+/// What a service takes as the text of a pull request.
+const LONGEST_SUMMARY: usize = 60_000;
+
 /// A merge that is to be made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Meeting {
@@ -53,6 +56,10 @@ impl Runner<'_> {
                 match tree.merge(&meeting.commit.parent, &meeting.theirs)? {
                     Merged::UpToDate => Ok(met("UP_TO_DATE")),
                     Merged::Clean(merged) => {
+                        // Somebody may have worked here while the task waited.
+                        if !tree.uncommitted()?.is_empty() {
+                            runner.keep_all()?;
+                        }
                         let commit = StepCommit { tree: Some(merged), ..meeting.commit.clone() };
                         tree.commit(&commit, &[])?;
                         tree.check_out(&runner.repository)?;
@@ -69,6 +76,7 @@ impl Runner<'_> {
         };
         self.say(RUNNER, line);
         self.state.conflicts = met.conflicts;
+        self.state.conflict_files = met.files;
         Ok(Next::Go { to: Self::way(step, Some(&met.word))?, feedback: String::new() })
     }
 
@@ -176,7 +184,8 @@ impl Runner<'_> {
         let (tree, used) = (&self.setting.tree, self.state.used);
         let mut out = format!("# {}\n\n{}\n\n## Commits\n\n", self.setting.feat, self.request.trim());
         for subject in tree.subjects(&tree.base)? {
-            out.push_str(&format!("- {subject}\n"));
+            // In a span of code nothing is a mention or a link.
+            out.push_str(&format!("- `{}`\n", subject.replace('`', "'")));
         }
         out.push_str("\n## Documents\n\n");
         for (name, place) in &self.state.documents {
@@ -190,6 +199,6 @@ impl Runner<'_> {
             self.id,
             tree.short_branch()
         ));
-        Ok(out)
+        Ok(out.chars().take(LONGEST_SUMMARY).collect())
     }
 }

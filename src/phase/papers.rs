@@ -4,7 +4,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::workflow::Document;
@@ -48,6 +48,37 @@ pub(super) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
         .custom_flags(flags)
         .open(&place)?;
     io::Write::write_all(&mut file, text.as_bytes())
+}
+
+/// Removes a file whose way has no links; one that is not there is fine.
+pub(super) fn remove(folder: &Path, path: &str) -> io::Result<()> {
+    if !walk(folder, path, false)? {
+        return Ok(());
+    }
+    match fs::remove_file(folder.join(path)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Makes room for a file: what is no folder on its way, and what is no plain file in its place, is moved aside.
+pub(super) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
+    let mut at = folder.to_path_buf();
+    let parts: Vec<&str> = path.split('/').collect();
+    for (index, part) in parts.iter().enumerate() {
+        at.push(part);
+        let Ok(found) = at.symlink_metadata() else { return Ok(()) };
+        let is_last = index + 1 == parts.len();
+        // A second name of another file is that file: who may write one writes the other.
+        let is_plain = if is_last { found.is_file() && found.nlink() == 1 } else { found.is_dir() };
+        if is_plain {
+            continue;
+        }
+        fs::create_dir_all(aside)?;
+        fs::rename(&at, aside.join(uuid::Uuid::now_v7().to_string()))?;
+        return Ok(());
+    }
+    Ok(())
 }
 
 /// Goes the way to a file: a link or a file in the place of a folder is an error. Folders that are not there are made, or end
@@ -208,6 +239,15 @@ mod tests {
         assert!(write(&folder, "docs/x", "x").is_err());
         assert!(write(&folder, "real/link", "x").is_err());
         assert!(matches!(read(&folder, "none/x"), Ok(None)));
+        assert!(remove(&folder, "docs/hostname").is_err() && Path::new("/etc/hostname").exists());
+        assert!(remove(&folder, "none/x").is_ok());
+        assert!(
+            clear(&folder, "docs/x", &folder.join("aside")).is_ok() && write(&folder, "docs/x", "x").is_ok()
+        );
+        assert!(
+            clear(&folder, "real/link", &folder.join("aside")).is_ok()
+                && write(&folder, "real/link", "x").is_ok()
+        );
         assert!(write(&folder, "a/b/c.md", "x").is_ok());
         assert_eq!(read(&folder, "a/b/c.md").ok().flatten().as_deref(), Some("x"));
         let _ = fs::remove_dir_all(&folder);

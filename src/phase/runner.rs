@@ -89,7 +89,14 @@ impl Office {
         let open =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
         let file = open.map_err(|error| failed(&path, error))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        let mut locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+        // Somebody who only looks whether it is held holds it for a moment.
+        for _ in 0..10 {
+            let Err((file, _)) = locked else { break };
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+        }
+        match locked {
             Ok(mut held) => {
                 let _ = held.set_len(0);
                 let _ = write!(held, "{}", std::process::id());
@@ -221,11 +228,12 @@ impl<'r> Runner<'r> {
         Ok(runner)
     }
 
-    /// Goes on with a task that is written down.
+    /// Goes on with a task that is written down: where it was, or from a step it has been at.
     pub fn resume(
         office: Office,
         journal: Journal,
         id: &str,
+        from: Option<&str>,
         cancel: Cancel,
         see: &'r mut dyn FnMut(TaskEvent),
     ) -> Result<Self, PhaseError> {
@@ -253,7 +261,11 @@ impl<'r> Runner<'r> {
             is_resumed: true,
             _lock: lock,
         };
-        runner.take_up(Status::parse(&row.status).unwrap_or(Status::Running))?;
+        runner.setting.tree.make(&runner.repository)?;
+        match from {
+            Some(step) => runner.retry(step)?,
+            None => runner.take_up(Status::parse(&row.status).unwrap_or(Status::Running))?,
+        }
         Ok(runner)
     }
 
@@ -267,8 +279,12 @@ impl<'r> Runner<'r> {
             // The step is to be tried again, from its beginning.
             Status::Failed | Status::BudgetExhausted => {
                 let visit = self.state.visit;
-                self.restore(None)?;
-                self.journal.forget_from(&self.id, visit)?;
+                let entries = self.journal.entries(&self.id)?;
+                let began = entries.iter().find(|entry| entry.visit == visit && entry.effect == "visit");
+                let began: Option<Began> = began.map(|entry| understood(entry.intent.clone())).transpose()?;
+                // What was decided by a person stays; what the step had done is begun anew.
+                self.restore(began.as_ref().map(|began| began.tip.as_str()))?;
+                self.journal.forget_from(&self.id, visit, false)?;
                 self.state.warned.clear();
             }
             // They have seen it: it may go round once more.
@@ -373,7 +389,7 @@ impl<'r> Runner<'r> {
     }
 
     /// Goes back to the last time a step began: what came after it is kept under `refs/guard/`, and forgotten.
-    pub fn retry(&mut self, step: &str) -> Result<(), PhaseError> {
+    fn retry(&mut self, step: &str) -> Result<(), PhaseError> {
         let entries = self.journal.entries(&self.id)?;
         let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");
         let visited = || {
@@ -389,7 +405,7 @@ impl<'r> Runner<'r> {
         let visit = began.state.visit;
         self.state =
             State { used: self.state.used, since: BTreeMap::new(), said: BTreeMap::new(), ..began.state };
-        self.journal.forget_from(&self.id, visit)?;
+        self.journal.forget_from(&self.id, visit, true)?;
         self.write_down(Status::Running, "")?;
         self.say(RUNNER, format!("Going back to {step}."));
         Ok(())
@@ -512,14 +528,21 @@ impl<'r> Runner<'r> {
         let Some(now_at) = tree.tip()? else { return Ok(()) };
         let tip = tip.unwrap_or(&now_at);
         if now_at != tip || !tree.uncommitted()?.is_empty() {
-            let kept = tree.keep(&format!("task-{}/{}", self.id, uuid::Uuid::now_v7()))?;
+            self.keep_all()?;
+            let tree = &self.setting.tree;
             if now_at != tip {
                 tree.move_branch(tip, &now_at)?;
             }
             tree.check_out(&self.repository)?;
-            let data = json!({ "ref": kept });
-            (self.see)(TaskEvent::new("task.kept", format!("what was there is kept at {kept}"), data));
         }
+        Ok(())
+    }
+
+    /// Keeps what is on the branch and in the working tree under `refs/guard/`, before it goes.
+    pub(super) fn keep_all(&mut self) -> Result<(), PhaseError> {
+        let kept = self.setting.tree.keep(&format!("task-{}/{}", self.id, uuid::Uuid::now_v7()))?;
+        let data = json!({ "ref": kept });
+        (self.see)(TaskEvent::new("task.kept", format!("what was there is kept at {kept}"), data));
         Ok(())
     }
 

@@ -69,6 +69,9 @@ pub struct State {
     /// What git said of conflicts.
     #[serde(default)]
     pub conflicts: String,
+    /// The files it was about.
+    #[serde(default)]
+    pub conflict_files: Vec<String>,
     /// What each gate said last, and about what: to see when nothing changes.
     #[serde(default)]
     pub said: BTreeMap<String, (String, String)>,

@@ -284,12 +284,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets what was written down from a visit on: it is to be done again.
-    pub fn forget_from(&mut self, task: &str, visit: u32) -> Result<(), StoreError> {
+    /// Forgets what was written down from a visit on: it is to be done again. What a person decided about that very visit may
+    /// stay.
+    pub fn forget_from(&mut self, task: &str, visit: u32, with_decision: bool) -> Result<(), StoreError> {
+        let first = if with_decision { visit } else { visit + 1 };
         let forget = || -> rusqlite::Result<()> {
             let all = self.connection.unchecked_transaction()?;
             all.execute("delete from entry where task = ?1 and visit >= ?2", params![task, visit])?;
-            all.execute("delete from decision where task = ?1 and visit >= ?2", params![task, visit])?;
+            all.execute("delete from decision where task = ?1 and visit >= ?2", params![task, first])?;
             all.commit()
         };
         forget().map_err(|error| self.failed(error))?;
@@ -412,7 +414,7 @@ mod tests {
         assert!(journal.finish("t-1", 1, "commit", &json!("id")).is_ok());
         assert_eq!(begin(&mut journal, &json!(null)), Begun::Done(json!("id")));
         assert_eq!(journal.entries("t-1").map(|all| all.len()).ok(), Some(1));
-        assert!(journal.forget_from("t-1", 1).is_ok());
+        assert!(journal.forget_from("t-1", 1, true).is_ok());
         assert_eq!(begin(&mut journal, &json!(null)), Begun::New);
         let _ = std::fs::remove_dir_all(folder);
     }

@@ -121,7 +121,7 @@ impl TaskTree {
 
     /// Makes the branch and the worktree, or what of them is missing.
     pub fn make(&self, repository: &Repository) -> Result<(), WorkspaceError> {
-        if self.admin_dir().is_ok() && self.tip()?.is_some() {
+        if self.admin_dir().is_ok() && self.worktree.is_dir() && self.tip()?.is_some() {
             return Ok(());
         }
         match self.tip()? {
@@ -254,11 +254,29 @@ impl TaskTree {
         Ok((name, ask("user.email")?.unwrap_or_else(|| "guard@localhost".to_string())))
     }
 
-    /// A file as it is in a commit.
+    /// A file as it is in a commit; of a very large one the beginning. Names that are no text are written as `hex:…`.
     pub fn file_at(&self, commit: &str, path: &str) -> Result<Option<Vec<u8>>, WorkspaceError> {
-        let answer =
-            self.git("cat-file")?.args(["blob", &format!("{commit}:{path}")]).most(16 << 20).answer()?;
-        Ok(answer.status.success().then_some(answer.output))
+        let Some(plain) = record::path::parse(path) else { return Ok(None) };
+        let mut name = std::ffi::OsString::from(format!("{commit}:"));
+        name.push(plain.as_os_str());
+        match self.git("cat-file")?.arg("blob").arg(name).most(16 << 20).start(false)?.part() {
+            Ok((content, _)) => Ok(Some(content)),
+            Err(super::GitError::Failed { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The first of these that is there in a commit and is no folder.
+    pub fn no_folder(&self, commit: &str, ways: &[String]) -> Result<Option<String>, WorkspaceError> {
+        let output = self.git("ls-tree")?.args(["-z", commit, "--"]).args(ways).run()?;
+        // Where one of them lies below another, what is beside it is listed too.
+        let name = |entry: &[u8]| {
+            let at = entry.iter().position(|byte| *byte == b'\t').map_or(0, |tab| tab + 1);
+            String::from_utf8_lossy(&entry[at..]).into_owned()
+        };
+        let mut others =
+            output.split(|byte| *byte == 0).filter(|entry| !entry.starts_with(b"040000 ")).map(name);
+        Ok(others.find(|name| ways.contains(name)))
     }
 
     /// Makes a commit with these files changed (`None`: gone) and moves the branch to it. Done again it is the same.
@@ -391,10 +409,15 @@ impl TaskTree {
         self.remove_index_lock(&admin_dir);
         let tip = self.tip()?.unwrap_or_else(|| self.base.clone());
         let git = |verb: &str| -> Result<Git, WorkspaceError> {
-            Ok(repository.git(verb)?.dir(&admin_dir).worktree(&self.worktree))
+            Ok(repository
+                .git(verb)?
+                .dir(&admin_dir)
+                .worktree(&self.worktree)
+                .config("core.sparseCheckout", "false"))
         };
         git("read-tree")?.args(["--reset", "-u", &tip]).run()?;
-        git("clean")?.args(["-ffdq", "--", "."]).run()?;
+        // A repository within is left alone: what is in it may be nowhere else.
+        git("clean")?.args(["-fdq", "--", "."]).run()?;
         Ok(())
     }
 
@@ -416,8 +439,9 @@ impl TaskTree {
         match answer.code() {
             0 => Ok(Merged::Clean(tree)),
             1 => {
+                let text = |part: &[u8]| record::path::text(Path::new(OsStr::from_bytes(part)));
                 let files: Vec<String> =
-                    parts.by_ref().take_while(|part| !part.is_empty()).map(line).collect();
+                    parts.by_ref().take_while(|part| !part.is_empty()).map(text).collect();
                 let said = self.conflicts(&tree, &files)?;
                 Ok(Merged::Conflict(files, said))
             }
@@ -464,6 +488,15 @@ impl TaskTree {
         Ok((format!("{}\n{text}", String::from_utf8_lossy(&stat)), false))
     }
 
+    /// Paths below a folder that are not the same in two commits.
+    pub fn changed_below(&self, from: &str, to: &str, folder: &str) -> Result<Vec<String>, WorkspaceError> {
+        let paths = format!(":(literal,icase){folder}");
+        let shape = ["--name-only", "--no-renames", "-z", from, to, "--", &paths];
+        let output = self.git("diff")?.args(shape).run()?;
+        let names = output.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+    }
+
     /// What the branch has changed since it left another one, outside a folder: to see whether it is the same again.
     pub fn changed_outside(&self, from: &str, folder: &str) -> Result<Vec<u8>, WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
@@ -480,7 +513,9 @@ impl TaskTree {
         let range = format!("{since}..{}", self.branch);
         let output =
             self.git("log")?.args(["--reverse", "--first-parent", "--format=%h %s", &range, "--"]).run()?;
-        Ok(String::from_utf8_lossy(&output).lines().map(str::to_string).collect())
+        // An agent wrote them: bounded, and without what a terminal would obey.
+        let plain = |line: &str| line.chars().filter(|c| !c.is_control()).take(200).collect();
+        Ok(String::from_utf8_lossy(&output).lines().take(500).map(plain).collect())
     }
 
     /// Ends what a run that was killed left of itself in this worktree: its `.git` leads to the repository again. What it

@@ -3,7 +3,7 @@
 use super::{Yard, shown};
 
 /// Replaces what the scripted agent does in a role: a few lines of shell before its own.
-fn acts(yard: &Yard, role: &str, lines: &str) {
+pub(super) fn acts(yard: &Yard, role: &str, lines: &str) {
     let text = std::fs::read_to_string(yard.agent()).unwrap();
     let (head, tail) = text.split_once("case $prompt in\n\"You are the Investigator.\"").unwrap();
     let own = format!("case $prompt in \"You are the {role}\"*)\n{lines}\n;; esac\n");

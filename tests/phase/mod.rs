@@ -1,5 +1,6 @@
 //! Tasks: by a scripted agent that speaks as the Gemini CLI does, and by the real one.
 
+mod attacks;
 mod bad_input;
 mod crashes;
 mod delivery;
