@@ -202,7 +202,7 @@ impl Reading {
             return see(self.event("agent.other", message, value));
         };
         let kind = kind.to_string();
-        self.take(rule, &kind, value, see);
+        self.take(&rule, &kind, value, see);
     }
 
     /// A line of the one object, or one beside it. An object begins and ends at the beginning of a line.
@@ -231,7 +231,7 @@ impl Reading {
         }
         let text = std::mem::take(&mut self.object);
         match (serde_json::from_slice::<Value>(&text), self.adapter.object.clone()) {
-            (Ok(value), Some(rule)) => self.take(rule, "result", value, see),
+            (Ok(value), Some(rule)) => self.take(&rule, "result", value, see),
             _ => self.found.unreadable += 1,
         }
     }
@@ -247,9 +247,9 @@ impl Reading {
         }
     }
 
-    fn take(&mut self, rule: EventRule, kind: &str, value: Value, see: &mut impl FnMut(AgentEvent)) {
+    fn take(&mut self, rule: &EventRule, kind: &str, value: Value, see: &mut impl FnMut(AgentEvent)) {
         let mut message = text_at(&value, rule.text.as_ref()).unwrap_or_else(|| kind.to_string());
-        self.learn(&rule, &value, &message);
+        self.learn(rule, &value, &message);
         cut(&mut message, LONGEST_MESSAGE);
         see(self.event(&rule.becomes, message, value));
     }

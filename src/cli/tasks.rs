@@ -287,6 +287,7 @@ fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result
 }
 
 /// How a task goes on.
+#[derive(Clone, Copy)]
 enum Again<'a> {
     /// From a step it has been at.
     From(&'a str),
