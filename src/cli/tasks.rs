@@ -142,6 +142,11 @@ fn setting(
         return Err(Failure::usage(format!("--require-protection: {}", found.line), hint));
     }
     let (feat, tree) = place(arguments, office, id, request, &repository, &base)?;
+    if let Some(path) = tree.no_folder(&tree.base, &workflow.ways()).map_err(failed)? {
+        let message =
+            format!("`{path}` is no folder in {}, and the workflow keeps documents below it", workflow.base);
+        return Err(Failure::usage(message, "name another place: `documents:` in a workflow of your own"));
+    }
     let tests = arguments.tests.as_ref().map(|text| shell_words::split(text)).transpose();
     let tests = tests
         .map_err(|error| Failure::usage(format!("--tests: {error}"), "such as --tests \"cargo test\""))?;

@@ -102,7 +102,6 @@ impl Runner<'_> {
         name: &str,
         mend: Option<(&str, &str)>,
     ) -> Result<Asked, PhaseError> {
-        let used = self.state.used;
         let asked: Asked = self.effect(
             &step.id,
             name,
@@ -116,14 +115,20 @@ impl Runner<'_> {
                 runner.call(role, question)
             },
         )?;
-        // A step that is done again after a crash has been counted by whoever wrote it down, or not at all.
-        self.state.used = Used {
-            tokens: used.tokens + asked.used.tokens,
-            cost: used.cost + asked.used.cost,
-            agent_ms: used.agent_ms + asked.used.agent_ms,
-            calls: used.calls + 1,
-        };
+        self.count(asked.used);
         Ok(asked)
+    }
+
+    /// Counts what a call used. One that is written down counts once, also when its step is gone through again after a crash:
+    /// the state of the task is that of the step's beginning then.
+    fn count(&mut self, more: Used) {
+        let used = self.state.used;
+        self.state.used = Used {
+            tokens: used.tokens + more.tokens,
+            cost: used.cost + more.cost,
+            agent_ms: used.agent_ms + more.agent_ms,
+            calls: used.calls + more.calls,
+        };
     }
 
     fn question(
@@ -354,15 +359,20 @@ impl Runner<'_> {
     fn unfinished(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Option<String>, PhaseError> {
         let workflow = &self.setting.workflow;
         let changed = self.setting.tree.changed_below(&asked.before, &asked.after, &workflow.documents)?;
-        if let Some(path) = changed.iter().find(|path| self.is_a_document(path)) {
+        if let Some(path) = changed.iter().find(|path| self.is_a_document(path, step.must_merge)) {
             return Ok(Some(format!(
                 "`{path}` is another role's document and not yours to change; put it back as it was"
             )));
         }
-        if let Some(path) = self.setting.tree.no_folder(&asked.after, &self.ways())? {
+        if let Some(path) = self.setting.tree.no_folder(&asked.after, &workflow.ways())? {
             return Ok(Some(format!(
                 "`{path}` must be a folder, or not be there: documents are kept below it"
             )));
+        }
+        if !step.must_merge && self.setting.tree.has_merges(&asked.before, &asked.after)? {
+            return Ok(Some(
+                "there is a merge among the commits, and merging is not this step's".to_string(),
+            ));
         }
         let left = self.setting.tree.uncommitted()?;
         if !left.is_empty() {
@@ -377,28 +387,15 @@ impl Runner<'_> {
         Ok(problem)
     }
 
-    /// Every folder on the way to a document, or to where it is archived.
-    fn ways(&self) -> Vec<String> {
-        let workflow = &self.setting.workflow;
-        let documents = workflow.steps.iter().filter_map(|step| step.document.as_ref());
-        let mut ways = std::collections::BTreeSet::new();
-        for document in documents {
-            for path in [document.path.clone(), format!("archived/{}", document.path)] {
-                let path = format!("{}/{path}", workflow.documents);
-                ways.extend(path.match_indices('/').map(|(at, _)| path[..at].to_string()));
-            }
-        }
-        ways.into_iter().collect()
-    }
-
     /// Whether a path is where some step's document of this task is, or could be, or what the runner keeps for everybody.
-    fn is_a_document(&self, path: &str) -> bool {
+    /// In a merge that is everybody's: both sides may have written to it.
+    fn is_a_document(&self, path: &str, is_merge: bool) -> bool {
         let workflow = &self.setting.workflow;
         let memory = workflow.memory.as_ref().map(|memory| &memory.file);
         let shared = [workflow.backlog.as_ref(), memory, workflow.notes.as_ref()].into_iter().flatten();
         let mut shared = shared.map(|file| format!("{}/{file}", workflow.documents));
         if shared.any(|file| path.eq_ignore_ascii_case(&file)) {
-            return true;
+            return !is_merge;
         }
         workflow.steps.iter().filter_map(|step| step.document.as_ref()).any(|document| {
             let place =
@@ -687,6 +684,7 @@ impl Runner<'_> {
             },
             |runner, question, _| runner.call(&judge, question),
         )?;
+        self.count(asked.used);
         let decided = answer::extract(&asked.answer, &triage.answer).ok();
         let decision = decided
             .as_ref()

@@ -274,6 +274,18 @@ impl Workflow {
         }
     }
 
+    /// Every folder on the way to a document, or to where it is archived.
+    pub fn ways(&self) -> Vec<String> {
+        let mut ways = std::collections::BTreeSet::new();
+        for document in self.steps.iter().filter_map(|step| step.document.as_ref()) {
+            for path in [document.path.clone(), format!("archived/{}", document.path)] {
+                let path = format!("{}/{path}", self.documents);
+                ways.extend(path.match_indices('/').map(|(at, _)| path[..at].to_string()));
+            }
+        }
+        ways.into_iter().collect()
+    }
+
     /// What a document is called in front of people, and where it lies.
     pub fn place_of(&self, path: &str, feat: &str, n: u32) -> String {
         format!("{}/{}", self.documents, path.replace("{feat}", feat).replace("{n}", &n.to_string()))

@@ -266,6 +266,13 @@ impl TaskTree {
         }
     }
 
+    /// Whether there are merges among the commits that one has and another has not.
+    pub fn has_merges(&self, from: &str, to: &str) -> Result<bool, WorkspaceError> {
+        let range = format!("{from}..{to}");
+        let output = self.git("rev-list")?.args(["--merges", "--max-count=1", &range, "--"]).run()?;
+        Ok(!output.is_empty())
+    }
+
     /// The first of these that is there in a commit and is no folder.
     pub fn no_folder(&self, commit: &str, ways: &[String]) -> Result<Option<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["-z", commit, "--"]).args(ways).run()?;
@@ -415,7 +422,12 @@ impl TaskTree {
                 .worktree(&self.worktree)
                 .config("core.sparseCheckout", "false"))
         };
-        git("read-tree")?.args(["--reset", "-u", &tip]).run()?;
+        // Attributes of the commit, not of whatever lies in the tree: a pipe of that name would be waited for.
+        git("read-tree")?
+            .env("GIT_ATTR_SOURCE", &tip)
+            .limit(PATIENCE * 5)
+            .args(["--reset", "-u", &tip])
+            .run()?;
         // A repository within is left alone: what is in it may be nowhere else.
         git("clean")?.args(["-fdq", "--", "."]).run()?;
         Ok(())

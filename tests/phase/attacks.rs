@@ -122,3 +122,67 @@ fn it_goes_on_after_accidents() {
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     assert!(said(&ran).last().unwrap().contains("Pipeline Success"));
 }
+
+/// Both sides have learned something: the merge of what everybody may write to is the specialist's to make.
+#[test]
+fn lessons_of_both_sides_are_merged() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    yard.world.outside("cd repository && mkdir -p docs/dev_docs && printf '# Agent Memory\\n\\n- of main\\n' > docs/dev_docs/AGENT_MEMORY.md && git add -A && git commit -qm lessons");
+    let id = ran.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(yard.about(&["approve", &id]).code, 0);
+    let ran = yard.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let memory = yard.git("show task/x:docs/dev_docs/AGENT_MEMORY.md");
+    assert!(memory.contains("of main") && memory.contains("toggles are lines"), "{memory}");
+}
+
+/// A merge that nobody was asked about would walk round its review. No verb of git's makes this one.
+#[test]
+fn a_developer_does_not_merge() {
+    const BY_HAND: &str = r#"
+import hashlib, os, subprocess, sys, zlib
+def git(*words):
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
+body = "tree %s\nparent %s\nparent %s\nauthor n <e> 1700000000 +0000\ncommitter n <e> 1700000000 +0000\n\nsly\n" % (
+    git("rev-parse", "HEAD^{tree}"), git("rev-parse", "HEAD"), git("rev-parse", "other"))
+data = b"commit %d\0" % len(body) + body.encode()
+name = hashlib.sha1(data).hexdigest()
+folder = git("rev-parse", "--absolute-git-dir")
+os.makedirs(f"{folder}/objects/{name[:2]}", exist_ok=True)
+open(f"{folder}/objects/{name[:2]}/{name[2:]}", "wb").write(zlib.compress(data))
+place = f"{folder}/{git('rev-parse', '--symbolic-full-name', 'HEAD')}"
+os.makedirs(os.path.dirname(place), exist_ok=True)
+open(place, "w").write(name + "\n")
+"#;
+    let yard = Yard::new();
+    yard.world.outside("cd repository && git checkout -q -b other && git commit -q --allow-empty -m theirs && git checkout -q main");
+    acts(&yard, "Developer", &develops(&format!("python3 - <<'PY'\n{BY_HAND}\nPY")));
+    let ran = yard.task(&["--name", "x", "Do it."]);
+    assert!(yard.git("log --all --format=%s").contains("sly"), "it was made: {}", shown(&ran));
+    assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
+    assert!(ran.result["reason"].as_str().unwrap().contains("merging is not this step's"), "{}", shown(&ran));
+}
+
+/// Pipes that git would read are not waited for, and a place that is no folder is told before anything is made.
+#[test]
+fn pipes_and_other_places() {
+    let yard = Yard::new();
+    let working = std::fs::read_to_string(yard.agent()).unwrap();
+    acts(
+        &yard,
+        "Developer",
+        "mkdir -p d; echo x > d/f; git add -A; git commit -qm d; mkfifo d/.gitattributes; exit 1",
+    );
+    let ran = yard.task(&["--name", "x", "Do it."]);
+    assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
+    std::fs::write(yard.agent(), working).unwrap();
+    let ran = yard.about(&["resume", "--stream-json"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let yard = Yard::new();
+    yard.world.outside("cd repository && echo x > docs && git add docs && git commit -qm docs");
+    let ran = yard.task(&["--name", "x", "Do it."]);
+    assert_eq!(ran.code, 2, "{}", shown(&ran));
+    assert!(ran.error.contains("`docs` is no folder"), "{}", ran.error);
+    assert_eq!(yard.git("for-each-ref refs/heads/task/"), "");
+}
