@@ -152,7 +152,7 @@ impl Journal {
             Ok(connection)
         };
         let connection =
-            open().map_err(|source| StoreError::Database { path: path.to_path_buf(), source })?;
+            patiently(open).map_err(|source| StoreError::Database { path: path.to_path_buf(), source })?;
         Ok(Self { path: path.to_path_buf(), connection, writes: 0, watcher: None })
     }
 
@@ -331,6 +331,22 @@ impl Journal {
     }
 }
 
+/// Turning a file into one with a write-ahead log is not waited for by SQLite itself when somebody else does the same.
+fn patiently<T>(work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        match work() {
+            Err(rusqlite::Error::SqliteFailure(failure, _))
+                if failure.code == rusqlite::ErrorCode::DatabaseBusy
+                    && std::time::Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            done => return done,
+        }
+    }
+}
+
 fn task_row(row: &Row<'_>) -> rusqlite::Result<TaskRow> {
     let value = |at: usize| -> rusqlite::Result<Value> {
         let text: String = row.get(at)?;
@@ -431,6 +447,25 @@ mod tests {
         assert_eq!(found("0197"), None);
         assert_eq!(found("%"), None);
         assert_eq!(found(""), None);
+        let _ = std::fs::remove_dir_all(folder);
+    }
+
+    #[test]
+    fn many_begin_at_once() {
+        let folder = std::env::temp_dir().join(format!("guard-store-many-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let path = folder.join("journal.db");
+        std::thread::scope(|scope| {
+            for n in 0..16 {
+                let path = &path;
+                scope.spawn(move || {
+                    let mut journal = Journal::open(path).unwrap_or_else(|error| panic!("{error}"));
+                    assert!(journal.create(&task(&format!("t-{n}"))).is_ok());
+                });
+            }
+        });
+        let all = Journal::open(&path).ok().and_then(|journal| journal.tasks().ok());
+        assert_eq!(all.map(|all| all.len()), Some(16));
         let _ = std::fs::remove_dir_all(folder);
     }
 
