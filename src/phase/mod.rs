@@ -13,8 +13,10 @@
 
 mod answer;
 mod ask;
+mod conclude;
 mod find;
 mod graph;
+mod judge;
 mod lint;
 mod own;
 mod papers;

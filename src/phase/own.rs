@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::ask::Papers;
+use super::conclude::Papers;
 use super::runner::{Next, PhaseError, Runner};
 use super::task::{RUNNER, Status, TaskEvent};
 use super::workflow::Step;

@@ -1,0 +1,270 @@
+//! The end of an agent's step: what came of it is said, what it left is committed, and where it leads is decided.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::ask::{Asked, Question};
+use super::runner::{Next, PhaseError, Runner};
+use super::task::{RUNNER, Status, TaskEvent};
+use super::template::{Template, sentence};
+use super::workflow::{BACK, Is, Role, Step};
+use super::{answer, papers};
+use crate::workspace::StepCommit;
+
+/// A commit of the runner's own: what, and with which files.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Papers {
+    pub(super) commit: StepCommit,
+    pub(super) changes: Vec<(String, Option<String>)>,
+}
+
+impl Runner<'_> {
+    /// What a person has decided at this gate.
+    pub(super) fn persons_answer(&mut self, step: &Step) -> Result<Option<Map<String, Value>>, PhaseError> {
+        let decision = self.journal.decision(&self.id, self.state.visit)?;
+        Ok(decision.map(|decision| {
+            let mut answer = Map::new();
+            answer.insert("verdict".to_string(), json!(decision.verdict));
+            if !decision.feedback.is_empty() {
+                answer.insert("feedback".to_string(), json!(decision.feedback));
+            }
+            answer.insert("decided_by".to_string(), json!("a person"));
+            let _ = step;
+            answer
+        }))
+    }
+
+    pub(super) fn waiting(&self, step: &Step) -> String {
+        format!(
+            "waiting for a person at the gate {}: `guard task approve {id}` or `guard task reject {id} --feedback …`, then `guard task resume {id}`",
+            step.gate.as_deref().unwrap_or(&step.id),
+            id = self.id
+        )
+    }
+
+    /// Says what came of it, commits what it left, and decides where it leads.
+    pub(super) fn conclude(
+        &mut self,
+        step: &Step,
+        role: &Role,
+        answer: &Map<String, Value>,
+    ) -> Result<Next, PhaseError> {
+        let place = self.place(step);
+        if let (Some(document), Some(place)) = (&step.document, &place) {
+            self.state.documents.insert(document.name.clone(), place.clone());
+        }
+        let word =
+            answer.get("verdict").and_then(Value::as_str).filter(|word| step.verdicts.contains_key(*word));
+        let said = answer.get("feedback").and_then(Value::as_str).unwrap_or_default().to_string();
+        let mut values = self.values(role);
+        values.insert("feedback".to_string(), said.clone());
+        for (name, field) in &step.answer {
+            let text = answer.get(name).and_then(Value::as_str).unwrap_or_default();
+            values.insert(name.clone(), text.to_string());
+            if field.is == Is::Commit {
+                values.insert("commit".to_string(), text.chars().take(7).collect());
+            }
+        }
+        let says =
+            word.map_or(step.says.as_ref(), |word| step.verdicts.get(word).and_then(|one| one.says.as_ref()));
+        if let Some(says) = says {
+            let line = sentence(says, &values);
+            self.say(&role.title, line);
+        }
+        self.commit_papers(step, word, answer)?;
+        self.triage(step, role, answer)?;
+        let to = Self::way(step, word)?;
+        let goes_back = to == BACK || self.state.rounds.contains_key(&to);
+        if word.is_none() || !goes_back {
+            return Ok(Next::Go { to, feedback: String::new() });
+        }
+        let feedback = match &place {
+            Some(place) => format!("The review is at `{place}`.\n{said}"),
+            None => said,
+        };
+        if let Some(stop) = self.goes_round(step, &feedback)? {
+            return Ok(stop);
+        }
+        Ok(Next::Go { to, feedback })
+    }
+
+    /// A gate that says the same again, or about the same: nothing would come of another round.
+    fn goes_round(&mut self, step: &Step, feedback: &str) -> Result<Option<Next>, PhaseError> {
+        let workflow = &self.setting.workflow;
+        let (base, reviews) =
+            (format!("refs/heads/{}", workflow.base), format!("{}/reviews", workflow.documents));
+        let about = digest(&self.setting.tree.changed_outside(&base, &reviews)?);
+        let written = self
+            .place(step)
+            .and_then(|place| papers::read(&self.setting.tree.worktree, &place).ok().flatten());
+        // The path differs from round to round; what was said does not.
+        let words = feedback.lines().skip(1).collect::<Vec<_>>().join("\n");
+        let said = digest(format!("{words}\n{}", written.unwrap_or_default()).as_bytes());
+        let last = self.state.said.insert(step.id.clone(), (said.clone(), about.clone()));
+        Ok(last.and_then(|(last_said, last_about)| {
+            let why = match (last_said == said, last_about == about) {
+                (true, _) => "said the same twice",
+                (_, true) => "was asked about the same twice: nothing had changed",
+                _ => return None,
+            };
+            Some(Next::Stop(Status::NeedsHuman, format!("the step {} {why}", step.id)))
+        }))
+    }
+
+    /// Commits the step's document, and what the answer has for everybody.
+    fn commit_papers(
+        &mut self,
+        step: &Step,
+        word: Option<&str>,
+        answer: &Map<String, Value>,
+    ) -> Result<(), PhaseError> {
+        let intent = |runner: &mut Self| -> Result<Papers, PhaseError> {
+            let mut changes = runner.shared_papers(answer)?;
+            if let (Some(_), Some(place)) = (&step.document, runner.place(step)) {
+                let written = papers::read(&runner.setting.tree.worktree, &place).map_err(|source| {
+                    PhaseError::Io { path: runner.setting.tree.worktree.join(&place), source }
+                })?;
+                // What a person decided is in their words, whatever lies there.
+                let is_persons = answer.contains_key("decided_by");
+                let text = written.filter(|text| !text.trim().is_empty() && !is_persons);
+                // A step always leaves something.
+                let text = text.unwrap_or_else(|| runner.decision(step, word, answer));
+                changes.push((place, Some(text)));
+            }
+            let what = step.commit.clone().unwrap_or_else(|| "Notes".to_string());
+            let verdict = word.map(|word| format!(": {word}")).unwrap_or_default();
+            let subject = format!("{what}: {}{verdict}", runner.setting.feat);
+            Ok(Papers { commit: runner.step_commit(step, &subject)?, changes })
+        };
+        let label = step.commit.clone();
+        let done: Option<String> = self.effect(&step.id, "commit", intent, |runner, papers, _| {
+            if papers.changes.is_empty() {
+                return Ok(None);
+            }
+            runner.put(papers).map(Some)
+        })?;
+        if done.is_some()
+            && let Some(label) = label
+        {
+            self.say(RUNNER, format!("Committing {label}... OK."));
+        }
+        Ok(())
+    }
+
+    /// What the runner writes where the agent wrote nothing.
+    fn decision(&self, step: &Step, word: Option<&str>, answer: &Map<String, Value>) -> String {
+        let object = serde_json::to_string_pretty(answer).unwrap_or_default();
+        format!("# {}: {}\n\n```json\n{object}\n```\n", step.status, word.unwrap_or("done"))
+    }
+
+    /// Backlog and lessons, with what is new.
+    fn shared_papers(
+        &self,
+        answer: &Map<String, Value>,
+    ) -> Result<Vec<(String, Option<String>)>, PhaseError> {
+        let workflow = &self.setting.workflow;
+        let mut changes = Vec::new();
+        let lists = [
+            (workflow.backlog.as_ref(), "Backlog", "backlog_items"),
+            (workflow.memory.as_ref().map(|memory| &memory.file), "Agent Memory", "lessons"),
+        ];
+        for (file, title, key) in lists {
+            let (Some(file), items) = (file, answer::list(answer, key)) else { continue };
+            if let Some(text) = papers::appended(&self.committed(file)?, title, &items) {
+                changes.push((format!("{}/{file}", workflow.documents), Some(text)));
+            }
+        }
+        Ok(changes)
+    }
+
+    /// A commit of the runner's own, on top of the branch.
+    pub(super) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PhaseError> {
+        let tree = &self.setting.tree;
+        let parent =
+            tree.tip()?.ok_or_else(|| PhaseError::Strange(format!("the branch {} is gone", tree.branch)))?;
+        let message =
+            format!("{subject}\n\nGuard-Task: {}\nGuard-Step: {} {}\n", self.id, self.state.visit, step.id);
+        let date = format!("{} +0000", jiff::Timestamp::now().as_second());
+        Ok(StepCommit { parent, merges: None, tree: None, message, who: self.setting.who.clone(), date })
+    }
+
+    /// Writes the files and commits them. Done again it is the same.
+    pub(super) fn put(&mut self, papers: &Papers) -> Result<String, PhaseError> {
+        let tree = self.setting.tree.clone();
+        for (path, text) in &papers.changes {
+            let place = tree.worktree.join(path);
+            let written = match text {
+                Some(text) => papers::write(&tree.worktree, path, text),
+                None => papers::remove(&tree.worktree, path),
+            };
+            written.map_err(|source| PhaseError::Io { path: place, source })?;
+        }
+        let bytes =
+            |(path, text): &(String, Option<String>)| (path.clone(), text.clone().map(String::into_bytes));
+        let changes: Vec<(String, Option<Vec<u8>>)> = papers.changes.iter().map(bytes).collect();
+        let id = tree.commit(&papers.commit, &changes)?;
+        let subject = papers.commit.message.lines().next().unwrap_or_default().to_string();
+        (self.see)(TaskEvent::new("task.commit", subject, json!({ "commit": id })));
+        Ok(id)
+    }
+
+    /// What was said beside the result goes to whoever decides about it.
+    fn triage(&mut self, step: &Step, role: &Role, answer: &Map<String, Value>) -> Result<(), PhaseError> {
+        let (Some(triage), Some(remark)) = (self.setting.workflow.triage.clone(), answer::remark(answer))
+        else {
+            return Ok(());
+        };
+        let Some(judge) = self.setting.workflow.roles.get(&triage.role).cloned() else { return Ok(()) };
+        self.say(&role.title, format!("Feedback: {}", remark.lines().next().unwrap_or_default()));
+        let asked: Asked = self.effect(
+            &step.id,
+            "triage",
+            |runner| {
+                let template =
+                    Template::read(&triage.prompt).map_err(|wrong| PhaseError::Strange(wrong.message))?;
+                let mut values = runner.values(&judge);
+                values.insert("feedback".to_string(), remark.clone());
+                values.insert("answer_format".to_string(), answer::format(&triage.answer, None));
+                let tip = runner.setting.tree.tip()?.unwrap_or_default();
+                Ok(Question { prompt: template.fill(&values), tip, document: None })
+            },
+            |runner, question, _| runner.call(&judge, question),
+        )?;
+        self.count(asked.used);
+        let decided = answer::extract(&asked.answer, &triage.answer).ok();
+        let decision = decided
+            .as_ref()
+            .and_then(|answer| answer.get("decision"))
+            .and_then(Value::as_str)
+            .unwrap_or("BACKLOG");
+        self.say(&judge.title, format!("Feedback: {decision}."));
+        if decision == "IGNORE" {
+            return Ok(());
+        }
+        // What should be written down and cannot be decided about stays visible too.
+        let note =
+            decided.as_ref().and_then(|answer| answer.get("note")).and_then(Value::as_str).unwrap_or(&remark);
+        let item = if decision == "DOCS" { format!("Documentation: {note}") } else { note.to_string() };
+        let shared = Map::from_iter([("backlog_items".to_string(), json!([item]))]);
+        let _: Option<String> = self.effect(
+            &step.id,
+            "triage-commit",
+            |runner| {
+                let changes = runner.shared_papers(&shared)?;
+                Ok(Papers {
+                    commit: runner.step_commit(step, &format!("Backlog: {}", runner.setting.feat))?,
+                    changes,
+                })
+            },
+            |runner, papers, _| {
+                if papers.changes.is_empty() { Ok(None) } else { runner.put(papers).map(Some) }
+            },
+        )?;
+        Ok(())
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

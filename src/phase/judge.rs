@@ -1,0 +1,203 @@
+//! Whether what came back is what was asked for: an answer's form, and everything it claims, looked at.
+
+use serde_json::{Map, Value, json};
+
+use super::ask::Asked;
+use super::runner::{Next, PhaseError, Runner};
+use super::task::{RUNNER, Status, TaskEvent};
+use super::workflow::{Is, Role, Step, Work};
+use super::{answer, papers};
+use crate::executor::ExecRequest;
+
+/// What became of an answer.
+pub(super) enum Judged {
+    Fine(Map<String, Value>),
+    /// It can be mended.
+    Wrong(String),
+    /// It cannot.
+    Over(Next),
+}
+
+impl Runner<'_> {
+    /// Whether what came back is what was asked for.
+    pub(super) fn judge(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Judged, PhaseError> {
+        if let Some((kind, words)) = &asked.error {
+            let status = match kind.as_str() {
+                "budget_exhausted" => Status::BudgetExhausted,
+                _ => Status::Failed,
+            };
+            return Ok(Judged::Over(Next::Stop(status, format!("{}: {kind}: {words}", role.title))));
+        }
+        if role.work == Work::Read && asked.before != asked.after {
+            return Ok(Judged::Wrong("the branch was moved while it looked".to_string()));
+        }
+        let answer = match answer::extract(&asked.answer, &step.answer) {
+            Ok(answer) => answer,
+            Err(problem) => return Ok(Judged::Wrong(problem.to_string())),
+        };
+        let problem = match self.untrue(step, role, asked, &answer)? {
+            None => self.dishonest(&answer),
+            problem => problem,
+        };
+        Ok(problem.map_or_else(|| Judged::Fine(answer), Judged::Wrong))
+    }
+
+    /// A claim that is not so.
+    fn untrue(
+        &mut self,
+        step: &Step,
+        role: &Role,
+        asked: &Asked,
+        answer: &Map<String, Value>,
+    ) -> Result<Option<String>, PhaseError> {
+        let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or_default().trim();
+        if let (Some(document), Some(place)) = (&step.document, self.place(step)) {
+            for (name, _) in step.answer.iter().filter(|(_, field)| field.is == Is::Document) {
+                let claimed = text(name);
+                let worktree = format!("{}/", self.setting.tree.worktree.display());
+                let plain = claimed.strip_prefix(&worktree).unwrap_or(claimed).trim_start_matches("./");
+                if plain != place {
+                    return Ok(Some(format!("`{name}` must be `{place}`, and is `{claimed}`")));
+                }
+            }
+            let written = papers::read(&self.setting.tree.worktree, &place)
+                .map_err(|source| PhaseError::Io { path: self.setting.tree.worktree.join(&place), source })?;
+            let lacks = papers::missing(document, written.as_deref().unwrap_or_default());
+            if let Some(lacks) = lacks.filter(|_| !document.optional) {
+                return Ok(Some(format!("the document `{place}` {lacks}")));
+            }
+        }
+        for (name, _) in step.answer.iter().filter(|(_, field)| field.is == Is::Commit) {
+            if let Some(problem) = self.no_commit(name, text(name), asked)? {
+                return Ok(Some(problem));
+            }
+        }
+        if step.must_merge
+            && let Some(problem) = self.not_merged(&asked.after)?
+        {
+            return Ok(Some(problem));
+        }
+        if role.work == Work::Commit {
+            return self.unfinished(step, role, asked);
+        }
+        Ok(None)
+    }
+
+    /// What is wrong with work on the code: it touches documents of other roles, leaves things, or fails its tests.
+    fn unfinished(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Option<String>, PhaseError> {
+        let workflow = &self.setting.workflow;
+        let changed = self.setting.tree.changed_below(&asked.before, &asked.after, &workflow.documents)?;
+        if let Some(path) = changed.iter().find(|path| self.is_a_document(path, step.must_merge)) {
+            return Ok(Some(format!(
+                "`{path}` is another role's document and not yours to change; put it back as it was"
+            )));
+        }
+        if let Some(path) = self.setting.tree.no_folder(&asked.after, &workflow.ways())? {
+            return Ok(Some(format!(
+                "`{path}` must be a folder, or not be there: documents are kept below it"
+            )));
+        }
+        if !step.must_merge && self.setting.tree.has_merges(&asked.before, &asked.after)? {
+            return Ok(Some(
+                "there is a merge among the commits, and merging is not this step's".to_string(),
+            ));
+        }
+        let left = self.setting.tree.uncommitted()?;
+        if !left.is_empty() {
+            let some: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
+            return Ok(Some(format!("{} files are not committed: {}", left.len(), some.join(", "))));
+        }
+        let problem = self.failing_tests(step, role)?;
+        if self.setting.tests.is_some() {
+            // Tests are the agent's own code: whatever they changed is not what was committed.
+            self.restore(Some(&asked.after))?;
+        }
+        Ok(problem)
+    }
+
+    /// Whether a path is where some step's document of this task is, or could be, or what the runner keeps for everybody.
+    /// In a merge that is everybody's: both sides may have written to it.
+    fn is_a_document(&self, path: &str, is_merge: bool) -> bool {
+        let workflow = &self.setting.workflow;
+        let memory = workflow.memory.as_ref().map(|memory| &memory.file);
+        let shared = [workflow.backlog.as_ref(), memory, workflow.notes.as_ref()].into_iter().flatten();
+        let mut shared = shared.map(|file| format!("{}/{file}", workflow.documents));
+        if shared.any(|file| path.eq_ignore_ascii_case(&file)) {
+            return !is_merge;
+        }
+        workflow.steps.iter().filter_map(|step| step.document.as_ref()).any(|document| {
+            let place =
+                format!("{}/{}", workflow.documents, document.path.replace("{feat}", &self.setting.feat));
+            match place.split_once("{n}") {
+                None => path.eq_ignore_ascii_case(&place),
+                Some((head, tail)) => {
+                    let (path, head, tail) = (path.to_lowercase(), head.to_lowercase(), tail.to_lowercase());
+                    path.starts_with(&head) && path.ends_with(&tail)
+                }
+            }
+        })
+    }
+
+    fn no_commit(&self, name: &str, claimed: &str, asked: &Asked) -> Result<Option<String>, PhaseError> {
+        let tree = &self.setting.tree;
+        let is_hash = claimed.len() >= 7 && claimed.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let found = if is_hash { tree.commit_named(claimed)? } else { None };
+        let Some(commit) = found else {
+            return Ok(Some(format!("`{name}`: there is no commit `{claimed}`")));
+        };
+        if !tree.contains(&tree.branch, &commit)? {
+            return Ok(Some(format!("`{name}`: the commit {claimed} is not on {}", tree.short_branch())));
+        }
+        if tree.contains(&asked.before, &commit)? {
+            return Ok(Some(format!("`{name}`: the commit {claimed} is older than this step")));
+        }
+        Ok(None)
+    }
+
+    fn not_merged(&self, after: &str) -> Result<Option<String>, PhaseError> {
+        let (tree, base) = (&self.setting.tree, &self.setting.workflow.base);
+        let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
+        if !tree.contains(after, &wanted)? {
+            return Ok(Some(format!("{base} is not merged: {wanted} is not among the branch's commits")));
+        }
+        for file in &self.state.conflict_files {
+            let content = tree.file_at(after, file)?.unwrap_or_default();
+            let text = String::from_utf8_lossy(&content);
+            if text.lines().any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ")) {
+                return Ok(Some(format!("{file} still has conflict markers")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The tests that the user named, run by the runner: in the sandbox of the role that wrote them.
+    fn failing_tests(&mut self, step: &Step, role: &Role) -> Result<Option<String>, PhaseError> {
+        let Some(words) = self.setting.tests.clone() else { return Ok(None) };
+        self.say(RUNNER, format!("Running {}...", shell_words::join(&words)));
+        let mut request = ExecRequest::new("", self.setting.tree.worktree.clone());
+        request.agent = Some("generic".to_string());
+        request.command = words;
+        request.policy = Some(role.policy.clone());
+        request.max_retries = 0;
+        request.here = true;
+        let result = self.office.executor.execute(&request, &self.cancel, &mut |_| {});
+        if self.cancel.is_set() {
+            return Err(PhaseError::Interrupted);
+        }
+        let data = json!({ "step": step.id, "success": result.run.success, "run_id": result.run.run_id });
+        (self.see)(TaskEvent::new("task.tests", if result.run.success { "passed" } else { "failed" }, data));
+        if result.run.success {
+            return Ok(None);
+        }
+        let lines: Vec<&str> = result.run.result.lines().rev().take(20).collect();
+        let last = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
+        Ok(Some(format!("the tests fail: {}\n{last}", result.run.error.unwrap_or_default())))
+    }
+
+    /// A success that what is said beside it takes back.
+    fn dishonest(&self, answer: &Map<String, Value>) -> Option<String> {
+        let remark = answer::remark(answer)?.to_lowercase();
+        let word = self.setting.workflow.honesty.iter().find(|word| remark.contains(word.as_str()))?;
+        Some(format!("it claims success, and its feedback says `{word}`"))
+    }
+}
