@@ -229,8 +229,8 @@ pub fn name_of(request: &str) -> String {
         "if",
         "i",
     ];
-    let sentence =
-        request.split(['.', '\n', '!', '?', ';']).find(|part| !part.trim().is_empty()).unwrap_or(request);
+    let says_something = |part: &&str| part.contains(char::is_alphanumeric);
+    let sentence = request.split(['.', '\n', '!', '?', ';']).find(says_something).unwrap_or(request);
     let words = sentence.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let telling: Vec<String> =
         words.map(str::to_lowercase).filter(|word| !FILLERS.contains(&word.as_str())).take(4).collect();

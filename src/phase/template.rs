@@ -116,7 +116,9 @@ pub(super) fn sentence(text: &str, values: &BTreeMap<String, String>) -> String 
     let mut rest = text;
     while let Some(begin) = rest.find('{') {
         out.push_str(&rest[..begin]);
-        let Some(end) = rest[begin..].find('}').map(|found| begin + found) else { break };
+        let Some(end) = rest[begin..].find('}').map(|found| begin + found) else {
+            return out + &rest[begin..];
+        };
         match values.get(&rest[begin + 1..end]) {
             // One line: what an agent said may have many.
             Some(value) => out.extend(value.lines().next().unwrap_or_default().chars().take(300)),
