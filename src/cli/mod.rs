@@ -19,6 +19,7 @@ mod run;
 mod runs;
 mod screen;
 mod task;
+mod task_args;
 mod tasks;
 mod verify;
 mod workflow;

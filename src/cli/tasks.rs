@@ -6,9 +6,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::args::{Task, TaskBounds, TaskCommand, TaskOutput};
 use super::exit::Exit;
 use super::live::{Form, Live};
+use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput};
 use super::{Failure, note, workflow};
 use crate::executor::Cancel;
 use crate::phase::{

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::args::Workflow;
 use super::exit::Exit;
+use super::task_args::Workflow;
 use super::{Failure, stdout_colour, write_diagnostics};
 use crate::phase::{self, WorkflowError};
 use crate::policy::{Folders, Severity};
