@@ -169,7 +169,7 @@ impl Bench {
         match way {
             Way::Bare => {}
             Way::Guard(options) => {
-                argv.extend([&*guard, "run", "-q", "--policy", place.policy, "--dir", &folder]);
+                argv.extend([&*guard, "run", "-q", "--in-place", "--policy", place.policy, "--dir", &folder]);
                 argv.extend(["--read", &bin, "--read", &files]);
                 argv.extend(options.iter().map(String::as_str));
                 argv.push("--");
