@@ -145,15 +145,17 @@ fn requests_and_repositories() {
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     assert!(ran.error.contains("not committed"), "{}", ran.error);
     assert_eq!(yard.world.outside("cat repository/tracked"), "first\nmine\n");
-    yard.world.outside("mkdir plain && git init -q -b main unborn");
-    for (folder, wanted) in [("plain", "no git repository"), ("unborn", "no branch `main`")] {
+    yard.world.outside("git init -q -b main unborn");
+    // Beside the tests' own folders, which lie in a repository.
+    let plain = crate::support::Scratch::new("plain");
+    for (folder, wanted) in [
+        (plain.0.clone(), "no git repository"),
+        (yard.repository.with_file_name("unborn"), "no branch `main`"),
+    ] {
         let mut command = yard.command(&["x", "--dir"]);
-        command.arg(yard.repository.with_file_name(folder));
+        command.arg(&folder);
         let ran = yard.world.finish(command, b"");
-        // The tests' own folders lie in a repository.
-        if folder == "unborn" {
-            assert!(ran.error.contains(wanted), "{folder}: {}", ran.error);
-        }
-        assert_ne!(ran.code, 0);
+        assert_eq!(ran.code, 2, "{}", ran.error);
+        assert!(ran.error.contains(wanted), "{}: {}", folder.display(), ran.error);
     }
 }
