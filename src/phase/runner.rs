@@ -261,7 +261,15 @@ impl<'r> Runner<'r> {
             is_resumed: true,
             _lock: lock,
         };
-        runner.setting.tree.make(&runner.repository)?;
+        // A worktree that is gone is made again from the branch. A branch that is gone is not: it had the work.
+        let was_made = matches!(runner.journal.look(&runner.id, 0, "worktree")?, Some(Begun::Done(_)));
+        if was_made && runner.setting.tree.tip()?.is_none() {
+            let branch = runner.setting.tree.short_branch();
+            return Err(PhaseError::Strange(format!(
+                "the branch {branch} is gone; bring it back (`git branch {branch} COMMIT`), then go on"
+            )));
+        }
+        runner.setting.tree.make(&runner.repository, was_made)?;
         match from {
             Some(step) => runner.retry(step)?,
             None => runner.take_up(Status::parse(&row.status).unwrap_or(Status::Running))?,
@@ -465,7 +473,7 @@ impl<'r> Runner<'r> {
             "worktree",
             &json!({ "branch": branch, "base": tree.base }),
             |runner, _, _| {
-                tree.make(&runner.repository)?;
+                tree.make(&runner.repository, false)?;
                 Ok(json!({ "worktree": tree.worktree }))
             },
         )?;

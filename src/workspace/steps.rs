@@ -119,8 +119,9 @@ impl TaskTree {
         })
     }
 
-    /// Makes the branch and the worktree, or what of them is missing.
-    pub fn make(&self, repository: &Repository) -> Result<(), WorkspaceError> {
+    /// Makes the branch and the worktree, or what of them is missing. A branch of that name must be this task's: `is_known` when
+    /// it was made before, else by its reflog.
+    pub fn make(&self, repository: &Repository, is_known: bool) -> Result<(), WorkspaceError> {
         if self.admin_dir().is_ok() && self.worktree.is_dir() && self.tip()?.is_some() {
             return Ok(());
         }
@@ -133,7 +134,7 @@ impl TaskTree {
                     .input(command.into_bytes());
                 made.run()?;
             }
-            Some(_) if self.is_ours(repository)? => {}
+            Some(_) if is_known || self.is_ours(repository)? => {}
             Some(_) => return Err(there_already(&self.branch)),
         }
         // A worktree whose making was interrupted has no index yet; nobody has worked in it.

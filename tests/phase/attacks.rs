@@ -186,3 +186,23 @@ fn pipes_and_other_places() {
     assert!(ran.error.contains("`docs` is no folder"), "{}", ran.error);
     assert_eq!(yard.git("for-each-ref refs/heads/task/"), "");
 }
+
+/// A branch that somebody deleted had the work: it is not begun anew as if nothing were missing.
+#[test]
+fn a_branch_that_is_gone_is_missed() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    let (id, worktree) = (ran.result["task_id"].as_str().unwrap(), ran.result["worktree"].as_str().unwrap());
+    let tip = yard.git("rev-parse task/x");
+    yard.git(&format!("worktree remove --force {worktree}"));
+    yard.git("branch -q -D task/x");
+    assert_eq!(yard.about(&["approve", id]).code, 0);
+    let lost = yard.about(&["resume", id]);
+    assert_eq!(lost.code, 2, "{}", lost.error);
+    assert!(lost.error.contains("the branch task/x is gone"), "{}", lost.error);
+    assert_eq!(yard.git("for-each-ref refs/heads/task/"), "");
+    yard.git(&format!("branch task/x {tip}"));
+    let ran = yard.about(&["resume", id, "--stream-json"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert!(yard.subjects("task/x").contains(&"Add the toggle".to_string()));
+}
