@@ -37,6 +37,8 @@ fn main() {
     let bench = Bench::new(scratch.0.clone(), &arguments);
     bench.build();
     bench.memory();
+    // What was made and built is on the disk before anything is measured whose end waits for the disk too.
+    nix::unistd::sync();
     let mut again = Command::new(scratch.0.join("bin/run"));
     again.args(&arguments).env(SCRATCH, &scratch.0).current_dir(&scratch.0);
     again.env("HOME", scratch.0.join("home")).env("XDG_STATE_HOME", scratch.0.join("home/.local/state"));

@@ -1,13 +1,17 @@
 //! What stands on the agent's PATH under the names `git`, `sh`, `bash`, …: asks the supervisor, then runs the real program.
 //!
-//! Blocking, `std` only, no configuration of its own. It fails closed: without a supervisor, or with one that does not
+//! Blocking, with nothing but `std` (and the start it shares with guard), no configuration of its own. It fails closed: without a supervisor, or with one that does not
 //! answer properly, the command is refused. It is a courtesy, not the boundary: the same judgement waits at exec.
-#![forbid(unsafe_code)]
+#![no_main]
 #![allow(clippy::print_stderr, reason = "the refusal is printed where the agent looks")]
 
 #[path = "../src/intercept/wire.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the supervisor's half of the protocol is in the same file")]
 mod wire;
+
+#[path = "../src/sys/start.rs"]
+#[allow(unsafe_code, unreachable_pub, reason = "the file is the supervisor's too")]
+mod start;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::Duration;
 
 use wire::{Answer, Question, SOCKET_VARIABLE, is_relevant};
@@ -26,20 +30,22 @@ const NOT_FOUND: u8 = 127;
 /// A supervisor that takes longer is not there.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn main() -> ExitCode {
-    let argv: Vec<OsString> = std::env::args_os().collect();
+start!(start::enter, shim);
+
+fn shim(argv: impl Iterator<Item = OsString>) -> u8 {
+    let argv: Vec<OsString> = argv.collect();
     match ask(&argv) {
         Ok(Answer::Go) => run(&argv),
         Ok(Answer::Deny(message)) => {
             eprintln!("{message}");
-            ExitCode::from(REFUSED)
+            REFUSED
         }
         Err(problem) => {
             let name = argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             eprintln!(
                 "guard: Permission denied: {name}: the supervisor cannot be asked ({problem}). Do not retry."
             );
-            ExitCode::from(REFUSED)
+            REFUSED
         }
     }
 }
@@ -80,17 +86,17 @@ fn skips_hooks(name: &OsStr, value: &OsStr) -> bool {
 }
 
 /// Becomes the next program of that name on PATH that is not a shim.
-fn run(argv: &[OsString]) -> ExitCode {
+fn run(argv: &[OsString]) -> u8 {
     let name = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or(OsStr::new(""));
     let Some(program) = real(name) else {
         eprintln!("guard: {}: command not found", name.to_string_lossy());
-        return ExitCode::from(NOT_FOUND);
+        return NOT_FOUND;
     };
     let dropped = std::env::vars_os().filter(|(name, value)| skips_hooks(name, value));
     let dropped = dropped.map(|(name, _)| (name, DROPPED));
     let error = Command::new(&program).arg0(&argv[0]).args(&argv[1..]).envs(dropped).exec();
     eprintln!("guard: {}: {error}", program.display());
-    ExitCode::from(REFUSED)
+    REFUSED
 }
 
 fn real(name: &OsStr) -> Option<PathBuf> {

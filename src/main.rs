@@ -1,4 +1,11 @@
 //! The `guard` program: everything is in the library.
 #![no_main]
 
-guard::start!(guard::cli::run);
+use std::ffi::OsString;
+
+guard::start!(run);
+
+fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    guard::sys::process::take_memory_at_once();
+    guard::cli::run(args)
+}

@@ -20,6 +20,8 @@ use crate::transcript::Recorder;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Questions at once; more wait in the kernel.
 const MOST_AT_ONCE: usize = 64;
+/// Threads that stay when there is nothing to answer.
+const SPARE: usize = 2;
 /// Larger questions are read one at a time.
 const LARGE: usize = 64 << 10;
 
@@ -37,38 +39,52 @@ pub struct Answering {
     pub refusals: Arc<AtomicU64>,
 }
 
-/// The answers, and the queue of large questions.
+/// The answers, the queue of large questions, and who is there to answer.
 struct Desk {
+    listener: UnixListener,
     answering: Answering,
     large: Mutex<()>,
+    threads: AtomicUsize,
+    waiting: AtomicUsize,
 }
 
 /// Begins to answer. Ends with the process.
 pub fn serve(listener: UnixListener, answering: Answering) -> io::Result<()> {
-    let answering = Arc::new(Desk { answering, large: Mutex::new(()) });
-    let at_once = Arc::new(AtomicUsize::new(0));
+    let (threads, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    attend(&Arc::new(Desk { listener, answering, large: Mutex::new(()), threads, waiting }))
+}
+
+/// Another thread that waits for a question, answers it, and waits again. Who has one to answer sees to it that somebody
+/// else waits: a question never waits for another's answer, nor for a thread to be made.
+fn attend(desk: &Arc<Desk>) -> io::Result<()> {
+    desk.threads.fetch_add(1, Ordering::AcqRel);
+    let own = desk.clone();
     let work = move || {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else {
+        loop {
+            own.waiting.fetch_add(1, Ordering::AcqRel);
+            let accepted = own.listener.accept();
+            let was_last = own.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
+            let Ok((stream, _)) = accepted else {
                 // Out of descriptors: a moment later there may be some.
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
-            while at_once.load(Ordering::Acquire) >= MOST_AT_ONCE {
-                std::thread::sleep(Duration::from_millis(1));
+            if was_last && own.threads.load(Ordering::Acquire) < MOST_AT_ONCE {
+                // Without another thread the next question waits for this one.
+                let _ = attend(&own);
             }
-            at_once.fetch_add(1, Ordering::AcqRel);
-            let (answering, finished) = (answering.clone(), at_once.clone());
-            let work = move || {
-                let _ = converse(&answering, stream);
-                finished.fetch_sub(1, Ordering::AcqRel);
-            };
-            if std::thread::Builder::new().name("shim".to_string()).stack_size(2 << 20).spawn(work).is_err() {
-                at_once.fetch_sub(1, Ordering::AcqRel);
+            let _ = converse(&own, stream);
+            if own.waiting.load(Ordering::Acquire) >= SPARE {
+                own.threads.fetch_sub(1, Ordering::AcqRel);
+                return;
             }
         }
     };
-    std::thread::Builder::new().name("control".to_string()).spawn(work).map(drop)
+    let made = std::thread::Builder::new().name("shim".to_string()).stack_size(2 << 20).spawn(work);
+    if made.is_err() {
+        desk.threads.fetch_sub(1, Ordering::AcqRel);
+    }
+    made.map(drop)
 }
 
 /// A new socket at a path of any length.

@@ -216,17 +216,20 @@ impl Supervisor {
         if !self.is_waiting(notification) {
             return None;
         }
+        if !self.holds() {
+            return Some(Reply::Error(libc::EPERM));
+        }
         if self.is_too_early(&start) {
             self.waiting_starts.push(*notification);
             return None;
         }
         if start.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
             // The shim asks by itself, and what it then starts comes here again.
-            return Some(self.admit(notification, &start));
+            return self.admit(notification, &start);
         }
         let key = self.cache.key(&start);
         if self.cache.allowed.contains(&key) {
-            return Some(self.admit(notification, &start));
+            return self.admit(notification, &start);
         }
         let verdict = self.judge_start(&start);
         match verdict.action() {
@@ -235,12 +238,10 @@ impl Supervisor {
                     self.cache.allowed.clear();
                 }
                 self.cache.allowed.insert(key);
-                Some(self.admit(notification, &start))
+                self.admit(notification, &start)
             }
             Action::Deny => Some(self.deny_start(notification, &start, &verdict)),
-            Action::Ask if self.always.contains(&verdict.cause.rule) => {
-                Some(self.admit(notification, &start))
-            }
+            Action::Ask if self.always.contains(&verdict.cause.rule) => self.admit(notification, &start),
             // A shell that tries the next folder of PATH asks the same again.
             Action::Ask
                 if self
@@ -379,7 +380,7 @@ impl Supervisor {
     }
 
     /// Lets a start go on, watched to its end.
-    fn admit(&mut self, notification: &Notification, start: &Start) -> Reply {
+    fn admit(&mut self, notification: &Notification, start: &Start) -> Option<Reply> {
         let (identity, argv) = start.becomes();
         if self.setting.verify {
             if ptrace::watch_exec(notification.tid).is_err() {
@@ -390,7 +391,7 @@ impl Supervisor {
                     "sandbox.unverified",
                     "What cannot be watched is not started.",
                 );
-                return Reply::Error(libc::EACCES);
+                return Some(Reply::Error(libc::EACCES));
             }
             self.expected.retain(|(tid, _)| *tid != notification.tid);
             self.expected.push((
@@ -403,10 +404,13 @@ impl Supervisor {
                     folder: start.folder.clone(),
                 },
             ));
+            // It stops when it has become the program, and goes on only when this thread has looked at it: what is written
+            // down meanwhile is written down before its first instruction.
+            self.reply(notification.id, Reply::Continue);
         }
         self.counts.starts += 1;
         self.setting.recorder.record("exec", &line(&start.argv), &start.data(notification.tid, None));
-        Reply::Continue
+        (!self.setting.verify).then_some(Reply::Continue)
     }
 
     fn deny_start(&mut self, notification: &Notification, start: &Start, verdict: &Verdict) -> Reply {
@@ -481,7 +485,7 @@ impl Supervisor {
         let reply = match choice {
             Choice::Deny => {
                 self.last_no = Some((notification.tid, start.argv.clone()));
-                self.deny_start(&notification, &start, &verdict)
+                Some(self.deny_start(&notification, &start, &verdict))
             }
             Choice::Always => {
                 self.always.push(verdict.cause.rule.clone());
@@ -489,11 +493,13 @@ impl Supervisor {
             }
             Choice::Once => self.admit(&notification, &start),
         };
-        self.reply(notification.id, reply);
+        if let Some(reply) = reply {
+            self.reply(notification.id, reply);
+        }
         for waiting in std::mem::take(&mut self.waiting_asks) {
             let id = waiting.notification.id;
             let reply = if self.always.contains(&waiting.verdict.cause.rule) {
-                Some(self.admit(&waiting.notification, &waiting.start))
+                self.admit(&waiting.notification, &waiting.start)
             } else {
                 self.ask(waiting)
             };

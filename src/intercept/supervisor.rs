@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
@@ -90,6 +89,8 @@ pub struct Setting {
     pub activity: Arc<AtomicU64>,
     /// What is made when a program needs it.
     pub belated: Option<Belated>,
+    /// Looks from outside whether the sandbox holds, before the first program starts; if it does not, none does.
+    pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
 }
 
 /// Something of the run's that takes time to be made, and that few of its programs use.
@@ -109,31 +110,42 @@ pub struct Counts {
     pub refusals: u64,
 }
 
-/// The thread and the way to end it.
+/// The way to end the thread.
 pub struct Handle {
-    thread: JoinHandle<Counts>,
+    counts: Receiver<Counts>,
     ending: Arc<AtomicBool>,
     wake: Arc<EventFd>,
 }
 
 impl Handle {
-    /// Ends the thread when nothing of the run is left.
+    /// Ends the thread when nothing of the run is left. It has recorded everything, but may still be tidying up.
     pub fn finish(self) -> Counts {
         self.ending.store(true, Ordering::Release);
         let _ = self.wake.write(1);
-        self.thread.join().unwrap_or_default()
+        self.counts.recv().unwrap_or_default()
     }
 }
 
-/// Begins to answer. SIGCHLD must be blocked in every thread of this process: it tells of processes at their exec.
-pub fn supervise(setting: Setting, listener: OwnedFd) -> std::io::Result<Handle> {
+/// Begins to answer, as soon as `listener` has got where the questions arrive: the thread is ready before the process it
+/// asks for is. SIGCHLD must be blocked in every thread of this process: it tells of processes at their exec.
+pub fn supervise(
+    setting: Setting,
+    listener: impl FnOnce() -> Option<OwnedFd> + Send + 'static,
+) -> std::io::Result<Handle> {
     let wake = Arc::new(EventFd::from_value_and_flags(0, nix::sys::eventfd::EfdFlags::EFD_CLOEXEC)?);
     let ending = Arc::new(AtomicBool::new(false));
     let (their_wake, their_ending) = (wake.clone(), ending.clone());
-    let thread = std::thread::Builder::new()
-        .name("supervisor".to_string())
-        .spawn(move || Supervisor::new(setting, listener, their_wake, their_ending).run())?;
-    Ok(Handle { thread, ending, wake })
+    let (told, counts) = channel();
+    let work = move || {
+        let Some(mut supervisor) = Supervisor::new(setting, listener, their_wake, their_ending) else {
+            return;
+        };
+        supervisor.run();
+        // Nobody has to wait until everything is taken apart.
+        let _ = told.send(supervisor.counts);
+    };
+    std::thread::Builder::new().name("supervisor".to_string()).spawn(work)?;
+    Ok(Handle { counts, ending, wake })
 }
 
 /// An answer that a thread of its own has found.
@@ -179,6 +191,8 @@ pub(super) struct Supervisor {
     pub(super) making: bool,
     pub(super) belated_users: Option<&'static [&'static str]>,
     pub(super) numbers: Numbers,
+    /// The proof was given.
+    proven: bool,
 }
 
 /// The numbers of the calls that are notified.
@@ -197,14 +211,20 @@ impl Numbers {
 }
 
 impl Supervisor {
-    fn new(setting: Setting, listener: OwnedFd, wake: Arc<EventFd>, ending: Arc<AtomicBool>) -> Self {
+    fn new(
+        setting: Setting,
+        listener: impl FnOnce() -> Option<OwnedFd>,
+        wake: Arc<EventFd>,
+        ending: Arc<AtomicBool>,
+    ) -> Option<Self> {
         let names = super::exec::recognised_names(&setting.policy);
         let identities = Identities::new(names, setting.writable.clone(), setting.has_view);
         let shim = setting.shim.as_deref().and_then(super::identity::of_file);
-        Self {
+        let numbers = Numbers::new();
+        Some(Self {
             identities,
             shim,
-            listener,
+            listener: listener()?,
             wake,
             ending,
             remote: Remote::default(),
@@ -221,18 +241,19 @@ impl Supervisor {
             waiting_starts: Vec::new(),
             making: false,
             belated_users: setting.belated.as_ref().map(|belated| belated.users),
-            numbers: Numbers::new(),
+            numbers,
+            proven: setting.proof.is_none(),
             setting,
-        }
+        })
     }
 
-    fn run(mut self) -> Counts {
+    fn run(&mut self) {
         // What is done here for the agent is done with the agent's rights, also when root started all this.
         let _ = process::drop_effective_capabilities();
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
         let Ok(stops) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
-            return self.counts;
+            return;
         };
         loop {
             let mut fds = [
@@ -258,13 +279,13 @@ impl Supervisor {
                 match seccomp::receive(self.listener.as_fd()) {
                     Ok(Some(notification)) => self.handle(&notification),
                     Ok(None) => {}
-                    Err(_) => return self.counts,
+                    Err(_) => return,
                 }
             } else if listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
                 // Nothing is left that could ask. Wait only for the order to end, and for what was killed on its way
                 // through an exec: until it is taken here, its parent waits for it.
                 if is_ending {
-                    return self.counts;
+                    return;
                 }
                 let mut fds = [
                     PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
@@ -273,9 +294,17 @@ impl Supervisor {
                 let _ = poll(&mut fds, PollTimeout::NONE);
             }
             if is_ending && !listener.contains(PollFlags::POLLIN) {
-                return self.counts;
+                return;
             }
         }
+    }
+
+    /// Whether the sandbox holds, which is looked at once, when the first program is about to start.
+    pub(super) fn holds(&mut self) -> bool {
+        if let Some(proof) = self.setting.proof.take() {
+            self.proven = proof();
+        }
+        self.proven
     }
 
     /// Answers what threads of their own have found out.

@@ -23,10 +23,8 @@ pub(super) mod message {
     pub(in crate::launch) const RULES: u8 = b'R';
     /// With the listener's descriptor: the notifications arrive there.
     pub(in crate::launch) const LISTENER: u8 = b'L';
-    /// The canary has been held: what it could still do follows, one letter each.
+    /// The canary could still do something: what follows, one letter each.
     pub(in crate::launch) const CANARY: u8 = b'C';
-    /// Go on and execute.
-    pub(in crate::launch) const GO: u8 = b'G';
     /// Something failed: text follows.
     pub(in crate::launch) const FAILED: u8 = b'F';
     /// The program could not be executed: errno follows.
@@ -153,7 +151,8 @@ fn reset_signals() -> Result<(), String> {
     step("signals", sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None))
 }
 
-/// Tries what must not be possible any more, and says what was.
+/// Tries what must not be possible any more. What was possible is told, and is the end; otherwise the supervisor looks
+/// for itself when the program is about to start.
 fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(), String> {
     let mut report = vec![message::CANARY];
     let forbidden = canary_file(&plan.run_folder);
@@ -175,13 +174,11 @@ fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(
     if error.raw_os_error() != Some(libc::EACCES) {
         report.push(b'e');
     }
-    step("canary", nix::unistd::write(setup, &report))?;
-    let mut answer = [0u8; 1];
-    match nix::unistd::read(setup, &mut answer) {
-        Ok(1) if answer[0] == message::GO => Ok(()),
-        // The supervisor has its reasons, and has told them.
-        _ => process::exit_now(125),
+    if report.len() == 1 {
+        return Ok(());
     }
+    step("canary", nix::unistd::write(setup, &report))?;
+    process::exit_now(125)
 }
 
 fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {

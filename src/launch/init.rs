@@ -136,7 +136,10 @@ fn watch(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
         end(control, agent, scoped)
     };
     loop {
-        reap(control, agent);
+        if !reap(control, agent) {
+            // Nothing is left, and nothing can come any more: no need to be told.
+            leave(control)
+        }
         let mut fds = [
             PollFd::new(control.as_fd(), PollFlags::POLLIN),
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
@@ -192,6 +195,10 @@ fn end(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
         // Killed processes need a moment; what was orphaned meanwhile is killed in the next round.
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
+    leave(control)
+}
+
+fn leave(control: &OwnedFd) -> ! {
     let _ = nix::unistd::write(control, &[message::EMPTY]);
     process::exit_now(0)
 }

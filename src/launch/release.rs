@@ -1,10 +1,10 @@
 //! The beginning of a run: the child is seen through its restrictions and the canary, and let go.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -20,6 +20,12 @@ use crate::outcome::Enforcement;
 use crate::policy::Policy;
 use crate::sandbox::Need;
 use crate::sys::socket;
+
+/// What the canary tries, in words.
+const TRIED: [&str; 3] = ["write outside", "connect to the machine", "start a forbidden program"];
+
+/// Whether the sandbox holds, seen from outside.
+type Proof = Box<dyn FnOnce() -> bool + Send>;
 
 impl Running {
     /// Sees the child through its restrictions and the canary, and lets it execute.
@@ -45,30 +51,58 @@ impl Running {
         let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
         let carrier = self.network.serve(plan, self.recorder.clone(), activity, exhausted);
         self.carrier = carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?;
-        let setting = self.setting(policy, context, repositories, asker);
+        let enforcement = self.enforcement(group);
+        let (proof, proven) = self.proof(&enforcement)?;
+        let setting = self.setting(policy, context, repositories, asker, proof);
+        let supervisor = self.supervise(setting, policy)?;
+        // The socket closes with the exec.
         let mut message = [0u8; 4096];
-        let (got, listener) = socket::receive_with(self.started.setup.as_fd(), &mut message)
-            .map_err(|error| Stopped::Failed(machine("start the agent")(error)))?;
-        let listener = match (message[..got].split_first(), listener) {
-            (Some((&child::message::LISTENER, _)), Some(listener)) => listener,
-            (Some((_, said)), _) if said.starts_with(b"seccomp notification") => {
-                return Err(Stopped::Failed(Failure::Unavailable {
-                    policy: policy.name.clone(),
-                    needs: vec![Need {
-                        missing: format!("its own notifications ({})", String::from_utf8_lossy(said)),
-                        fix: "start guard outside other sandboxes: a tree of processes has one listener"
-                            .to_string(),
-                    }],
-                }));
+        let got = nix::unistd::read(&self.started.setup, &mut message)
+            .map_err(|error| Stopped::Failed(machine("start the agent")(error.into())))?;
+        let seen: Option<Vec<&str>> = proven.try_recv().ok();
+        match message[..got].split_first() {
+            Some((&child::message::CANARY, still)) => {
+                let told = still.iter().map(|letter| canary_word(*letter));
+                Err(not_held(told.chain(seen.unwrap_or_default()).collect()))
             }
-            (Some((_, said)), _) => return Err(broken("restrict the agent", said)),
-            (None, _) => return Err(broken("restrict the agent", b"it ended before it was restricted")),
-        };
+            _ if seen.as_ref().is_some_and(|possible| !possible.is_empty()) => {
+                Err(not_held(seen.unwrap_or_default()))
+            }
+            Some((&child::message::EXEC_FAILED, errno)) => {
+                let errno = errno.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
+                let counts = supervisor.finish();
+                let refusal = self.recorder_flushed_denial(counts);
+                let problem = refusal.unwrap_or_else(|| io::Error::from_raw_os_error(errno).to_string());
+                Err(Stopped::NotStarted(errno, problem))
+            }
+            Some((_, said)) => Err(broken("hold the canary", said)),
+            None if seen.is_none() => Err(broken("hold the canary", b"it ended")),
+            None => Ok((enforcement, supervisor)),
+        }
+    }
+
+    /// The thread that answers, ready before the child is; returns when it has what the child asks with.
+    fn supervise(&self, setting: Setting, policy: &Policy) -> Result<Handle, Stopped> {
         let failed = |error: io::Error| Stopped::Failed(machine("start the supervisor")(error));
+        let setup = self.started.setup.try_clone().map_err(failed)?;
+        let (told, heard) = mpsc::sync_channel(1);
+        let name = policy.name.clone();
+        let listener = move || {
+            let received = receive_listener(&setup, name);
+            let (listener, said) = match received {
+                Ok(listener) => (Some(listener), Ok(())),
+                Err(stopped) => (None, Err(stopped)),
+            };
+            let _ = told.send(said);
+            listener
+        };
         let supervisor = intercept::supervise(setting, listener).map_err(failed)?;
-        let mut enforcement = self.await_canary(&mut message)?;
-        enforcement.memory_bound = group.bounds_memory;
-        enforcement.process_bound = group.bounds_processes;
+        heard.recv().unwrap_or_else(|_| Err(broken("start the supervisor", b"its thread is gone")))?;
+        Ok(supervisor)
+    }
+
+    /// What is in force.
+    fn enforcement(&self, group: &Group) -> Enforcement {
         if self.started.plan.limits.memory_mib.is_some() && !group.bounds_memory {
             self.recorder.record(
                 "note",
@@ -76,20 +110,47 @@ impl Running {
                 &json!({}),
             );
         }
-        self.recorder.record("sandbox.applied", "the sandbox holds", &enforcement);
-        let sent = nix::unistd::write(&self.started.setup, &[child::message::GO]);
-        sent.map_err(|error| Stopped::Failed(machine("start the agent")(error.into())))?;
-        // The socket closes with the exec.
-        match nix::unistd::read(&self.started.setup, &mut message) {
-            Ok(5) if message[0] == child::message::EXEC_FAILED => {
-                let errno = i32::from_le_bytes([message[1], message[2], message[3], message[4]]);
-                let counts = supervisor.finish();
-                let refusal = self.recorder_flushed_denial(counts);
-                let problem = refusal.unwrap_or_else(|| io::Error::from_raw_os_error(errno).to_string());
-                Err(Stopped::NotStarted(errno, problem))
-            }
-            _ => Ok((enforcement, supervisor)),
+        Enforcement {
+            landlock_abi: crate::sandbox::landlock_version(),
+            seccomp: true,
+            verify_exec: self.started.plan.verify_exec,
+            namespaces: self.started.has_view,
+            canary: TRIED.map(str::to_string).to_vec(),
+            memory_bound: group.bounds_memory,
+            process_bound: group.bounds_processes,
         }
+    }
+
+    /// The canary seen from outside, before the program starts: what the child says is only half the proof. What was
+    /// possible comes out of the other end.
+    fn proof(
+        &self,
+        enforcement: &Enforcement,
+    ) -> Result<(Proof, mpsc::Receiver<Vec<&'static str>>), Stopped> {
+        let failed = |error: io::Error| Stopped::Failed(machine("hold the canary")(error));
+        let listener = self.started.canary.try_clone().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let file = canary_file(&self.started.plan.run_folder);
+        let (recorder, enforcement) = (self.recorder.clone(), enforcement.clone());
+        let (told, proven) = mpsc::sync_channel(1);
+        let proof = move || {
+            let mut possible = Vec::new();
+            if file.symlink_metadata().is_ok() {
+                possible.push(canary_word(b'w'));
+            }
+            if listener.accept().is_ok() {
+                possible.push(canary_word(b'c'));
+            }
+            let holds = possible.is_empty();
+            if holds {
+                recorder.record("canary", "nothing forbidden was possible", &json!({ "tried": TRIED }));
+                recorder.record("sandbox.applied", "the sandbox holds", &enforcement);
+            }
+            // Room for one: this never waits.
+            let _ = told.send(possible);
+            holds
+        };
+        Ok((Box::new(proof), proven))
     }
 
     /// The refusal that kept the command from running, once the transcript has it.
@@ -156,6 +217,7 @@ impl Running {
         context: Context,
         repositories: Arc<Repositories>,
         asker: Option<Box<dyn Ask>>,
+        proof: Proof,
     ) -> Setting {
         let plan = &self.started.plan;
         Setting {
@@ -179,42 +241,36 @@ impl Running {
                 .links
                 .clone()
                 .map(|links| Belated { users: CACHE_USERS, make: Box::new(move || links.make()) }),
+            proof: Some(proof),
         }
     }
+}
 
-    fn await_canary(&mut self, message: &mut [u8]) -> Result<Enforcement, Stopped> {
-        let got = nix::unistd::read(&self.started.setup, message)
-            .map_err(|error| Stopped::Failed(machine("hold the canary")(error.into())))?;
-        let mut possible: Vec<&str> = match message[..got].split_first() {
-            Some((&child::message::CANARY, still)) => {
-                still.iter().map(|letter| canary_word(*letter)).collect()
-            }
-            Some((_, said)) => return Err(broken("hold the canary", said)),
-            None => return Err(broken("hold the canary", b"it ended")),
-        };
-        // Seen from outside as well: what the child says is only half the proof.
-        if canary_file(&self.started.plan.run_folder).exists() {
-            possible.push(canary_word(b'w'));
+/// Where the child's questions arrive, which it sends when it has taken its own rights away.
+fn receive_listener(setup: &OwnedFd, policy: String) -> Result<OwnedFd, Stopped> {
+    let mut message = [0u8; 4096];
+    let (got, listener) = socket::receive_with(setup.as_fd(), &mut message)
+        .map_err(|error| Stopped::Failed(machine("start the agent")(error)))?;
+    match (message[..got].split_first(), listener) {
+        (Some((&child::message::LISTENER, _)), Some(listener)) => Ok(listener),
+        (Some((_, said)), _) if said.starts_with(b"seccomp notification") => {
+            Err(Stopped::Failed(Failure::Unavailable {
+                policy,
+                needs: vec![Need {
+                    missing: format!("its own notifications ({})", String::from_utf8_lossy(said)),
+                    fix: "start guard outside other sandboxes: a tree of processes has one listener"
+                        .to_string(),
+                }],
+            }))
         }
-        let _ = self.started.canary.set_nonblocking(true);
-        if self.started.canary.accept().is_ok() {
-            possible.push(canary_word(b'c'));
-        }
-        if !possible.is_empty() {
-            possible.dedup();
-            return Err(Stopped::Failed(Failure::Canary(possible.join(", "))));
-        }
-        let tried = ["write outside", "connect to the machine", "start a forbidden program"];
-        self.recorder.record("canary", "nothing forbidden was possible", &json!({ "tried": tried }));
-        Ok(Enforcement {
-            landlock_abi: crate::sandbox::landlock_version(),
-            seccomp: true,
-            verify_exec: self.started.plan.verify_exec,
-            namespaces: self.started.has_view,
-            canary: tried.map(str::to_string).to_vec(),
-            ..Enforcement::default()
-        })
+        (Some((_, said)), _) => Err(broken("restrict the agent", said)),
+        (None, _) => Err(broken("restrict the agent", b"it ended before it was restricted")),
     }
+}
+
+fn not_held(mut possible: Vec<&str>) -> Stopped {
+    possible.dedup();
+    Stopped::Failed(Failure::Canary(possible.join(", ")))
 }
 
 fn broken(step: &'static str, said: &[u8]) -> Stopped {

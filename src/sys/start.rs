@@ -1,4 +1,4 @@
-//! How the program starts, without what Rust's own start does and guard has no use for: it looks for the stack in
+//! How the programs start, without what Rust's own start does and they have no use for: it looks for the stack in
 //! `/proc/self/maps` and makes a second one, here and for every thread, to print a sentence when a stack overflows. It
 //! ends the program either way.
 
@@ -8,10 +8,14 @@ use std::io;
 #[macro_export]
 macro_rules! start {
     ($run:path) => {
+        $crate::start!($crate::sys::start::enter, $run);
+    };
+    ($enter:path, $run:path) => {
         // SAFETY: the one function of this name in a program, with the type that the C library expects.
+        #[allow(unsafe_code, reason = "there is no other way to be called by the C library")]
         #[unsafe(no_mangle)]
         extern "C" fn main() -> std::ffi::c_int {
-            $crate::sys::start::enter(|| $run(std::env::args_os()))
+            $enter(|| $run(std::env::args_os()))
         }
     };
 }
@@ -35,7 +39,9 @@ fn keep_standard_streams() -> io::Result<()> {
             continue;
         }
         // SAFETY: a null-terminated path. The lowest free number is this one: those below are open.
-        super::check_int(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) })?;
+        if unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
     Ok(())
 }

@@ -83,9 +83,6 @@ pub struct Head {
 
 /// Where lines go.
 pub trait Sink: Write + Send {
-    /// Called once, before anything is written, by the thread that writes.
-    fn begin(&mut self) {}
-
     /// Makes everything written durable.
     fn sync(&mut self) -> io::Result<()>;
 }
@@ -94,15 +91,6 @@ pub trait Sink: Write + Send {
 struct RunFile {
     file: File,
     folder: PathBuf,
-    has_entry: bool,
-}
-
-impl RunFile {
-    fn sync_entry(&mut self) -> io::Result<()> {
-        File::open(&self.folder)?.sync_all()?;
-        self.has_entry = true;
-        Ok(())
-    }
 }
 
 impl Write for RunFile {
@@ -116,15 +104,11 @@ impl Write for RunFile {
 }
 
 impl Sink for RunFile {
-    /// The entry is durable before the run is over: at the end, when somebody waits, only the file has to be.
-    fn begin(&mut self) {
-        // What fails now is tried again then, and told.
-        let _ = self.sync_entry();
-    }
-
+    /// Both at the end: where a journal holds them, the folder's entry is on the disk with the file, and a sync while the
+    /// run begins would only be in its way.
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
-        if self.has_entry { Ok(()) } else { self.sync_entry() }
+        File::open(&self.folder)?.sync_all()
     }
 }
 
@@ -137,7 +121,7 @@ pub fn start(settings: &Settings, observer: Option<Observer>) -> io::Result<(Rec
 pub fn create(folder: &Path) -> io::Result<Box<dyn Sink>> {
     let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(folder.join(FILE))?;
     lock(&file)?;
-    Ok(Box::new(RunFile { file, folder: folder.to_path_buf(), has_entry: false }))
+    Ok(Box::new(RunFile { file, folder: folder.to_path_buf() }))
 }
 
 /// The same, with another place for the lines.
@@ -230,7 +214,6 @@ struct Pen {
 impl Pen {
     fn run(mut self) -> io::Result<Head> {
         let _end = EndsWithThread(self.shared.clone());
-        self.sink.begin();
         let mut batch = Batch::default();
         let mut quiet = 0;
         loop {
