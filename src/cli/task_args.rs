@@ -77,20 +77,47 @@ pub(crate) struct Task {
     pub(crate) shown: TaskOutput,
 }
 
+/// A bound of the task, or of one step: `N` or `STEP=N`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bound<T> {
+    pub(crate) step: Option<String>,
+    pub(crate) most: T,
+}
+
+impl<T: std::str::FromStr> std::str::FromStr for Bound<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (step, number) = match text.split_once('=') {
+            Some((step, number)) => (Some(step.to_string()), number),
+            None => (None, text),
+        };
+        let most = number.parse().map_err(|_| "a number, or STEP=NUMBER, is wanted".to_string())?;
+        Ok(Self { step, most })
+    }
+}
+
+/// An amount that is none or more.
+fn amount(text: &str) -> Result<Bound<f64>, String> {
+    let bound: Bound<f64> = text.parse()?;
+    let is_one = bound.most.is_finite() && bound.most >= 0.0;
+    if is_one { Ok(bound) } else { Err("an amount from 0 is wanted".to_string()) }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct TaskBounds {
-    /// Tokens of models for the whole task
-    #[arg(long, value_name = "N")]
-    pub(crate) max_tokens: Option<u64>,
-    /// Money for the whole task
-    #[arg(long, value_name = "AMOUNT")]
-    pub(crate) max_cost: Option<f64>,
-    /// Minutes of agents at work
-    #[arg(long, value_name = "N")]
-    pub(crate) max_minutes: Option<u64>,
-    /// How often one step may be asked
-    #[arg(long, value_name = "N")]
-    pub(crate) rounds: Option<u32>,
+    /// Tokens of models for the whole task, or for all calls of one step; can be given for several
+    #[arg(long, value_name = "[STEP=]N")]
+    pub(crate) max_tokens: Vec<Bound<u64>>,
+    /// Money, for the task or a step
+    #[arg(long, value_name = "[STEP=]AMOUNT", value_parser = amount)]
+    pub(crate) max_cost: Vec<Bound<f64>>,
+    /// Minutes of agents at work, for the task or a step
+    #[arg(long, value_name = "[STEP=]N", value_parser = amount)]
+    pub(crate) max_minutes: Vec<Bound<f64>>,
+    /// How often one step may be asked: every step, or this one
+    #[arg(long, value_name = "[STEP=]N")]
+    pub(crate) rounds: Vec<Bound<u32>>,
 }
 
 #[derive(Debug, Args)]

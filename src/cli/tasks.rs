@@ -12,13 +12,17 @@ use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput};
 use super::{Failure, note, workflow};
 use crate::executor::Cancel;
 use crate::phase::{
-    Agent, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow, load, name_of,
-    safety,
+    Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow, load,
+    name_of, safety,
 };
 use crate::policy::Folders;
 use crate::store::{Decision, Journal, TaskRow};
 use crate::transcript::state_folder;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
+
+/// What helps when tasks cannot be read or written.
+const KEPT: &str =
+    "tasks are kept below $XDG_STATE_HOME or ~/.local/state: make room there, or let it be read and written";
 
 /// A longer request belongs into a file of the repository.
 const LONGEST_REQUEST: usize = 110 << 10;
@@ -52,6 +56,8 @@ fn failed(error: impl Into<PhaseError>) -> Failure {
     let error = error.into();
     let hint = match &error {
         PhaseError::Busy { .. } => "wait for it, or end it: `guard task cancel`".to_string(),
+        PhaseError::NotBegun(_) => format!("nothing has begun; {KEPT}, and ask again"),
+        PhaseError::Store(_) => format!("nothing is lost; {KEPT}, and say it again"),
         PhaseError::Unknown(_) => "`guard task list` shows them".to_string(),
         PhaseError::Workspace(error) => {
             error.hint().unwrap_or("`guard task resume` goes on when it is mended").to_string()
@@ -86,12 +92,20 @@ fn begin(arguments: &Task, office: Office, out: &mut dyn Write) -> Result<Exit, 
     }
     let id = uuid::Uuid::now_v7().to_string();
     let setting = setting(arguments, &office, &id, request, workflow, mode)?;
-    let mut journal = office.journal().map_err(failed)?;
+    let mut journal = office.journal().map_err(|error| failed(PhaseError::NotBegun(error.to_string())))?;
     stop_when_asked(&mut journal, &arguments.shown);
-    drive(&arguments.shown, out, |cancel, see| {
-        let runner = Runner::begin(office, journal, &id, request, setting, cancel, see)?;
+    let folder = office.folder(&id);
+    let mut has_begun = false;
+    let ended = drive(&arguments.shown, out, |cancel, see| {
+        let runner = Runner::begin(office, journal, &id, request, setting, cancel, see)
+            .map_err(|error| PhaseError::NotBegun(error.to_string()))?;
+        has_begun = true;
         runner.run()
-    })
+    });
+    if !has_begun {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    ended
 }
 
 /// The workflow, with what the command line changes.
@@ -100,11 +114,20 @@ fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
     if let Some(base) = &arguments.base {
         found.base.clone_from(base);
     }
-    let (limits, bounds) = (&mut found.limits, &arguments.bounds);
-    limits.tokens = bounds.max_tokens.or(limits.tokens);
-    limits.cost = bounds.max_cost.or(limits.cost);
-    limits.minutes = bounds.max_minutes.or(limits.minutes);
-    limits.rounds = bounds.rounds.unwrap_or(limits.rounds);
+    let Raised { task, steps } = raised(&arguments.bounds);
+    let limits = &mut found.limits;
+    limits.tokens = task.tokens.or(limits.tokens);
+    limits.cost = task.cost.or(limits.cost);
+    limits.minutes = task.minutes.or(limits.minutes);
+    limits.rounds = task.rounds.unwrap_or(limits.rounds);
+    for (id, bounds) in steps {
+        let known: Vec<String> = found.steps.iter().map(|step| step.id.clone()).collect();
+        let Some(step) = found.steps.iter_mut().find(|step| step.id == id) else {
+            let message = format!("the workflow has no step `{id}` to bound");
+            return Err(Failure::usage(message, format!("it has {}", known.join(", "))));
+        };
+        step.limits = bounds.or(step.limits);
+    }
     Ok(found)
 }
 
@@ -292,7 +315,6 @@ fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result
 }
 
 /// How a task goes on.
-#[derive(Clone, Copy)]
 enum Again<'a> {
     /// From a step it has been at.
     From(&'a str),
@@ -302,7 +324,27 @@ enum Again<'a> {
 
 fn raised(bounds: &TaskBounds) -> Raised {
     let TaskBounds { max_tokens, max_cost, max_minutes, rounds } = bounds;
-    Raised { tokens: *max_tokens, cost: *max_cost, minutes: *max_minutes, rounds: *rounds }
+    let mut raised = Raised::default();
+    let mut of = |step: &Option<String>, more: Bounds| {
+        let known = match step {
+            None => &mut raised.task,
+            Some(step) => raised.steps.entry(step.clone()).or_default(),
+        };
+        *known = more.or(*known);
+    };
+    for bound in max_tokens {
+        of(&bound.step, Bounds { tokens: Some(bound.most), ..Bounds::default() });
+    }
+    for bound in max_cost {
+        of(&bound.step, Bounds { cost: Some(bound.most), ..Bounds::default() });
+    }
+    for bound in max_minutes {
+        of(&bound.step, Bounds { minutes: Some(bound.most), ..Bounds::default() });
+    }
+    for bound in rounds {
+        of(&bound.step, Bounds { rounds: Some(bound.most), ..Bounds::default() });
+    }
+    raised
 }
 
 fn resume(
@@ -363,7 +405,7 @@ fn summary(office: &Office, task: &TaskRow) -> Value {
         "task_id": task.id, "status": status, "reason": task.reason, "step": task.state["step"], "visit": task.state["visit"],
         "branch": task.branch, "worktree": task.setting["tree"]["worktree"], "repository": task.repository, "request": task.request,
         "mode": task.setting["mode"], "created": task.created, "updated": task.updated, "used": task.state["used"],
-        "documents": task.state["documents"], "delivered": task.state["delivered"],
+        "used_by": task.state["used_by"], "documents": task.state["documents"], "delivered": task.state["delivered"],
     })
 }
 
@@ -406,6 +448,10 @@ fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -
         shown["used"]["tokens"],
         shown["used"]["agent_ms"].as_u64().unwrap_or(0) / 1000
     )?;
+    for (step, used) in shown["used_by"].as_object().into_iter().flatten() {
+        let seconds = used["agent_ms"].as_u64().unwrap_or(0) / 1000;
+        writeln!(out, "  {step:<14} {} calls, {} tokens, {seconds} s", used["calls"], used["tokens"])?;
+    }
     for entry in entries.iter().filter(|entry| entry.effect != "visit") {
         let how = if entry.ended.is_some() { "done" } else { "begun" };
         let run = entry.outcome.as_ref().and_then(|outcome| outcome["run_id"].as_str()).unwrap_or_default();
@@ -454,16 +500,22 @@ fn decide(
 fn cancel(office: &Office, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut journal = office.journal().map_err(failed)?;
     let task = find(&journal, Some(id))?;
-    if let Some(process) = office.worker(&task.id) {
-        let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
-        let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while office.worker(&task.id).is_some() {
-            if std::time::Instant::now() > patience {
-                let message = format!("process {process} does not let go of the task");
-                return Err(Failure::usage(message, "end it, and try again"));
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let mut told = None;
+    while let Some(worker) = office.worker(&task.id) {
+        // Each process once, and none that is not certain to be it: whoever has just begun says so in a moment.
+        if let Some(process) = worker.process.filter(|process| told != Some(*process)) {
+            let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
+            told = Some(process);
         }
+        if std::time::Instant::now() > patience {
+            let message = match told {
+                Some(process) => format!("process {process} does not let go of the task"),
+                None => "somebody works on the task, and it cannot be told who".to_string(),
+            };
+            return Err(Failure::usage(message, "end it, and try again"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
     let task = find(&journal, Some(&task.id))?;
     if Status::parse(&task.status) == Some(Status::Succeeded) {

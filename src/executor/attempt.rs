@@ -61,6 +61,7 @@ impl Tried {
             error_kind: self.error_kind().map(str::to_string),
             duration_ms: self.result.duration_ms,
             left_work: self.left_work().is_some(),
+            model: self.result.usage.model.clone(),
         }
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::attempt::Tried;
 use super::{ExecRequest, Prepared, retry};
-use crate::outcome::{ErrorDetail, RunResult, duration};
+use crate::outcome::{ErrorDetail, ModelUsage, RunResult, duration};
 
 /// A request that failed before anything ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +39,9 @@ pub struct Attempt {
     /// It changed something that is still there: commits, or files. Such an attempt is not repeated.
     #[serde(default)]
     pub left_work: bool,
+    /// What it used of a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelUsage>,
 }
 
 /// How many events there were.

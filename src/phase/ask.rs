@@ -27,6 +27,9 @@ pub(super) struct Question {
     pub(super) tip: String,
     /// The one file it may write.
     pub(super) document: Option<String>,
+    /// More that it may write.
+    #[serde(default)]
+    pub(super) writes: Vec<String>,
 }
 
 /// What it answered.
@@ -69,21 +72,45 @@ impl Runner<'_> {
     ) -> Result<Result<Map<String, Value>, Next>, PhaseError> {
         self.say(RUNNER, format!("Spawning {}...", role.title));
         let asked = self.ask(step, role, "agent", None)?;
-        let problem = match self.judge(step, role, &asked)? {
+        // Who comes back after a crash finds a working tree in which more has happened: what was judged then stays judged.
+        let (is_judged, is_mended) = (self.has_begun("commit")?, self.has_begun("repair")?);
+        let judged = match (is_judged, is_mended) {
+            (_, true) => Judged::Wrong("it was asked to mend it".to_string()),
+            (true, false) => return self.taken(step, &asked).map(Ok),
+            (false, false) => self.judge(step, role, &asked)?,
+        };
+        let problem = match judged {
             Judged::Fine(answer) => return Ok(Ok(answer)),
             Judged::Over(stop) => return Ok(Err(stop)),
             Judged::Wrong(problem) => problem,
         };
+        if let Some(reason) = self.used_up(&step.id) {
+            return Ok(Err(Next::Stop(Status::BudgetExhausted, reason)));
+        }
         self.say(RUNNER, format!("{}'s answer cannot be used ({problem}). Asking once more.", role.title));
         let again = self.ask(step, role, "repair", Some((&problem, &asked.answer)))?;
         // Who commits has done so in both calls; who reads looked anew.
         let before = if role.work == Work::Commit { asked.before } else { again.before.clone() };
         let again = Asked { before, ..again };
+        if is_judged {
+            return self.taken(step, &again).map(Ok);
+        }
         Ok(match self.judge(step, role, &again)? {
             Judged::Fine(answer) => Ok(answer),
             Judged::Over(stop) => Err(stop),
             Judged::Wrong(problem) => Err(Next::Stop(Status::Failed, format!("{}: {problem}", role.title))),
         })
+    }
+
+    /// Whether something of this visit was begun, by whoever worked on the task before.
+    fn has_begun(&self, effect: &str) -> Result<bool, PhaseError> {
+        Ok(self.journal.look(&self.id, self.state.visit, effect)?.is_some())
+    }
+
+    /// The answer that was taken before.
+    fn taken(&self, step: &Step, asked: &Asked) -> Result<Map<String, Value>, PhaseError> {
+        answer::extract(&asked.answer, &step.answer)
+            .map_err(|problem| PhaseError::Strange(format!("the journal has another answer: {problem}")))
     }
 
     /// One call of the agent. Interrupted, it is made again from where it began.
@@ -104,23 +131,11 @@ impl Runner<'_> {
                     runner.restore(Some(&question.tip))?;
                 }
                 runner.lay_out(step, question, mend.is_some())?;
-                runner.call(role, question)
+                runner.call(&step.id, role, question)
             },
         )?;
-        self.count(asked.used);
+        self.count(&step.id, asked.used);
         Ok(asked)
-    }
-
-    /// Counts what a call used. One that is written down counts once, also when its step is gone through again after a crash:
-    /// the state of the task is that of the step's beginning then.
-    pub(super) fn count(&mut self, more: Used) {
-        let used = self.state.used;
-        self.state.used = Used {
-            tokens: used.tokens + more.tokens,
-            cost: used.cost + more.cost,
-            agent_ms: used.agent_ms + more.agent_ms,
-            calls: used.calls + more.calls,
-        };
     }
 
     fn question(
@@ -129,9 +144,8 @@ impl Runner<'_> {
         role: &Role,
         mend: Option<(&str, &str)>,
     ) -> Result<Question, PhaseError> {
-        let tree = &self.setting.tree;
-        let tip =
-            tree.tip()?.ok_or_else(|| PhaseError::Strange(format!("the branch {} is gone", tree.branch)))?;
+        self.setting.tree.is_there()?;
+        let tip = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
         let document = self.place(step);
         let mut prompt = self.prompt(step, role, document.as_deref())?;
         if let Some((problem, answer)) = mend {
@@ -145,7 +159,7 @@ impl Runner<'_> {
                 &answer[from..]
             );
         }
-        Ok(Question { prompt, tip, document })
+        Ok(Question { prompt, tip, document, writes: Vec::new() })
     }
 
     /// Where the step's document goes, this time.
@@ -242,10 +256,10 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Asks the agent, in the sandbox its role has.
-    pub(super) fn call(&mut self, role: &Role, question: &Question) -> Result<Asked, PhaseError> {
+    /// Asks the agent, in the sandbox its role has, within what is left for the step.
+    pub(super) fn call(&mut self, step: &str, role: &Role, question: &Question) -> Result<Asked, PhaseError> {
         let tree = self.setting.tree.clone();
-        let request = self.request_of(role, question);
+        let request = self.request_of(step, role, question);
         let title = role.title.clone();
         let (see, cancel) = (&mut *self.see, &self.cancel);
         let result = self.office.executor.execute(&request, cancel, &mut |event| {
@@ -256,14 +270,18 @@ impl Runner<'_> {
             return Err(PhaseError::Interrupted);
         }
         let after = tree.tip()?.unwrap_or_default();
-        Ok(asked(&result, question.tip.clone(), after))
+        let mut asked = asked(&result, question.tip.clone(), after);
+        if asked.error.as_ref().is_some_and(|(kind, _)| kind == "timeout") {
+            // It had its whole time, whatever of it was counted.
+            asked.used.agent_ms = asked.used.agent_ms.max(request.max_duration.saturating_mul(1000));
+        }
+        Ok(asked)
     }
 
-    fn request_of(&self, role: &Role, question: &Question) -> ExecRequest {
+    fn request_of(&self, step: &str, role: &Role, question: &Question) -> ExecRequest {
         let setting = &self.setting;
         let (agent, own) = (setting.workflow.agent_of(role), &setting.agent);
         let name = if own.name.is_empty() { agent.name.clone() } else { own.name.clone() };
-        let limits = self.limits();
         let mut request = ExecRequest::new(question.prompt.clone(), setting.tree.worktree.clone());
         request.agent = Some(name);
         request.command = own.command.clone().or(agent.command).into_iter().collect();
@@ -272,29 +290,38 @@ impl Runner<'_> {
         request.timeout = own.timeout.or(agent.timeout).unwrap_or(request.timeout);
         request.max_duration = own.max_duration.or(agent.max_duration).unwrap_or(request.max_duration);
         request.max_retries = own.retries.or(agent.retries).unwrap_or(request.max_retries);
-        let left = limits.tokens.map(|bound| bound.saturating_sub(self.state.used.tokens).max(1));
+        if let Some(minutes) = self.left(step, "minutes") {
+            let seconds = (minutes * 60.0).ceil().max(1.0) as u64;
+            if seconds < request.max_duration {
+                // Another try would have the same time once more, and there is none.
+                request.max_duration = seconds;
+                request.max_retries = 0;
+            }
+        }
+        let left = self.left(step, "tokens").map(|left| (left as u64).max(1));
         request.max_tokens = [left, agent.max_tokens].into_iter().flatten().min();
         match role.work {
             Work::Read => request.in_place = true,
             Work::Commit => request.here = true,
         }
-        let document = question.document.as_ref().map(|path| setting.tree.worktree.join(path));
-        request.write = document.into_iter().collect();
+        let writes = question.document.iter().chain(&question.writes);
+        request.write = writes.map(|path| setting.tree.worktree.join(path)).collect();
         request
     }
 }
 
 fn asked(result: &ExecResult, before: String, after: String) -> Asked {
     let run = &result.run;
-    let model = run.usage.model.clone().unwrap_or_default();
+    // What an attempt used that was made again is used too.
+    let models = || result.attempts.iter().filter_map(|attempt| attempt.model.as_ref());
     let error = run.error_kind.clone().map(|kind| (kind, run.error.clone().unwrap_or_default()));
     Asked {
         answer: run.result.clone(),
         run_id: run.run_id.clone(),
         error: error.filter(|_| !run.success),
         used: Used {
-            tokens: model.input_tokens + model.output_tokens,
-            cost: model.cost,
+            tokens: models().map(|model| model.input_tokens.saturating_add(model.output_tokens)).sum(),
+            cost: models().map(|model| model.cost).sum(),
             agent_ms: run.duration_ms,
             calls: 1,
         },

@@ -4,10 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::ask::{Asked, Question};
 use super::runner::{Next, PhaseError, Runner};
 use super::task::{RUNNER, Status, TaskEvent};
-use super::template::{Template, sentence};
+use super::template::sentence;
 use super::workflow::{BACK, Is, Role, Step};
 use super::{answer, papers};
 use crate::workspace::StepCommit;
@@ -159,7 +158,7 @@ impl Runner<'_> {
     }
 
     /// Backlog and lessons, with what is new.
-    fn shared_papers(
+    pub(super) fn shared_papers(
         &self,
         answer: &Map<String, Value>,
     ) -> Result<Vec<(String, Option<String>)>, PhaseError> {
@@ -180,9 +179,8 @@ impl Runner<'_> {
 
     /// A commit of the runner's own, on top of the branch.
     pub(super) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PhaseError> {
-        let tree = &self.setting.tree;
-        let parent =
-            tree.tip()?.ok_or_else(|| PhaseError::Strange(format!("the branch {} is gone", tree.branch)))?;
+        self.setting.tree.is_there()?;
+        let parent = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
         let message =
             format!("{subject}\n\nGuard-Task: {}\nGuard-Step: {} {}\n", self.id, self.state.visit, step.id);
         let date = format!("{} +0000", jiff::Timestamp::now().as_second());
@@ -207,61 +205,6 @@ impl Runner<'_> {
         let subject = papers.commit.message.lines().next().unwrap_or_default().to_string();
         (self.see)(TaskEvent::new("task.commit", subject, json!({ "commit": id })));
         Ok(id)
-    }
-
-    /// What was said beside the result goes to whoever decides about it.
-    fn triage(&mut self, step: &Step, role: &Role, answer: &Map<String, Value>) -> Result<(), PhaseError> {
-        let (Some(triage), Some(remark)) = (self.setting.workflow.triage.clone(), answer::remark(answer))
-        else {
-            return Ok(());
-        };
-        let Some(judge) = self.setting.workflow.roles.get(&triage.role).cloned() else { return Ok(()) };
-        self.say(&role.title, format!("Feedback: {}", remark.lines().next().unwrap_or_default()));
-        let asked: Asked = self.effect(
-            &step.id,
-            "triage",
-            |runner| {
-                let template =
-                    Template::read(&triage.prompt).map_err(|wrong| PhaseError::Strange(wrong.message))?;
-                let mut values = runner.values(&judge);
-                values.insert("feedback".to_string(), remark.clone());
-                values.insert("answer_format".to_string(), answer::format(&triage.answer, None));
-                let tip = runner.setting.tree.tip()?.unwrap_or_default();
-                Ok(Question { prompt: template.fill(&values), tip, document: None })
-            },
-            |runner, question, _| runner.call(&judge, question),
-        )?;
-        self.count(asked.used);
-        let decided = answer::extract(&asked.answer, &triage.answer).ok();
-        let decision = decided
-            .as_ref()
-            .and_then(|answer| answer.get("decision"))
-            .and_then(Value::as_str)
-            .unwrap_or("BACKLOG");
-        self.say(&judge.title, format!("Feedback: {decision}."));
-        if decision == "IGNORE" {
-            return Ok(());
-        }
-        // What should be written down and cannot be decided about stays visible too.
-        let note =
-            decided.as_ref().and_then(|answer| answer.get("note")).and_then(Value::as_str).unwrap_or(&remark);
-        let item = if decision == "DOCS" { format!("Documentation: {note}") } else { note.to_string() };
-        let shared = Map::from_iter([("backlog_items".to_string(), json!([item]))]);
-        let _: Option<String> = self.effect(
-            &step.id,
-            "triage-commit",
-            |runner| {
-                let changes = runner.shared_papers(&shared)?;
-                Ok(Papers {
-                    commit: runner.step_commit(step, &format!("Backlog: {}", runner.setting.feat))?,
-                    changes,
-                })
-            },
-            |runner, papers, _| {
-                if papers.changes.is_empty() { Ok(None) } else { runner.put(papers).map(Some) }
-            },
-        )?;
-        Ok(())
     }
 }
 

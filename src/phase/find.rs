@@ -12,7 +12,7 @@ use crate::policy::{Diagnostic, Folders, Severity, Source};
 pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../workflows/default.yaml"))];
 
 /// The prompts of the built-in workflows, by the path they are named with.
-pub const PROMPTS: [(&str, &str); 10] = [
+pub const PROMPTS: [(&str, &str); 11] = [
     ("prompts/investigator.md", include_str!("../../workflows/prompts/investigator.md")),
     ("prompts/researcher.md", include_str!("../../workflows/prompts/researcher.md")),
     ("prompts/analyst.md", include_str!("../../workflows/prompts/analyst.md")),
@@ -22,6 +22,7 @@ pub const PROMPTS: [(&str, &str); 10] = [
     ("prompts/auditor.md", include_str!("../../workflows/prompts/auditor.md")),
     ("prompts/integrator.md", include_str!("../../workflows/prompts/integrator.md")),
     ("prompts/merge_auditor.md", include_str!("../../workflows/prompts/merge_auditor.md")),
+    ("prompts/writer.md", include_str!("../../workflows/prompts/writer.md")),
     ("prompts/triage.md", include_str!("../../workflows/prompts/triage.md")),
 ];
 

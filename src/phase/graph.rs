@@ -39,6 +39,17 @@ pub fn text(workflow: &Workflow) -> String {
                 writeln!(out, "  {} {to}", word.map_or("──►".to_string(), |word| format!("── {word} ──►")));
         }
     }
+    if let Some(triage) = &workflow.triage {
+        let title = |role: &str| {
+            let known = workflow.roles.get(role);
+            known.map_or_else(|| role.to_string(), |known| format!("{} ({})", known.title, known.policy))
+        };
+        let _ = writeln!(out, "\nwhat is said beside a result  [{}]", title(&triage.role));
+        if let Some(upkeep) = &triage.docs {
+            let files = upkeep.files.join(" ");
+            let _ = writeln!(out, "  ── DOCS ──► {}  writes {files}, and on", title(&upkeep.role));
+        }
+    }
     out
 }
 

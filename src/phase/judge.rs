@@ -22,6 +22,10 @@ impl Runner<'_> {
     /// Whether what came back is what was asked for.
     pub(super) fn judge(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Judged, PhaseError> {
         if let Some((kind, words)) = &asked.error {
+            let is_bound = matches!(kind.as_str(), "budget_exhausted" | "timeout");
+            if let Some(reason) = self.used_up(&step.id).filter(|_| is_bound) {
+                return Ok(Judged::Over(Next::Stop(Status::BudgetExhausted, reason)));
+            }
             let status = match kind.as_str() {
                 "budget_exhausted" => Status::BudgetExhausted,
                 _ => Status::Failed,
@@ -73,7 +77,7 @@ impl Runner<'_> {
             }
         }
         if step.must_merge
-            && let Some(problem) = self.not_merged(&asked.after)?
+            && let Some(problem) = self.not_merged(asked)?
         {
             return Ok(Some(problem));
         }
@@ -154,18 +158,34 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    fn not_merged(&self, after: &str) -> Result<Option<String>, PhaseError> {
-        let (tree, base) = (&self.setting.tree, &self.setting.workflow.base);
+    /// What is wrong with a merge: it is none, it has markers, or it has not taken what the base alone has changed.
+    fn not_merged(&self, asked: &Asked) -> Result<Option<String>, PhaseError> {
+        let (tree, base, after) = (&self.setting.tree, &self.setting.workflow.base, &asked.after);
         let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
         if !tree.contains(after, &wanted)? {
             return Ok(Some(format!("{base} is not merged: {wanted} is not among the branch's commits")));
         }
-        for file in &self.state.conflict_files {
-            let content = tree.file_at(after, file)?.unwrap_or_default();
-            let text = String::from_utf8_lossy(&content);
-            if text.lines().any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ")) {
-                return Ok(Some(format!("{file} still has conflict markers")));
-            }
+        if !tree.contains(after, &asked.before)? {
+            return Ok(Some(format!(
+                "the branch's own commit {} is not among its commits any more",
+                asked.before
+            )));
+        }
+        let compared = tree.compare_merge(&asked.before, &wanted, after)?;
+        // The base may have moved on since the conflicts were found.
+        let mut conflicts = self.state.conflict_files.clone();
+        conflicts.extend(compared.conflicts);
+        if let Some(file) = tree.with_markers(after, &conflicts)? {
+            return Ok(Some(format!("{file} still has conflict markers")));
+        }
+        if !compared.lost.is_empty() {
+            let some: Vec<&str> = compared.lost.iter().take(5).map(String::as_str).collect();
+            return Ok(Some(format!(
+                "the merge has not taken what {base} changed in {} files without a conflict: {}; make them what merging makes of them \
+                 (what only {base} changed is there: `git restore --source={base} --staged --worktree FILE`), and commit",
+                compared.lost.len(),
+                some.join(", ")
+            )));
         }
         Ok(None)
     }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 
 use super::reader::Read;
 use super::template::Template;
-use super::workflow::{BACK, Doer, END, Field, Is, Step, Work, Workflow};
+use super::workflow::{BACK, Bounds, Doer, END, Field, Is, Step, Triage, Work, Workflow};
 use crate::policy::{Diagnostic, Folders, Severity, Source, find};
 
 /// Values every prompt can have.
-pub(super) const VALUES: [&str; 13] = [
+pub(super) const VALUES: [&str; 14] = [
     "request",
     "feat",
     "branch",
@@ -22,6 +22,7 @@ pub(super) const VALUES: [&str; 13] = [
     "notes",
     "memory",
     "tests",
+    "files",
     "answer_format",
 ];
 
@@ -71,8 +72,10 @@ impl Linter<'_> {
             if let Err(error) = find(&role.policy, self.folders, None) {
                 self.wrong(&format!("roles.{name}.policy"), error.to_string());
             }
+            let decides = |triage: &Triage| triage.role == *name;
+            let writes = |triage: &Triage| triage.docs.as_ref().is_some_and(|upkeep| upkeep.role == *name);
             if !workflow.steps.iter().any(|step| step.role() == Some(name))
-                && workflow.triage.as_ref().is_none_or(|triage| triage.role != *name)
+                && !workflow.triage.as_ref().is_some_and(|triage| decides(triage) || writes(triage))
             {
                 self.say(
                     Severity::Warning,
@@ -92,8 +95,35 @@ impl Linter<'_> {
             self.role("triage.role", &triage.role);
             self.fields("triage", &triage.answer);
             self.prompt("triage.prompt", &triage.prompt);
+            self.upkeep(triage);
         }
         self.reach();
+    }
+
+    fn upkeep(&mut self, triage: &Triage) {
+        let Some(upkeep) = &triage.docs else { return };
+        self.role("triage.docs.role", &upkeep.role);
+        self.fields("triage.docs", &upkeep.answer);
+        self.prompt("triage.docs.prompt", &upkeep.prompt);
+        if self.read.workflow.roles.get(&upkeep.role).is_some_and(|role| role.work == Work::Commit) {
+            let message =
+                "who writes documentation has `work: read`: guard opens the files, and commits them";
+            self.wrong("triage.docs.role", message.to_string());
+        }
+        if !upkeep.files.iter().any(|pattern| !pattern.starts_with('!')) {
+            self.wrong("triage.docs.files", "no file is documentation".to_string());
+        }
+        for pattern in &upkeep.files {
+            if let Err(error) = globset::Glob::new(pattern.trim_start_matches('!')) {
+                self.wrong("triage.docs.files", format!("`{pattern}` is no pattern: {}", error.kind()));
+            }
+        }
+        let decides = triage.answer.get("decision").is_some_and(
+            |field| matches!(&field.is, Is::OneOf(words) if words.iter().any(|word| word == "DOCS")),
+        );
+        if !decides {
+            self.wrong("triage.docs", "the triage never decides `DOCS`".to_string());
+        }
     }
 
     fn role(&mut self, path: &str, role: &str) {
@@ -114,6 +144,15 @@ impl Linter<'_> {
         if [BACK, END].contains(&step.id.as_str()) || !is_name(&step.id) {
             self.wrong(&path, format!("`{}` cannot be the name of a step", step.id));
         }
+        if let Doer::Own(_) = &step.doer
+            && step.limits != Bounds::default()
+        {
+            self.wrong(
+                &format!("{path}.limits"),
+                "guard does this step itself, and uses nothing up".to_string(),
+            );
+        }
+        self.bounds(&path, step);
         if let Doer::Role(role) = &step.doer {
             self.role(&format!("{path}.role"), role);
             self.agents_step(step, role, &path);
@@ -141,6 +180,24 @@ impl Linter<'_> {
         }
         if step.gate.is_some() && words.is_empty() {
             self.wrong(&format!("{path}.gate"), "a gate needs a verdict".to_string());
+        }
+    }
+
+    /// A step's bound that the task's is reached before.
+    fn bounds(&mut self, path: &str, step: &Step) {
+        let (own, task) = (step.limits, &self.read.workflow.limits);
+        let pairs = [
+            ("tokens", own.tokens.map(|bound| bound as f64), task.tokens.map(|bound| bound as f64)),
+            ("cost", own.cost, task.cost),
+            ("minutes", own.minutes, task.minutes),
+        ];
+        for (name, own, task) in pairs {
+            if let (Some(own), Some(task)) = (own, task)
+                && own > task
+            {
+                let message = format!("{own} {name} for one step, and {task} for the whole task");
+                self.say(Severity::Warning, &format!("{path}.limits.{name}"), message);
+            }
         }
     }
 

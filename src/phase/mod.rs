@@ -13,27 +13,33 @@
 
 mod answer;
 mod ask;
+mod budget;
 mod conclude;
 mod find;
 mod graph;
 mod judge;
 mod lint;
+mod office;
 mod own;
 mod papers;
 mod reader;
+mod resume;
 mod runner;
 mod safety;
+mod step_reader;
 mod task;
 mod template;
+mod triage;
 mod workflow;
 mod yaml;
 
 pub use find::{BUILT_IN, PROMPTS, WorkflowError, examine, load, names, source};
 pub use graph::{doer, mermaid, text};
-pub use runner::{Ending, Office, PhaseError, Runner};
+pub use office::{Office, Worker};
+pub use runner::{Ending, PhaseError, Runner};
 pub use safety::{Safety, safety};
 pub use task::{RUNNER, Raised, Setting, State, Status, TaskEvent, Used, name_of};
 pub use workflow::{
-    Agent, BACK, Document, Doer, END, Field, Is, Limits, Memory, Own, Role, Step, Triage, Verdict, Work,
-    Workflow,
+    Agent, BACK, Bounds, Document, Doer, END, Field, Is, Limits, Memory, Own, Role, Step, Triage, Upkeep,
+    Verdict, Work, Workflow,
 };

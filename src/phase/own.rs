@@ -72,7 +72,12 @@ impl Runner<'_> {
         let line = match met.word.as_str() {
             "UP_TO_DATE" => format!("Merging '{base}'... already up to date."),
             "MERGED" => format!("Merging '{base}'... OK."),
-            _ => format!("Merging '{base}'... conflicts in {}.", met.files.join(", ")),
+            _ => {
+                let more = met.files.len().saturating_sub(10);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                let some: Vec<&str> = met.files.iter().take(10).map(String::as_str).collect();
+                format!("Merging '{base}'... conflicts in {}{more}.", some.join(", "))
+            }
         };
         self.say(RUNNER, line);
         self.state.conflicts = met.conflicts;

@@ -11,6 +11,8 @@ use super::workflow::Document;
 
 /// A larger document is none.
 const LARGEST: u64 = 4 << 20;
+/// A folder with more in it is not looked through.
+const MOST_LOOKED_AT: usize = 20_000;
 
 /// A file below a folder, if it is a plain one whose way has no links: what an agent left may lead anywhere.
 pub(super) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
@@ -59,6 +61,35 @@ pub(super) fn remove(folder: &Path, path: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
+}
+
+/// Whether a path is a plain file whose way has no links, and that has no second name: who may write it writes only it.
+pub(super) fn is_plain(folder: &Path, path: &str) -> bool {
+    let is_there = walk(folder, path, false).unwrap_or(false);
+    is_there && folder.join(path).symlink_metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1)
+}
+
+/// Whether a path is a folder whose way has no links, with nothing below but folders and plain files, and no repository.
+pub(super) fn is_plain_folder(folder: &Path, path: &str) -> bool {
+    let is_there = walk(folder, &format!("{path}/."), false).unwrap_or(false);
+    is_there && holds_plain(&folder.join(path), &mut 0)
+}
+
+fn holds_plain(folder: &Path, seen: &mut usize) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    for entry in entries {
+        *seen += 1;
+        let found = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)));
+        let Ok((path, found)) = found else { return false };
+        // What is in a repository of its own is not looked at by git.
+        let is_repository = path.file_name().is_some_and(|name| name.eq_ignore_ascii_case(".git"));
+        let is_plain =
+            (found.is_file() && found.nlink() == 1) || (found.is_dir() && holds_plain(&path, seen));
+        if is_repository || !is_plain || *seen > MOST_LOOKED_AT {
+            return false;
+        }
+    }
+    true
 }
 
 /// Makes room for a file: what is no folder on its way, and what is no plain file in its place, is moved aside.

@@ -6,9 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::workflow::{
-    Agent, Document, Doer, Field, Is, Limits, Memory, Own, Role, Step, Triage, Verdict, Work, Workflow,
-};
+use super::workflow::{Agent, Bounds, Limits, Memory, Role, Triage, Upkeep, Work, Workflow};
 use super::yaml::{self, Node, Value};
 use crate::policy::{Diagnostic, Severity, Source};
 
@@ -16,7 +14,7 @@ use crate::policy::{Diagnostic, Severity, Source};
 #[derive(Debug, Default)]
 pub(super) struct Places {
     /// `steps.plan`, `steps.plan.next`, `roles.architect.policy`, …
-    known: BTreeMap<String, Range<usize>>,
+    pub(super) known: BTreeMap<String, Range<usize>>,
 }
 
 impl Places {
@@ -47,22 +45,22 @@ pub(super) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, Stri
     Read { workflow, places: reader.places, problems: reader.problems }
 }
 
-struct Reader<'r> {
+pub(super) struct Reader<'r> {
     source: &'r Source,
-    prompt: &'r dyn Fn(&str) -> Result<String, String>,
-    places: Places,
+    pub(super) prompt: &'r dyn Fn(&str) -> Result<String, String>,
+    pub(super) places: Places,
     problems: Vec<Diagnostic>,
 }
 
 /// A map whose keys are taken one by one; what is left is unknown.
-struct Fields<'n> {
+pub(super) struct Fields<'n> {
     path: String,
     span: Range<usize>,
-    left: Vec<&'n (String, Range<usize>, Node)>,
+    pub(super) left: Vec<&'n (String, Range<usize>, Node)>,
 }
 
 impl Reader<'_> {
-    fn wrong(&mut self, span: Range<usize>, message: impl Into<String>, label: &str) {
+    pub(super) fn wrong(&mut self, span: Range<usize>, message: impl Into<String>, label: &str) {
         self.problems.push(Diagnostic {
             severity: Severity::Error,
             message: message.into(),
@@ -73,7 +71,7 @@ impl Reader<'_> {
         });
     }
 
-    fn fields<'n>(&mut self, node: &'n Node, path: &str) -> Fields<'n> {
+    pub(super) fn fields<'n>(&mut self, node: &'n Node, path: &str) -> Fields<'n> {
         let left = match &node.value {
             Value::Map(entries) => entries.iter().collect(),
             _ => {
@@ -88,14 +86,14 @@ impl Reader<'_> {
         Fields { path: path.to_string(), span: node.span.clone(), left }
     }
 
-    fn take<'n>(&mut self, fields: &mut Fields<'n>, name: &str) -> Option<&'n Node> {
+    pub(super) fn take<'n>(&mut self, fields: &mut Fields<'n>, name: &str) -> Option<&'n Node> {
         let at = fields.left.iter().position(|(known, _, _)| known == name)?;
         let (_, place, node) = fields.left.remove(at);
         self.places.known.insert(join(&fields.path, name), place.clone());
         Some(node)
     }
 
-    fn needed<'n>(&mut self, fields: &mut Fields<'n>, name: &str) -> Option<&'n Node> {
+    pub(super) fn needed<'n>(&mut self, fields: &mut Fields<'n>, name: &str) -> Option<&'n Node> {
         let found = self.take(fields, name);
         if found.is_none() {
             let span = fields.span.start..fields.span.start;
@@ -104,7 +102,7 @@ impl Reader<'_> {
         found
     }
 
-    fn done(&mut self, fields: &Fields<'_>, known: &[&str]) {
+    pub(super) fn done(&mut self, fields: &Fields<'_>, known: &[&str]) {
         for (name, place, _) in &fields.left {
             let near = known
                 .iter()
@@ -120,7 +118,7 @@ impl Reader<'_> {
         }
     }
 
-    fn text(&mut self, node: Option<&Node>, path: &str) -> Option<String> {
+    pub(super) fn text(&mut self, node: Option<&Node>, path: &str) -> Option<String> {
         let node = node?;
         match &node.value {
             Value::Text(text) => Some(text.clone()),
@@ -135,7 +133,7 @@ impl Reader<'_> {
         }
     }
 
-    fn number(&mut self, node: Option<&Node>, path: &str) -> Option<f64> {
+    pub(super) fn number(&mut self, node: Option<&Node>, path: &str) -> Option<f64> {
         let node = node?;
         match &node.value {
             Value::Number(number) if *number >= 0.0 => Some(*number),
@@ -150,7 +148,7 @@ impl Reader<'_> {
         }
     }
 
-    fn flag(&mut self, node: Option<&Node>, path: &str) -> bool {
+    pub(super) fn flag(&mut self, node: Option<&Node>, path: &str) -> bool {
         match node.map(|node| (&node.value, node)) {
             None => false,
             Some((Value::Bool(flag), _)) => *flag,
@@ -161,7 +159,7 @@ impl Reader<'_> {
         }
     }
 
-    fn texts(&mut self, node: Option<&Node>, path: &str) -> Vec<String> {
+    pub(super) fn texts(&mut self, node: Option<&Node>, path: &str) -> Vec<String> {
         let Some(node) = node else { return Vec::new() };
         let Value::List(items) = &node.value else {
             self.wrong(node.span.clone(), format!("`{path}` must be a list of texts"), "here");
@@ -232,7 +230,7 @@ impl Reader<'_> {
         self.below_documents(node, "documents").map(|path| path.trim_end_matches('/').to_string())
     }
 
-    fn below_documents(&mut self, node: Option<&Node>, path: &str) -> Option<String> {
+    pub(super) fn below_documents(&mut self, node: Option<&Node>, path: &str) -> Option<String> {
         let text = self.text(node, path)?;
         if !is_inside(&text) {
             let span = node.map_or(0..0, |node| node.span.clone());
@@ -269,13 +267,33 @@ impl Reader<'_> {
         let limits = Limits {
             rounds: number(self, "rounds").map_or(usual.rounds, |number| number as u32),
             visits: number(self, "visits").map_or(usual.visits, |number| number as u32),
+            tokens: number(self, "tokens").map(|number| number as u64).or(usual.tokens),
+            cost: number(self, "cost").or(usual.cost),
+            minutes: number(self, "minutes").or(usual.minutes),
+            warn_percent: number(self, "warn_percent").map_or(usual.warn_percent, |number| number as u32),
+            step: self.bounds(&mut fields, "limits", "step").or(usual.step),
+        };
+        self.done(&fields, &["rounds", "visits", "tokens", "cost", "minutes", "warn_percent", "step"]);
+        limits
+    }
+
+    /// What a step may use.
+    pub(super) fn bounds(&mut self, fields: &mut Fields<'_>, path: &str, name: &str) -> Bounds {
+        let Some(node) = self.take(fields, name) else { return Bounds::default() };
+        let path = join(path, name);
+        let mut inner = self.fields(node, &path);
+        let mut number = |reader: &mut Self, name: &str| {
+            let node = reader.take(&mut inner, name);
+            reader.number(node, &join(&path, name))
+        };
+        let bounds = Bounds {
             tokens: number(self, "tokens").map(|number| number as u64),
             cost: number(self, "cost"),
-            minutes: number(self, "minutes").map(|number| number as u64),
-            warn_percent: number(self, "warn_percent").map_or(usual.warn_percent, |number| number as u32),
+            minutes: number(self, "minutes"),
+            rounds: number(self, "rounds").map(|number| number as u32),
         };
-        self.done(&fields, &["rounds", "visits", "tokens", "cost", "minutes", "warn_percent"]);
-        limits
+        self.done(&inner, &["tokens", "cost", "minutes", "rounds"]);
+        bounds
     }
 
     fn agent(&mut self, fields: &mut Fields<'_>, name_key: &str) -> Agent {
@@ -343,184 +361,6 @@ impl Reader<'_> {
         roles
     }
 
-    fn steps(&mut self, fields: &mut Fields<'_>) -> Vec<Step> {
-        let Some(node) = self.needed(fields, "steps") else { return Vec::new() };
-        let mut steps = Vec::new();
-        for (id, place, node) in self.fields(node, "steps").left {
-            let path = join("steps", id);
-            self.places.known.insert(path.clone(), place.clone());
-            steps.push(self.step(id, &path, node));
-        }
-        steps
-    }
-
-    fn step(&mut self, id: &str, path: &str, node: &Node) -> Step {
-        let mut fields = self.fields(node, path);
-        let doer = self.doer(&mut fields, path);
-        let mut text = |reader: &mut Self, name: &str| {
-            let node = reader.take(&mut fields, name);
-            reader.text(node, name)
-        };
-        let status = text(self, "status").unwrap_or_else(|| id.to_uppercase());
-        let (gate, says, commit) = (text(self, "gate"), text(self, "says"), text(self, "commit"));
-        let next = text(self, "next");
-        let must_merge = self.take(&mut fields, "must_merge");
-        let step = Step {
-            id: id.to_string(),
-            status,
-            gate,
-            says,
-            commit,
-            next,
-            must_merge: self.flag(must_merge, "must_merge"),
-            prompt: self.prompt_of(&mut fields, path, matches!(doer, Doer::Role(_))),
-            document: self.document(&mut fields, path),
-            answer: self.answer(&mut fields, path),
-            verdicts: self.verdicts(&mut fields, path),
-            doer,
-        };
-        self.done(
-            &fields,
-            &[
-                "status",
-                "role",
-                "does",
-                "gate",
-                "prompt",
-                "document",
-                "answer",
-                "must_merge",
-                "says",
-                "commit",
-                "next",
-                "verdicts",
-            ],
-        );
-        step
-    }
-
-    fn doer(&mut self, fields: &mut Fields<'_>, path: &str) -> Doer {
-        let (role, does) = (self.take(fields, "role"), self.take(fields, "does"));
-        match (role, does) {
-            (Some(role), None) => Doer::Role(self.text(Some(role), "role").unwrap_or_default()),
-            (None, Some(does)) => match self.text(Some(does), "does").as_deref() {
-                Some("merge") => Doer::Own(Own::Merge),
-                Some("archive") => Doer::Own(Own::Archive),
-                Some("deliver") => Doer::Own(Own::Deliver),
-                _ => {
-                    self.wrong(does.span.clone(), "`does` is `merge`, `archive` or `deliver`", "here");
-                    Doer::Own(Own::Archive)
-                }
-            },
-            _ => {
-                let span = self.places.of(path);
-                self.wrong(span, format!("`{path}` needs a `role` or a `does`, one of them"), "this step");
-                Doer::Role(String::new())
-            }
-        }
-    }
-
-    /// The text of a prompt: that of its file, or what stands there when it has more than a line.
-    fn prompt_of(&mut self, fields: &mut Fields<'_>, path: &str, is_needed: bool) -> String {
-        let node = if is_needed { self.needed(fields, "prompt") } else { self.take(fields, "prompt") };
-        let Some(text) = self.text(node, "prompt") else { return String::new() };
-        if text.contains('\n') {
-            return text;
-        }
-        (self.prompt)(&text).unwrap_or_else(|problem| {
-            let span = node.map_or_else(|| self.places.of(path), |node| node.span.clone());
-            self.wrong(span, format!("the prompt `{text}` cannot be read: {problem}"), "this file");
-            String::new()
-        })
-    }
-
-    fn document(&mut self, fields: &mut Fields<'_>, path: &str) -> Option<Document> {
-        let node = self.take(fields, "document")?;
-        let path = join(path, "document");
-        let mut inner = self.fields(node, &path);
-        let (name, place) = (self.needed(&mut inner, "name"), self.needed(&mut inner, "path"));
-        let (optional, sections) = (self.take(&mut inner, "optional"), self.take(&mut inner, "sections"));
-        let document = Document {
-            name: self.text(name, "name").unwrap_or_default(),
-            path: self.below_documents(place, "path").unwrap_or_default(),
-            optional: self.flag(optional, "optional"),
-            sections: self.sections(sections),
-        };
-        self.done(&inner, &["name", "path", "optional", "sections"]);
-        Some(document)
-    }
-
-    fn sections(&mut self, node: Option<&Node>) -> Vec<Vec<String>> {
-        let Some(Node { value: Value::List(items), .. }) = node else {
-            if let Some(node) = node {
-                self.wrong(node.span.clone(), "`sections` must be a list of headings", "here");
-            }
-            return Vec::new();
-        };
-        let one = |reader: &mut Self, item: &Node| match &item.value {
-            Value::List(_) => reader.texts(Some(item), "sections"),
-            _ => reader.text(Some(item), "sections").into_iter().collect(),
-        };
-        items.iter().map(|item| one(self, item)).filter(|words| !words.is_empty()).collect()
-    }
-
-    fn answer(&mut self, fields: &mut Fields<'_>, path: &str) -> BTreeMap<String, Field> {
-        let Some(node) = self.take(fields, "answer") else { return BTreeMap::new() };
-        let path = join(path, "answer");
-        let mut answer = BTreeMap::new();
-        for (name, place, node) in self.fields(node, &path).left {
-            let path = join(&path, name);
-            self.places.known.insert(path.clone(), place.clone());
-            let mut inner = self.fields(node, &path);
-            let (is, one_of) = (self.take(&mut inner, "is"), self.take(&mut inner, "one_of"));
-            let (optional, when) = (self.take(&mut inner, "optional"), self.take(&mut inner, "when"));
-            let kind = match (self.text(is, "is").as_deref(), one_of) {
-                (None, Some(node)) => Is::OneOf(self.texts(Some(node), "one_of")),
-                (None | Some("text"), None) => Is::Text,
-                (Some("document"), None) => Is::Document,
-                (Some("commit"), None) => Is::Commit,
-                (Some("number"), None) => Is::Number,
-                (Some("list"), None) => Is::List,
-                _ => {
-                    let message = "a field has `is` (text, document, commit, number, list) or `one_of`";
-                    self.wrong(place.clone(), message, "this field");
-                    Is::Text
-                }
-            };
-            let field = Field { is: kind, optional: self.flag(optional, "optional"), when: self.when(when) };
-            self.done(&inner, &["is", "one_of", "optional", "when"]);
-            answer.insert(name.clone(), field);
-        }
-        answer
-    }
-
-    fn when(&mut self, node: Option<&Node>) -> Option<(String, String)> {
-        let node = node?;
-        let entries = self.fields(node, "when").left;
-        let [(name, _, value)] = entries.as_slice() else {
-            self.wrong(node.span.clone(), "`when` names one field and its value", "here");
-            return None;
-        };
-        Some((name.clone(), self.text(Some(value), "when")?))
-    }
-
-    fn verdicts(&mut self, fields: &mut Fields<'_>, path: &str) -> BTreeMap<String, Verdict> {
-        let Some(node) = self.take(fields, "verdicts") else { return BTreeMap::new() };
-        let path = join(path, "verdicts");
-        let mut verdicts = BTreeMap::new();
-        for (word, place, node) in self.fields(node, &path).left {
-            let path = join(&path, word);
-            self.places.known.insert(path.clone(), place.clone());
-            let mut inner = self.fields(node, &path);
-            let (next, says) = (self.needed(&mut inner, "next"), self.take(&mut inner, "says"));
-            let verdict =
-                Verdict { next: self.text(next, "next").unwrap_or_default(), says: self.text(says, "says") };
-            self.done(&inner, &["next", "says"]);
-            verdicts.insert(word.clone(), verdict);
-        }
-        verdicts
-    }
-
     fn triage(&mut self, fields: &mut Fields<'_>) -> Option<Triage> {
         let node = self.take(fields, "triage")?;
         let mut inner = self.fields(node, "triage");
@@ -529,9 +369,37 @@ impl Reader<'_> {
             role: self.text(role, "role").unwrap_or_default(),
             prompt: self.prompt_of(&mut inner, "triage", true),
             answer: self.answer(&mut inner, "triage"),
+            docs: self.upkeep(&mut inner),
         };
-        self.done(&inner, &["role", "prompt", "answer"]);
+        self.done(&inner, &["role", "prompt", "answer", "docs"]);
         Some(triage)
+    }
+
+    fn upkeep(&mut self, fields: &mut Fields<'_>) -> Option<Upkeep> {
+        let node = self.take(fields, "docs")?;
+        let path = "triage.docs";
+        let mut inner = self.fields(node, path);
+        let (role, files) = (self.needed(&mut inner, "role"), self.needed(&mut inner, "files"));
+        let (folders, commit) = (self.take(&mut inner, "folders"), self.take(&mut inner, "commit"));
+        let below = self.texts(folders, "folders");
+        if let Some(odd) = below.iter().find(|folder| !is_inside(folder)) {
+            let span = folders.map_or(0..0, |node| node.span.clone());
+            self.wrong(
+                span,
+                format!("`{odd}` must be a folder inside the repository"),
+                "this leads elsewhere",
+            );
+        }
+        let upkeep = Upkeep {
+            role: self.text(role, "role").unwrap_or_default(),
+            prompt: self.prompt_of(&mut inner, path, true),
+            files: self.texts(files, "files"),
+            folders: below.iter().map(|folder| folder.trim_end_matches('/').to_string()).collect(),
+            answer: self.answer(&mut inner, path),
+            commit: self.text(commit, "commit").unwrap_or_else(|| "Documentation".to_string()),
+        };
+        self.done(&inner, &["role", "prompt", "files", "folders", "answer", "commit"]);
+        Some(upkeep)
     }
 
     fn memory(&mut self, fields: &mut Fields<'_>) -> Option<Memory> {
@@ -553,7 +421,7 @@ fn usual_agent() -> Agent {
     Agent { name: "gemini".to_string(), ..Agent::default() }
 }
 
-fn join(path: &str, name: &str) -> String {
+pub(super) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
 }
 

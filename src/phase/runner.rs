@@ -1,19 +1,17 @@
 //! A task from where it stands to its end: one step after the other, each written down before and after.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use nix::fcntl::{Flock, FlockArg};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::task::{RUNNER, Raised, Setting, State, Status, TaskEvent, Used};
-use super::workflow::{BACK, Doer, END, Limits, Own, Step};
-use crate::executor::{Cancel, Executor};
+use super::office::{Held, Office};
+use super::resume::Began;
+use super::task::{RUNNER, Setting, State, Status, TaskEvent, Used};
+use super::workflow::{BACK, Doer, END, Own, Step};
+use crate::executor::Cancel;
 use crate::store::{Begun, Journal, StoreError, TaskRow, now};
 use crate::workspace::{Repository, WorkspaceError};
 
@@ -46,77 +44,15 @@ pub enum PhaseError {
     /// There is no such task.
     #[error("there is no task `{0}`, or more than one")]
     Unknown(String),
+    /// There is no task yet: it could not even be written down.
+    #[error("{0}")]
+    NotBegun(String),
     /// Something that cannot be.
     #[error("{0}")]
     Strange(String),
     /// A signal.
     #[error("interrupted")]
     Interrupted,
-}
-
-/// Where a task's own things are, and who works for it.
-#[derive(Debug, Clone)]
-pub struct Office {
-    /// Runs requests.
-    pub executor: Executor,
-    /// Where runs are kept.
-    pub runs: PathBuf,
-    /// Where tasks are: the journal, and a folder for each.
-    pub tasks: PathBuf,
-}
-
-impl Office {
-    /// The journal.
-    pub fn journal(&self) -> Result<Journal, StoreError> {
-        Journal::open(&self.tasks.join("journal.db"))
-    }
-
-    /// A task's folder.
-    pub fn folder(&self, id: &str) -> PathBuf {
-        self.tasks.join(id)
-    }
-
-    /// The right to work on a task. Whoever dies loses it.
-    pub(super) fn lock(&self, id: &str) -> Result<Flock<File>, PhaseError> {
-        let folder = self.folder(id);
-        let failed = |path: &Path, source| PhaseError::Io { path: path.to_path_buf(), source };
-        DirBuilder::new()
-            .mode(0o700)
-            .recursive(true)
-            .create(&folder)
-            .map_err(|error| failed(&folder, error))?;
-        let path = folder.join("lock");
-        let open =
-            OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
-        let file = open.map_err(|error| failed(&path, error))?;
-        let mut locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
-        // Somebody who only looks whether it is held holds it for a moment.
-        for _ in 0..10 {
-            let Err((file, _)) = locked else { break };
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
-        }
-        match locked {
-            Ok(mut held) => {
-                let _ = held.set_len(0);
-                let _ = write!(held, "{}", std::process::id());
-                Ok(held)
-            }
-            Err((mut file, _)) => {
-                let mut process = String::new();
-                let _ = file.read_to_string(&mut process);
-                Err(PhaseError::Busy { id: id.to_string(), process })
-            }
-        }
-    }
-
-    /// The process that works on a task.
-    pub fn worker(&self, id: &str) -> Option<i32> {
-        match self.lock(id) {
-            Err(PhaseError::Busy { process, .. }) => process.parse().ok(),
-            _ => None,
-        }
-    }
 }
 
 /// How a task ended, for now.
@@ -142,14 +78,6 @@ pub struct Ending {
     pub delivered: Option<String>,
 }
 
-/// How things stood when a step began.
-#[derive(Debug, Serialize, Deserialize)]
-struct Began {
-    state: State,
-    /// Where the branch was.
-    tip: String,
-}
-
 /// What a step came to.
 pub(super) enum Next {
     /// On to another.
@@ -170,7 +98,7 @@ pub struct Runner<'r> {
     pub(super) cancel: Cancel,
     pub(super) see: &'r mut dyn FnMut(TaskEvent),
     is_resumed: bool,
-    _lock: Flock<File>,
+    _lock: Held,
 }
 
 impl<'r> Runner<'r> {
@@ -264,10 +192,7 @@ impl<'r> Runner<'r> {
         // A worktree that is gone is made again from the branch. A branch that is gone is not: it had the work.
         let was_made = matches!(runner.journal.look(&runner.id, 0, "worktree")?, Some(Begun::Done(_)));
         if was_made && runner.setting.tree.tip()?.is_none() {
-            let branch = runner.setting.tree.short_branch();
-            return Err(PhaseError::Strange(format!(
-                "the branch {branch} is gone; bring it back (`git branch {branch} COMMIT`), then go on"
-            )));
+            return Err(runner.branch_is_gone());
         }
         runner.setting.tree.make(&runner.repository, was_made)?;
         match from {
@@ -275,59 +200,6 @@ impl<'r> Runner<'r> {
             None => runner.take_up(Status::parse(&row.status).unwrap_or(Status::Running))?,
         }
         Ok(runner)
-    }
-
-    /// What a person lets go on, or has changed meanwhile.
-    fn take_up(&mut self, status: Status) -> Result<(), PhaseError> {
-        match status {
-            Status::Succeeded | Status::Cancelled => {
-                let how = if status == Status::Succeeded { "has succeeded" } else { "was cancelled" };
-                return Err(PhaseError::Strange(format!("the task {how}; there is nothing to go on with")));
-            }
-            // The step is to be tried again, from its beginning.
-            Status::Failed | Status::BudgetExhausted => {
-                let visit = self.state.visit;
-                let entries = self.journal.entries(&self.id)?;
-                let began = entries.iter().find(|entry| entry.visit == visit && entry.effect == "visit");
-                let began: Option<Began> = began.map(|entry| understood(entry.intent.clone())).transpose()?;
-                // What was decided by a person stays; what the step had done is begun anew.
-                self.restore(began.as_ref().map(|began| began.tip.as_str()))?;
-                self.journal.forget_from(&self.id, visit, false)?;
-                self.state.warned.clear();
-            }
-            // They have seen it: it may go round once more.
-            Status::NeedsHuman => {
-                self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
-                self.state.said.clear();
-            }
-            _ => {}
-        }
-        self.say(RUNNER, format!("Resuming at {}.", self.state.step));
-        self.write_down(Status::Running, "")
-    }
-
-    /// Gives the task more than it had.
-    pub fn raise(&mut self, more: Raised) -> Result<(), PhaseError> {
-        let raised = &mut self.state.raised;
-        *raised = Raised {
-            tokens: more.tokens.or(raised.tokens),
-            cost: more.cost.or(raised.cost),
-            minutes: more.minutes.or(raised.minutes),
-            rounds: more.rounds.or(raised.rounds),
-        };
-        self.write_down(Status::Running, "")
-    }
-
-    /// The bounds in force.
-    pub(super) fn limits(&self) -> Limits {
-        let (raised, limits) = (&self.state.raised, self.setting.workflow.limits.clone());
-        Limits {
-            tokens: raised.tokens.or(limits.tokens),
-            cost: raised.cost.or(limits.cost),
-            minutes: raised.minutes.or(limits.minutes),
-            rounds: raised.rounds.unwrap_or(limits.rounds).max(1),
-            ..limits
-        }
     }
 
     /// The task's id.
@@ -396,29 +268,6 @@ impl<'r> Runner<'r> {
         self.effect_at(self.state.visit, &step.id, "visit", &began, |_, _, _| Ok(()))
     }
 
-    /// Goes back to the last time a step began: what came after it is kept under `refs/guard/`, and forgotten.
-    fn retry(&mut self, step: &str) -> Result<(), PhaseError> {
-        let entries = self.journal.entries(&self.id)?;
-        let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");
-        let visited = || {
-            let known: Vec<&str> = entries
-                .iter()
-                .filter(|entry| entry.effect == "visit")
-                .map(|entry| entry.step.as_str())
-                .collect();
-            PhaseError::Strange(format!("the task has not been at `{step}`; it was at {}", known.join(", ")))
-        };
-        let began: Began = understood(last.ok_or_else(visited)?.intent.clone())?;
-        self.restore(Some(&began.tip))?;
-        let visit = began.state.visit;
-        self.state =
-            State { used: self.state.used, since: BTreeMap::new(), said: BTreeMap::new(), ..began.state };
-        self.journal.forget_from(&self.id, visit, true)?;
-        self.write_down(Status::Running, "")?;
-        self.say(RUNNER, format!("Going back to {step}."));
-        Ok(())
-    }
-
     /// On to another step.
     fn go(&mut self, to: &str, feedback: String) -> Result<(), PhaseError> {
         let to = if to == BACK { self.state.from.clone().unwrap_or_default() } else { to.to_string() };
@@ -428,39 +277,6 @@ impl<'r> Runner<'r> {
         *self.state.rounds.entry(to.clone()).or_default() += 1;
         *self.state.since.entry(to).or_default() += 1;
         self.write_down(Status::Running, "")
-    }
-
-    /// A bound that is reached.
-    fn bound(&mut self) -> Option<(Status, String)> {
-        let (limits, used) = (self.limits(), self.state.used);
-        let rounds = self.state.since.get(&self.state.step).copied().unwrap_or(0);
-        if rounds > limits.rounds {
-            let reason =
-                format!("the step {} was asked {} times without an end", self.state.step, rounds - 1);
-            return Some((Status::NeedsHuman, reason));
-        }
-        if self.state.since.values().sum::<u32>() > limits.visits {
-            return Some((Status::NeedsHuman, format!("the task took more than {} steps", limits.visits)));
-        }
-        let bounds = [
-            ("tokens", used.tokens as f64, limits.tokens.map(|bound| bound as f64)),
-            ("cost", used.cost, limits.cost),
-            ("minutes", used.agent_ms as f64 / 60_000.0, limits.minutes.map(|bound| bound as f64)),
-        ];
-        for (name, used, bound) in bounds {
-            let Some(bound) = bound else { continue };
-            if used >= bound {
-                return Some((Status::BudgetExhausted, format!("{used:.0} of {bound:.0} {name} are used")));
-            }
-            let is_near = used * 100.0 >= bound * f64::from(limits.warn_percent);
-            if is_near && !self.state.warned.iter().any(|warned| warned == name) {
-                self.state.warned.push(name.to_string());
-                let message =
-                    format!("Warning: {:.0} % of the {name} of this task are used.", used / bound * 100.0);
-                self.say(RUNNER, message);
-            }
-        }
-        None
     }
 
     /// Branch and worktree, before anybody is asked.
@@ -594,6 +410,6 @@ fn repository(setting: &Setting) -> Result<Repository, PhaseError> {
     Ok(Repository { trusted: setting.trusted, ..found })
 }
 
-fn understood<T: DeserializeOwned>(value: Value) -> Result<T, PhaseError> {
+pub(super) fn understood<T: DeserializeOwned>(value: Value) -> Result<T, PhaseError> {
     serde_json::from_value(value).map_err(|error| PhaseError::Strange(format!("the journal: {error}")))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::workflow::{Agent, Workflow};
+use super::workflow::{Agent, Bounds, Workflow};
 use crate::workspace::TaskTree;
 
 /// What does not change while a task goes on.
@@ -78,6 +78,9 @@ pub struct State {
     /// What was used.
     #[serde(default)]
     pub used: Used,
+    /// The same by step: what its own calls used, and those about what it said.
+    #[serde(default)]
+    pub used_by: BTreeMap<String, Used>,
     /// Bounds that were warned of.
     #[serde(default)]
     pub warned: Vec<String>,
@@ -90,16 +93,14 @@ pub struct State {
 }
 
 /// Bounds instead of the workflow's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Raised {
-    /// Tokens of models.
-    pub tokens: Option<u64>,
-    /// Money.
-    pub cost: Option<f64>,
-    /// Minutes of agents at work.
-    pub minutes: Option<u64>,
-    /// How often one step may be asked.
-    pub rounds: Option<u32>,
+    /// The task's.
+    #[serde(default)]
+    pub task: Bounds,
+    /// Those of steps, by name.
+    #[serde(default)]
+    pub steps: BTreeMap<String, Bounds>,
 }
 
 /// What a task has used.
@@ -113,6 +114,15 @@ pub struct Used {
     pub agent_ms: u64,
     /// Calls of agents.
     pub calls: u64,
+}
+
+impl std::ops::AddAssign for Used {
+    fn add_assign(&mut self, more: Self) {
+        self.tokens = self.tokens.saturating_add(more.tokens);
+        self.cost += more.cost;
+        self.agent_ms = self.agent_ms.saturating_add(more.agent_ms);
+        self.calls += more.calls;
+    }
 }
 
 /// How a task stands.

@@ -64,14 +64,50 @@ pub struct Limits {
     /// Money, in the currency of the user's prices.
     pub cost: Option<f64>,
     /// Minutes of work.
-    pub minutes: Option<u64>,
+    pub minutes: Option<f64>,
     /// When to warn: percent of a bound.
     pub warn_percent: u32,
+    /// What each step may use, unless it says otherwise.
+    #[serde(default)]
+    pub step: Bounds,
+}
+
+/// What may be used, by a task or by all calls of one step in it; what is missing is not bounded here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Tokens of models.
+    pub tokens: Option<u64>,
+    /// Money, in the currency of the user's prices.
+    pub cost: Option<f64>,
+    /// Minutes of agents at work.
+    pub minutes: Option<f64>,
+    /// How often one step may be asked.
+    pub rounds: Option<u32>,
+}
+
+impl Bounds {
+    /// These, and others where these say nothing.
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            tokens: self.tokens.or(others.tokens),
+            cost: self.cost.or(others.cost),
+            minutes: self.minutes.or(others.minutes),
+            rounds: self.rounds.or(others.rounds),
+        }
+    }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { rounds: 3, visits: 40, tokens: None, cost: None, minutes: None, warn_percent: 80 }
+        Self {
+            rounds: 3,
+            visits: 40,
+            tokens: Some(10_000_000),
+            cost: Some(100.0),
+            minutes: Some(720.0),
+            warn_percent: 80,
+            step: Bounds { tokens: Some(2_000_000), cost: Some(20.0), minutes: Some(180.0), rounds: None },
+        }
     }
 }
 
@@ -179,6 +215,9 @@ pub struct Step {
     pub next: Option<String>,
     /// Where each verdict leads.
     pub verdicts: BTreeMap<String, Verdict>,
+    /// What it may use, all its calls together.
+    #[serde(default)]
+    pub limits: Bounds,
 }
 
 /// A document that a step writes.
@@ -242,6 +281,40 @@ pub struct Triage {
     pub prompt: String,
     /// What its answer must hold.
     pub answer: BTreeMap<String, Field>,
+    /// Who brings into the documentation what belongs there.
+    #[serde(default)]
+    pub docs: Option<Upkeep>,
+}
+
+/// Who brings things into the documentation, and what that is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Upkeep {
+    /// The role.
+    pub role: String,
+    /// What it is asked: a template.
+    pub prompt: String,
+    /// Which files are documentation: patterns, and with `!` what is not after all. One without a slash is about names.
+    pub files: Vec<String>,
+    /// Folders in which new ones may be made.
+    pub folders: Vec<String>,
+    /// What its answer must hold.
+    pub answer: BTreeMap<String, Field>,
+    /// What its commit is called.
+    pub commit: String,
+}
+
+impl Upkeep {
+    /// Whether a path of the repository is documentation.
+    pub fn is_documentation(&self, path: &str) -> bool {
+        let matches = |pattern: &str| {
+            let whole = if pattern.contains('/') { pattern.to_string() } else { format!("**/{pattern}") };
+            let glob = globset::GlobBuilder::new(&whole).literal_separator(true).build();
+            glob.is_ok_and(|glob| glob.compile_matcher().is_match(path))
+        };
+        let (not, yes): (Vec<&String>, Vec<&String>) =
+            self.files.iter().partition(|pattern| pattern.starts_with('!'));
+        yes.iter().any(|pattern| matches(pattern)) && !not.iter().any(|pattern| matches(&pattern[1..]))
+    }
 }
 
 /// Lessons of earlier tasks.

@@ -15,6 +15,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("developer", include_str!("../../policies/developer.toml")),
     ("auditor", include_str!("../../policies/auditor.toml")),
     ("integrator", include_str!("../../policies/integrator.toml")),
+    ("writer", include_str!("../../policies/writer.toml")),
 ];
 
 /// The source of a built-in policy.

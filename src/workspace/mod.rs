@@ -24,6 +24,7 @@ mod inspect;
 mod jail;
 mod lfs;
 mod linked;
+mod merge;
 mod name;
 mod open;
 mod pointer;
@@ -47,6 +48,7 @@ use std::path::{Path, PathBuf};
 
 pub use git::GitError;
 pub use inspect::{Entry, Preview, diff, list, preview};
+pub use merge::{Compared, Merged};
 pub use open::{Request, Workspace};
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
 pub use record::{Record, State};
@@ -54,7 +56,7 @@ pub use refs::RefError;
 pub use remote::{Pushed, RemoteUrls, without_credentials};
 pub use repository::{Head, Repository};
 pub use settle::{Disposal, Settled};
-pub use steps::{Merged, StepCommit, TaskTree, has_changes};
+pub use steps::{StepCommit, TaskTree, has_changes};
 pub use untracked::Brought;
 pub use work::{Changed, merged};
 

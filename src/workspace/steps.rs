@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::git::{Git, Trust, program};
+use super::git::{Git, Trust};
 use super::inspect::list;
-use super::jail::{Bounds, Jail};
 use super::open::{Request, Workspace, base, missing_objects, names, root, there_already, trusted_settings};
 use super::record::State;
 use super::repository::{Repository, is_id};
@@ -22,9 +21,14 @@ use super::settle::Disposal;
 use super::tree::Tree;
 use super::{WorkspaceError, at, pointer, record};
 use crate::sys::tree::remove_tree;
+use crate::sys::tree::remove_tree;
 
 /// How long the end of a run that was killed with its runner is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// git-lfs would fetch what an agent's commit names, from where its `.lfsconfig` says, with the user's credentials. It leaves
+/// the pointers instead.
+const SKIP_SMUDGE: (&str, &str) = ("GIT_LFS_SKIP_SMUDGE", "1");
 
 /// A worktree and its branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,17 +71,6 @@ pub struct StepCommit {
     pub date: String,
 }
 
-/// What merging came to. Nothing has moved.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Merged {
-    /// There is nothing to merge.
-    UpToDate,
-    /// Without conflicts: the tree.
-    Clean(String),
-    /// Files that conflict, and what git says.
-    Conflict(Vec<String>, String),
-}
-
 /// Whether a working tree of the user's has changes of tracked files.
 pub fn has_changes(top: &Path) -> Result<bool, WorkspaceError> {
     let Some(repository) = Repository::find(top)? else { return Ok(false) };
@@ -85,7 +78,7 @@ pub fn has_changes(top: &Path) -> Result<bool, WorkspaceError> {
     Ok(git.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start(false)?.says_anything())
 }
 
-fn line(output: &[u8]) -> String {
+pub(super) fn line(output: &[u8]) -> String {
     String::from_utf8_lossy(output).trim_end().to_string()
 }
 
@@ -144,7 +137,9 @@ impl TaskTree {
             prune.run()?;
         }
         super::git::again_when_interfered(|| {
-            let git = repository.git("worktree")?.args(["add", "--quiet", "--force", "--"]);
+            let git = repository.git("worktree")?.config("core.sparseCheckout", "false");
+            let git = if is_known { git.env(SKIP_SMUDGE.0, SKIP_SMUDGE.1) } else { git };
+            let git = git.args(["add", "--quiet", "--force", "--"]);
             git.arg(&self.worktree).arg(self.short_branch()).run()
         })
         .map_err(|error| missing_objects(error, repository))?;
@@ -180,25 +175,27 @@ impl TaskTree {
             .flatten()
             .flatten()
             .map(|entry| entry.path())
-            .find(leads_here);
+            .find(leads_here)
+            .filter(|_| self.worktree.is_dir());
         found.ok_or_else(|| {
             WorkspaceError::refused(
                 format!("{} is no worktree of the repository any more", self.worktree.display()),
-                format!(
-                    "make it again: git worktree add {} {}",
-                    self.worktree.display(),
-                    self.short_branch()
-                ),
+                "`guard task resume` makes it again from the branch; what was not committed in it is gone",
             )
         })
     }
 
+    /// That there is a worktree to work in.
+    pub fn is_there(&self) -> Result<(), WorkspaceError> {
+        self.admin_dir().map(drop)
+    }
+
     /// A call on the repository that looks at no working tree.
-    fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
+    pub(super) fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         Ok(Git::new(Trust::Neutral, verb)?.dir(&self.common_dir).within(&self.common_dir))
     }
 
-    fn objects(&self) -> Vec<PathBuf> {
+    pub(super) fn objects(&self) -> Vec<PathBuf> {
         vec![self.common_dir.join("objects")]
     }
 
@@ -265,6 +262,17 @@ impl TaskTree {
             Err(super::GitError::Failed { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Paths of the plain files of a commit; names that are no text are left out.
+    pub fn files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
+        let output = self.git("ls-tree")?.args(["-r", "-z", "--end-of-options", commit]).run()?;
+        let path = |entry: &[u8]| {
+            let tab = entry.iter().position(|byte| *byte == b'\t')?;
+            let text = String::from_utf8(entry[tab + 1..].to_vec()).ok()?;
+            entry.starts_with(b"100").then_some(text)
+        };
+        Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
     /// Whether there are merges among the commits that one has and another has not.
@@ -394,6 +402,20 @@ impl TaskTree {
         Ok(paths.map(|line| String::from_utf8_lossy(&line[3..]).into_owned()).collect())
     }
 
+    /// Whether git passes over anything below a folder, by whatever rule: what is there is in no list of work.
+    pub fn passes_over(&self, folder: &str) -> Result<bool, WorkspaceError> {
+        let index = self.index_copy()?;
+        let below = format!(":(top,literal){folder}");
+        let shape = ["--others", "--ignored", "--exclude-standard", "--directory", "-z", "--", &below];
+        Ok(!self.tree_git("ls-files", &index, false)?.args(shape).run()?.is_empty())
+    }
+
+    /// Takes a folder of the working tree away with whatever is in it. What is on the branch comes back with a check-out.
+    pub fn take_away(&self, folder: &str) -> Result<(), WorkspaceError> {
+        let place = self.worktree.join(folder);
+        at("remove", &place, remove_tree(&place))
+    }
+
     /// Keeps everything that is in the working tree and on the branch under a ref of guard's own.
     pub fn keep(&self, name: &str) -> Result<String, WorkspaceError> {
         let kept = format!("refs/guard/{name}");
@@ -421,6 +443,7 @@ impl TaskTree {
                 .git(verb)?
                 .dir(&admin_dir)
                 .worktree(&self.worktree)
+                .env(SKIP_SMUDGE.0, SKIP_SMUDGE.1)
                 .config("core.sparseCheckout", "false"))
         };
         // Attributes of the commit, not of whatever lies in the tree: a pipe of that name would be waited for.
@@ -434,70 +457,24 @@ impl TaskTree {
         Ok(())
     }
 
-    /// What merging a commit into the branch comes to. The objects of the merge are in the repository; nothing points at them.
-    pub fn merge(&self, ours: &str, theirs: &str) -> Result<Merged, WorkspaceError> {
-        if self.contains(ours, theirs)? {
-            return Ok(Merged::UpToDate);
-        }
-        // Drivers that attributes and configuration name run where they can reach nothing.
-        let objects = self.objects();
-        at("make", &self.scratch, fs::create_dir_all(&self.scratch))?;
-        let bounds = Bounds { cpu_seconds: 600, memory: 8 << 30, file: libc::RLIM_INFINITY };
-        let jail = Jail::new(program()?, &[&self.common_dir], &[&self.scratch, &objects[0]], false, bounds)?;
-        let git =
-            Git::new(Trust::Neutral, "merge-tree")?.dir(&self.common_dir).jailed(jail).within(&self.scratch);
-        let answer = git.args(["--write-tree", "--name-only", "--messages", "-z", ours, theirs]).answer()?;
-        let mut parts = answer.output.split(|byte| *byte == 0);
-        let tree = parts.next().map(line).unwrap_or_default();
-        match answer.code() {
-            0 => Ok(Merged::Clean(tree)),
-            1 => {
-                let text = |part: &[u8]| record::path::text(Path::new(OsStr::from_bytes(part)));
-                let files: Vec<String> =
-                    parts.by_ref().take_while(|part| !part.is_empty()).map(text).collect();
-                let said = self.conflicts(&tree, &files)?;
-                Ok(Merged::Conflict(files, said))
-            }
-            code => {
-                let verb = "merge-tree".to_string();
-                Err(super::GitError::Failed { verb, code, message: answer.message }.into())
-            }
-        }
-    }
-
-    /// The files with their conflict markers, as far as they can be shown.
-    fn conflicts(&self, tree: &str, files: &[String]) -> Result<String, WorkspaceError> {
-        let mut said = String::new();
-        for file in files.iter().take(50) {
-            said.push_str(&format!("CONFLICT in {file}\n"));
-            let Some(content) = self.file_at(tree, file)? else { continue };
-            let text = String::from_utf8_lossy(&content);
-            let mut is_inside = false;
-            for line in text.lines() {
-                is_inside |= line.starts_with("<<<<<<<");
-                if is_inside && said.len() < 64 << 10 {
-                    said.push_str(line);
-                    said.push('\n');
-                }
-                is_inside &= !line.starts_with(">>>>>>>");
-            }
-        }
-        Ok(said)
-    }
-
     /// The cumulative change of the branch since it left another one, at most so many bytes; and whether that is all.
     pub fn diff(&self, from: &str, most: usize) -> Result<(String, bool), WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let call = |shape: &str| -> Result<Git, WorkspaceError> {
             let shape = ["--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short", shape];
-            Ok(self.git("diff")?.args(shape).arg(&range).arg("--"))
+            Ok(self.git("diff")?.args(shape))
         };
-        let (bytes, is_all) = call("--patch")?.most(most).start(false)?.part()?;
+        let (bytes, is_all) = call("--patch")?.arg(&range).arg("--").most(most).start(false)?.part()?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if is_all {
             return Ok((text, true));
         }
-        let stat = call("--stat")?.most(1 << 20).run()?;
+        // Of very many files the first: what a prompt can hold.
+        let (stat, _) = call("--stat=120")?
+            .args(["--stat-count=500", &range, "--"])
+            .most(128 << 10)
+            .start(false)?
+            .part()?;
         Ok((format!("{}\n{text}", String::from_utf8_lossy(&stat)), false))
     }
 

@@ -206,3 +206,79 @@ fn a_branch_that_is_gone_is_missed() {
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     assert!(yard.subjects("task/x").contains(&"Add the toggle".to_string()));
 }
+
+/// What the developer does before a conflict that somebody must resolve, and what the base does meanwhile.
+fn conflicting(integrator: &str) -> (Yard, crate::launch::world::Ran) {
+    let yard = Yard::new();
+    yard.world.outside(
+        "cd repository && seq 1 30 > both.txt && seq 1 30 > moved.txt && echo old > old.txt && git add -A && git commit -qm files",
+    );
+    acts(&yard, "Developer", &develops("sed -i 's/^1$/one/' both.txt moved.txt"));
+    if !integrator.is_empty() {
+        acts(&yard, "Integration Specialist", integrator);
+    }
+    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    assert_eq!(ran.code, 3, "{}", shown(&ran));
+    yard.world.outside(
+        "cd repository && echo 'line of main' > toggle.txt && echo theirs > theirs.txt && echo second > tracked && git rm -q old.txt \
+         && sed -i 's/^30$/thirty/' both.txt && git mv moved.txt renamed.txt && git add -A && git commit -qm theirs",
+    );
+    let id = ran.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(yard.about(&["approve", &id]).code, 0);
+    let ran = yard.about(&["resume", &id, "--stream-json"]);
+    (yard, ran)
+}
+
+/// What `git merge -s ours` makes, by other words: its own helper is refused.
+const OURS: &str = "git merge -q --no-commit main >/dev/null 2>&1; git restore --source=HEAD --staged --worktree .; git commit -q --no-edit";
+
+const COMMITTED: &str = r#"finish "{\"status\": \"success\", \"commit_hash\": \"$(git rev-parse HEAD)\"}""#;
+
+/// A merge that takes nothing of what it merges, or leaves a part of it out, is none.
+#[test]
+fn a_merge_takes_what_the_base_alone_has_changed() {
+    let resolve = "git merge -q main >/dev/null 2>&1; sed -i '/^[<=>]\\{7\\}/d' toggle.txt; git add -A";
+    for (merge, wanted) in [
+        (OURS.to_string(), "in 6 files"),
+        (
+            format!(
+                "{resolve}; git restore --source=HEAD --staged --worktree tracked; git commit -q --no-edit"
+            ),
+            "tracked",
+        ),
+        (
+            format!(
+                "{resolve}; git restore --source=HEAD --staged --worktree old.txt; git commit -q --no-edit"
+            ),
+            "old.txt",
+        ),
+        (
+            format!(
+                "{resolve}; git restore --source=HEAD --staged --worktree both.txt; git commit -q --no-edit"
+            ),
+            "both.txt",
+        ),
+        (
+            format!("{resolve}; git commit -q --no-edit; git rm -q theirs.txt; git commit -qm less"),
+            "theirs.txt",
+        ),
+    ] {
+        let (yard, ran) = conflicting(&format!("{merge}\n{COMMITTED}"));
+        assert_eq!(ran.result["status"], "failed", "{merge}: {}", shown(&ran));
+        let reason = ran.result["reason"].as_str().unwrap();
+        assert!(reason.contains("has not taken") && reason.contains(wanted), "{merge}: {reason}");
+        assert!(!yard.git("log --merges --format=%s task/x").is_empty(), "{merge}: it was one");
+    }
+    // Asked again it can be mended; and what conflicted, or was renamed, is no reason to ask.
+    let mends = format!(
+        "if [[ $prompt == *'You have done this already'* ]]; then git restore --source=main --staged --worktree tracked theirs.txt; \
+        git rm -q old.txt moved.txt; sed 's/^1$/one/' <(git show main:renamed.txt) > renamed.txt; sed -i 's/^30$/thirty/' both.txt; git add -A; \
+        git commit -qm mended; else {OURS}; fi"
+    );
+    for merge in [mends.as_str(), "git merge -q -X ours --no-edit main"] {
+        let (yard, ran) = conflicting(&format!("{merge}\n{COMMITTED}"));
+        assert_eq!(ran.code, 0, "{merge}: {}", shown(&ran));
+        assert_eq!(yard.git("show task/x:tracked"), "second", "{merge}");
+        assert_eq!(yard.git("show task/x:renamed.txt").lines().next(), Some("one"), "{merge}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::documentation::with_guide;
 use super::{Yard, shown};
 
 /// What must be the same: the files of the branch, and the first lines of its commits.
@@ -17,15 +18,23 @@ fn is_sound(yard: &Yard, worktree: &str) {
     assert_eq!(yard.world.outside(&format!("git -C {worktree} status --porcelain")), "");
 }
 
-const ARGUMENTS: [&str; 4] = ["--name", "x", "Do it. @audit=FAIL,PASS", "--rounds"];
+/// One round back, and something said that is brought into the documentation.
+const ARGUMENTS: [&str; 4] =
+    ["--name", "x", "Do it. @audit=FAIL,PASS @remark=toggles @triage=DOCS", "--rounds"];
+
+fn yard() -> Yard {
+    let yard = Yard::new();
+    with_guide(&yard);
+    yard
+}
 
 #[test]
 fn at_every_write_to_the_journal() {
-    let whole = Yard::new();
+    let whole = yard();
     let ran = whole.task(&[&ARGUMENTS[..], &["3"]].concat());
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     let (wanted, calls) = (outcome(&whole), ran.result["used"]["calls"].as_u64().unwrap());
-    let yard = Yard::new();
+    let yard = yard();
     // One task is killed at its first write, resumed and killed at the next, and so on: every write of it is the last of
     // some process.
     let ran = yard.task(&[&ARGUMENTS[..], &["3", "--die-at", "1"]].concat());
@@ -51,14 +60,14 @@ fn at_every_write_to_the_journal() {
 #[test]
 fn at_any_moment() {
     let kills: u32 = std::env::var("GUARD_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
-    let whole = Yard::new();
+    let whole = yard();
     assert_eq!(whole.task(&[&ARGUMENTS[..], &["3"]].concat()).code, 0);
     let wanted = outcome(&whole);
     let mut seed = 0x2545_f491_4f6c_dd1du64 ^ u64::from(std::process::id());
     println!("seed {seed}");
     let mut left = kills;
     while left > 0 {
-        let yard = Yard::new();
+        let yard = yard();
         let mut command = yard.command(&["--json", "--agent-command"]);
         command.arg(yard.agent()).args(ARGUMENTS).arg("3");
         let worktree = loop {

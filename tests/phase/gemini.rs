@@ -100,6 +100,47 @@ fn the_example() {
     );
 }
 
+/// What the developer says beside its result is written down by somebody who can write nothing but documentation.
+#[test]
+fn the_documentation_is_written() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let yard = Yard::new();
+    yard.world.outside("cd repository && echo '# Guide' > GUIDE.md && git add -A && git commit -qm guide");
+    let (plan, review) = ("docs/dev_docs/plans/plan_x.md", "docs/dev_docs/reviews/code_review_x_v1.md");
+    let mut turns = Vec::new();
+    turns.extend(writes(plan, PLAN, &format!("{{\"plan_path\": \"{plan}\"}}")));
+    turns.push(Turn::text("{\"verdict\": \"APPROVE\"}"));
+    turns.extend(commits(
+        "echo box > settings.html && git add -A && git commit -q -m 'Add a box'",
+        "{\"commit_hash\": \"<hash>\", \"status\": \"success\", \"feedback\": {\"message\": \"the guide does not tell of boxes\"}}",
+    ));
+    turns.push(Turn::text("{\"decision\": \"DOCS\", \"note\": \"say that there is a box\"}"));
+    turns.push(Turn::write("settings.html", "planted"));
+    turns.push(Turn::shell("echo planted >> tracked"));
+    turns.extend(writes("GUIDE.md", "# Guide\n\nThere is a box.\n", "{\"status\": \"success\"}"));
+    turns.extend(writes(
+        review,
+        "# Review\n",
+        &format!("{{\"verdict\": \"PASS\", \"review_path\": \"{review}\"}}"),
+    ));
+    let api = Api::plain(turns);
+    let ran = task(&yard, &gemini, &api, &["--name", "x", "Add a box."]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let subjects = yard.subjects("task/x");
+    let wanted = [
+        "Plan: x",
+        "Plan Review: x: APPROVE",
+        "Add a box",
+        "Documentation: x",
+        "Review Report: x: PASS",
+        "Archive: x",
+    ];
+    assert_eq!(subjects, wanted, "{}", shown(&ran));
+    assert_eq!(yard.git("show task/x:GUIDE.md"), "# Guide\n\nThere is a box.", "{}", shown(&ran));
+    assert_eq!(yard.git("show task/x:settings.html"), "box");
+    assert!(!yard.git("log -p task/x").contains("planted"));
+}
+
 #[test]
 fn every_way_round() {
     let Some(gemini) = Gemini::installed() else { return };

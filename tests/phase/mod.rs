@@ -2,9 +2,14 @@
 
 mod attacks;
 mod bad_input;
+mod budgets;
 mod crashes;
 mod delivery;
+mod disk;
+mod documentation;
 mod gemini;
+mod large;
+mod others;
 mod people;
 mod pipeline;
 mod roles;

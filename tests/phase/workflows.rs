@@ -91,6 +91,23 @@ fn mistakes_have_places() {
         ("mode: direct", "mode: odd", "the mode `odd`"),
         ("is: document", "is: commit", "can commit nothing"),
         ("  think:", "  think: [", "no YAML"),
+        ("    next: judge", "    limits: { token: 5 }\n    next: judge", "did you mean `tokens`?"),
+        (
+            "    next: judge",
+            "    limits: { cost: much }\n    next: judge",
+            "`steps.think.limits.cost` must be a number",
+        ),
+        (
+            "mode: direct",
+            "mode: direct\ntriage: { role: critic, prompt: judge.md, answer: { decision: { one_of: [DOCS] } }, docs: { role: critic, prompt: judge.md, files: [], answer: { s: {} } } }",
+            "no file is documentation",
+        ),
+        (
+            "mode: direct",
+            "mode: direct\ntriage: { role: critic, prompt: judge.md, answer: { decision: { one_of: [IGNORE] } }, docs: { role: nobody, prompt: judge.md, files: ['*.md'], folder: [x], answer: { s: {} } } }",
+            "did you mean `folders`?",
+        ),
+        ("mode: direct", "mode: direct\nlimits: { step: { minute: 5 } }", "did you mean `minutes`?"),
     ];
     scratch.write("judge.md", "Judge `{{thought}}`.\n{{answer_format}}\n");
     for (good, bad, wanted) in cases {

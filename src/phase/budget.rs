@@ -1,0 +1,153 @@
+//! What a task and each of its steps may use, what they have used, and when that ends it. Every end by a bound can be resumed.
+
+use super::runner::{PhaseError, Runner};
+use super::task::{RUNNER, Raised, Status, Used};
+use super::workflow::{Bounds, Doer};
+
+/// One bound, and how far it is used.
+struct Account {
+    /// The step, unless it is the whole task's.
+    step: Option<String>,
+    name: &'static str,
+    used: f64,
+    bound: f64,
+}
+
+impl Account {
+    fn of(step: Option<&str>, used: Used, bounds: Bounds) -> Vec<Self> {
+        let account = |name, used, bound: Option<f64>| {
+            bound.map(|bound| Self { step: step.map(str::to_string), name, used, bound })
+        };
+        let all = [
+            account("tokens", used.tokens as f64, bounds.tokens.map(|bound| bound as f64)),
+            account("cost", used.cost, bounds.cost),
+            account("minutes", used.agent_ms as f64 / 60_000.0, bounds.minutes),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    fn whose(&self) -> String {
+        self.step.as_ref().map_or_else(|| "the task".to_string(), |step| format!("the step {step}"))
+    }
+
+    /// An amount as people write it.
+    fn amount(&self, amount: f64) -> String {
+        match self.name {
+            "tokens" => format!("{amount:.0}"),
+            _ => format!("{amount:.2}"),
+        }
+    }
+
+    /// That it is used up, and how to go on.
+    fn sentence(&self, id: &str) -> String {
+        let more = self.step.as_ref().map(|step| format!("{step}=")).unwrap_or_default();
+        format!(
+            "{} has used {} of {} {}; `guard task resume {id} --max-{} {more}N` goes on with more",
+            self.whose(),
+            self.amount(self.used),
+            self.amount(self.bound),
+            self.name,
+            self.name
+        )
+    }
+}
+
+impl Runner<'_> {
+    /// Gives the task, or steps of it, more than they had.
+    pub fn raise(&mut self, more: Raised) -> Result<(), PhaseError> {
+        for step in more.steps.keys() {
+            if self.setting.workflow.step(step).is_none() {
+                return Err(PhaseError::Strange(format!("there is no step `{step}` to give more to")));
+            }
+        }
+        let raised = &mut self.state.raised;
+        raised.task = more.task.or(raised.task);
+        for (step, bounds) in more.steps {
+            let known = raised.steps.entry(step).or_default();
+            *known = bounds.or(*known);
+        }
+        self.write_down(Status::Running, "")
+    }
+
+    /// The task's bounds in force.
+    pub(super) fn bounds(&self) -> Bounds {
+        let limits = &self.setting.workflow.limits;
+        self.state.raised.task.or(Bounds {
+            tokens: limits.tokens,
+            cost: limits.cost,
+            minutes: limits.minutes,
+            rounds: Some(limits.rounds),
+        })
+    }
+
+    /// A step's bounds in force.
+    fn bounds_of(&self, step: &str) -> Bounds {
+        let workflow = &self.setting.workflow;
+        let raised = self.state.raised.steps.get(step).copied().unwrap_or_default();
+        let own = workflow.step(step).map(|step| step.limits).unwrap_or_default();
+        raised.or(own).or(workflow.limits.step)
+    }
+
+    /// Everything that bounds a call of this step: the task's accounts, and the step's where an agent does it.
+    fn accounts(&self, step: &str) -> Vec<Account> {
+        let mut all = Account::of(None, self.state.used, self.bounds());
+        let doer = self.setting.workflow.step(step).map(|step| &step.doer);
+        if matches!(doer, Some(Doer::Role(_))) {
+            let used = self.state.used_by.get(step).copied().unwrap_or_default();
+            all.extend(Account::of(Some(step), used, self.bounds_of(step)));
+        }
+        all
+    }
+
+    /// What is used up, of the task's or of the step's.
+    pub(super) fn used_up(&self, step: &str) -> Option<String> {
+        let accounts = self.accounts(step);
+        let over = accounts.iter().find(|account| account.used >= account.bound)?;
+        Some(over.sentence(&self.id))
+    }
+
+    /// The least that is left of a kind, for one more call.
+    pub(super) fn left(&self, step: &str, name: &str) -> Option<f64> {
+        let accounts = self.accounts(step).into_iter().filter(|account| account.name == name);
+        accounts.map(|account| (account.bound - account.used).max(0.0)).min_by(f64::total_cmp)
+    }
+
+    /// Counts what a call used. One that is written down counts once, also when its step is gone through again after a crash:
+    /// the state of the task is that of the step's beginning then.
+    pub(super) fn count(&mut self, step: &str, more: Used) {
+        self.state.used += more;
+        *self.state.used_by.entry(step.to_string()).or_default() += more;
+        let near = f64::from(self.setting.workflow.limits.warn_percent);
+        for account in self.accounts(step) {
+            let key = format!("{} {}", account.whose(), account.name);
+            if account.used * 100.0 < account.bound * near || self.state.warned.contains(&key) {
+                continue;
+            }
+            self.state.warned.push(key);
+            let percent = account.used / account.bound * 100.0;
+            let (name, whose) = (account.name, account.whose());
+            self.say(RUNNER, format!("Warning: {percent:.0} % of the {name} of {whose} are used."));
+        }
+    }
+
+    /// A bound that is reached.
+    pub(super) fn bound(&self) -> Option<(Status, String)> {
+        let (step, id) = (&self.state.step, &self.id);
+        let rounds = self.state.since.get(step).copied().unwrap_or(0);
+        let most = self.bounds_of(step).or(self.bounds()).rounds.unwrap_or(1).max(1);
+        if rounds > most {
+            let reason = format!(
+                "the step {step} was asked {} times without an end; `guard task resume {id}` lets it go on",
+                rounds - 1
+            );
+            return Some((Status::NeedsHuman, reason));
+        }
+        let visits = self.setting.workflow.limits.visits;
+        if self.state.since.values().sum::<u32>() > visits {
+            let reason =
+                format!("the task took more than {visits} steps; `guard task resume {id}` lets it go on");
+            return Some((Status::NeedsHuman, reason));
+        }
+        self.used_up(step).map(|reason| (Status::BudgetExhausted, reason))
+    }
+}

@@ -1,0 +1,189 @@
+//! The steps of a workflow file: who does them, what they are asked, what they write and answer, and where that leads.
+
+use std::collections::BTreeMap;
+
+use super::reader::{Fields, Reader, join};
+use super::workflow::{Document, Doer, Field, Is, Own, Step, Verdict};
+use super::yaml::{Node, Value};
+
+impl Reader<'_> {
+    pub(super) fn steps(&mut self, fields: &mut Fields<'_>) -> Vec<Step> {
+        let Some(node) = self.needed(fields, "steps") else { return Vec::new() };
+        let mut steps = Vec::new();
+        for (id, place, node) in self.fields(node, "steps").left {
+            let path = join("steps", id);
+            self.places.known.insert(path.clone(), place.clone());
+            steps.push(self.step(id, &path, node));
+        }
+        steps
+    }
+
+    fn step(&mut self, id: &str, path: &str, node: &Node) -> Step {
+        let mut fields = self.fields(node, path);
+        let doer = self.doer(&mut fields, path);
+        let mut text = |reader: &mut Self, name: &str| {
+            let node = reader.take(&mut fields, name);
+            reader.text(node, name)
+        };
+        let status = text(self, "status").unwrap_or_else(|| id.to_uppercase());
+        let (gate, says, commit) = (text(self, "gate"), text(self, "says"), text(self, "commit"));
+        let next = text(self, "next");
+        let must_merge = self.take(&mut fields, "must_merge");
+        let step = Step {
+            id: id.to_string(),
+            status,
+            gate,
+            says,
+            commit,
+            next,
+            must_merge: self.flag(must_merge, "must_merge"),
+            prompt: self.prompt_of(&mut fields, path, matches!(doer, Doer::Role(_))),
+            document: self.document(&mut fields, path),
+            answer: self.answer(&mut fields, path),
+            verdicts: self.verdicts(&mut fields, path),
+            limits: self.bounds(&mut fields, path, "limits"),
+            doer,
+        };
+        self.done(
+            &fields,
+            &[
+                "status",
+                "role",
+                "does",
+                "gate",
+                "prompt",
+                "document",
+                "answer",
+                "must_merge",
+                "says",
+                "commit",
+                "next",
+                "verdicts",
+                "limits",
+            ],
+        );
+        step
+    }
+
+    fn doer(&mut self, fields: &mut Fields<'_>, path: &str) -> Doer {
+        let (role, does) = (self.take(fields, "role"), self.take(fields, "does"));
+        match (role, does) {
+            (Some(role), None) => Doer::Role(self.text(Some(role), "role").unwrap_or_default()),
+            (None, Some(does)) => match self.text(Some(does), "does").as_deref() {
+                Some("merge") => Doer::Own(Own::Merge),
+                Some("archive") => Doer::Own(Own::Archive),
+                Some("deliver") => Doer::Own(Own::Deliver),
+                _ => {
+                    self.wrong(does.span.clone(), "`does` is `merge`, `archive` or `deliver`", "here");
+                    Doer::Own(Own::Archive)
+                }
+            },
+            _ => {
+                let span = self.places.of(path);
+                self.wrong(span, format!("`{path}` needs a `role` or a `does`, one of them"), "this step");
+                Doer::Role(String::new())
+            }
+        }
+    }
+
+    /// The text of a prompt: that of its file, or what stands there when it has more than a line.
+    pub(super) fn prompt_of(&mut self, fields: &mut Fields<'_>, path: &str, is_needed: bool) -> String {
+        let node = if is_needed { self.needed(fields, "prompt") } else { self.take(fields, "prompt") };
+        let Some(text) = self.text(node, "prompt") else { return String::new() };
+        if text.contains('\n') {
+            return text;
+        }
+        (self.prompt)(&text).unwrap_or_else(|problem| {
+            let span = node.map_or_else(|| self.places.of(path), |node| node.span.clone());
+            self.wrong(span, format!("the prompt `{text}` cannot be read: {problem}"), "this file");
+            String::new()
+        })
+    }
+
+    fn document(&mut self, fields: &mut Fields<'_>, path: &str) -> Option<Document> {
+        let node = self.take(fields, "document")?;
+        let path = join(path, "document");
+        let mut inner = self.fields(node, &path);
+        let (name, place) = (self.needed(&mut inner, "name"), self.needed(&mut inner, "path"));
+        let (optional, sections) = (self.take(&mut inner, "optional"), self.take(&mut inner, "sections"));
+        let document = Document {
+            name: self.text(name, "name").unwrap_or_default(),
+            path: self.below_documents(place, "path").unwrap_or_default(),
+            optional: self.flag(optional, "optional"),
+            sections: self.sections(sections),
+        };
+        self.done(&inner, &["name", "path", "optional", "sections"]);
+        Some(document)
+    }
+
+    fn sections(&mut self, node: Option<&Node>) -> Vec<Vec<String>> {
+        let Some(Node { value: Value::List(items), .. }) = node else {
+            if let Some(node) = node {
+                self.wrong(node.span.clone(), "`sections` must be a list of headings", "here");
+            }
+            return Vec::new();
+        };
+        let one = |reader: &mut Self, item: &Node| match &item.value {
+            Value::List(_) => reader.texts(Some(item), "sections"),
+            _ => reader.text(Some(item), "sections").into_iter().collect(),
+        };
+        items.iter().map(|item| one(self, item)).filter(|words| !words.is_empty()).collect()
+    }
+
+    pub(super) fn answer(&mut self, fields: &mut Fields<'_>, path: &str) -> BTreeMap<String, Field> {
+        let Some(node) = self.take(fields, "answer") else { return BTreeMap::new() };
+        let path = join(path, "answer");
+        let mut answer = BTreeMap::new();
+        for (name, place, node) in self.fields(node, &path).left {
+            let path = join(&path, name);
+            self.places.known.insert(path.clone(), place.clone());
+            let mut inner = self.fields(node, &path);
+            let (is, one_of) = (self.take(&mut inner, "is"), self.take(&mut inner, "one_of"));
+            let (optional, when) = (self.take(&mut inner, "optional"), self.take(&mut inner, "when"));
+            let kind = match (self.text(is, "is").as_deref(), one_of) {
+                (None, Some(node)) => Is::OneOf(self.texts(Some(node), "one_of")),
+                (None | Some("text"), None) => Is::Text,
+                (Some("document"), None) => Is::Document,
+                (Some("commit"), None) => Is::Commit,
+                (Some("number"), None) => Is::Number,
+                (Some("list"), None) => Is::List,
+                _ => {
+                    let message = "a field has `is` (text, document, commit, number, list) or `one_of`";
+                    self.wrong(place.clone(), message, "this field");
+                    Is::Text
+                }
+            };
+            let field = Field { is: kind, optional: self.flag(optional, "optional"), when: self.when(when) };
+            self.done(&inner, &["is", "one_of", "optional", "when"]);
+            answer.insert(name.clone(), field);
+        }
+        answer
+    }
+
+    fn when(&mut self, node: Option<&Node>) -> Option<(String, String)> {
+        let node = node?;
+        let entries = self.fields(node, "when").left;
+        let [(name, _, value)] = entries.as_slice() else {
+            self.wrong(node.span.clone(), "`when` names one field and its value", "here");
+            return None;
+        };
+        Some((name.clone(), self.text(Some(value), "when")?))
+    }
+
+    fn verdicts(&mut self, fields: &mut Fields<'_>, path: &str) -> BTreeMap<String, Verdict> {
+        let Some(node) = self.take(fields, "verdicts") else { return BTreeMap::new() };
+        let path = join(path, "verdicts");
+        let mut verdicts = BTreeMap::new();
+        for (word, place, node) in self.fields(node, &path).left {
+            let path = join(&path, word);
+            self.places.known.insert(path.clone(), place.clone());
+            let mut inner = self.fields(node, &path);
+            let (next, says) = (self.needed(&mut inner, "next"), self.take(&mut inner, "says"));
+            let verdict =
+                Verdict { next: self.text(next, "next").unwrap_or_default(), says: self.text(says, "says") };
+            self.done(&inner, &["next", "says"]);
+            verdicts.insert(word.clone(), verdict);
+        }
+        verdicts
+    }
+}
