@@ -53,6 +53,14 @@ pub(crate) fn guard() -> Command {
     command
 }
 
+/// The most memory that a guard has had in use, in KiB. A process that does not bear guard's name yet may still have
+/// the memory of the tests it is started from: that is nothing.
+pub(crate) fn most_memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    most.filter(|_| status.starts_with("Name:\tguard\n")).and_then(|most| most.parse().ok()).unwrap_or(0)
+}
+
 pub(crate) fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Answered, exec};
 use crate::launch::world::{World, one_world, program};
+use crate::support::most_memory;
 
 const INIT: &str = r#"{"type":"init","session_id":"s"}"#;
 const DONE: &str = r#"{"type":"result","status":"success","stats":{}}"#;
@@ -99,13 +100,10 @@ fn what_nobody_knows() {
 /// The highest use of memory of a process and its children, in KiB.
 fn highest(pid: u32) -> u64 {
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
-    let status = read(format!("/proc/{pid}/status"));
-    let own = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
-    let own = own.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or_default();
     let children = read(format!("/proc/{pid}/task/{pid}/children"));
     let guards = children.split_whitespace().filter_map(|child| child.parse::<u32>().ok());
     let is_guard = |child: &u32| read(format!("/proc/{child}/comm")).trim() == "guard";
-    own.max(guards.filter(is_guard).map(highest).max().unwrap_or_default())
+    guards.filter(is_guard).map(highest).max().unwrap_or_default().max(most_memory(pid))
 }
 
 /// A hundred megabytes: as one line, as many, and beside the stream.

@@ -1,6 +1,6 @@
 //! What counts as idle: nothing printed, nothing started and no work, by any descendant.
 
-use super::world::in_every_world_at_once;
+use super::world::{in_every_world_at_once, in_two_worlds};
 
 /// Silent in every case; some work all the same.
 #[test]
@@ -20,18 +20,8 @@ fn silence_is_not_idleness() {
         ("an end after work", "for ((i = 0; i < 30000; i++)); do :; done; exec sleep 60"),
     ];
     // Long enough for a share of a busy machine.
+    let options = |most| ["--no-toolchains", "--timeout", "4", "--max-duration", most];
     in_every_world_at_once(|world| {
-        let options = |most| ["--no-toolchains", "--timeout", "4", "--max-duration", most];
-        for (name, script) in busy {
-            let ran = world.run(&options("9"), &["bash", "-c", script]);
-            assert_eq!(
-                (ran.code, ran.kind()),
-                (124, "timeout"),
-                "{}: {name}: {:#}",
-                world.name(),
-                ran.result
-            );
-        }
         for (name, script) in idle {
             let ran = world.run(&options("60"), &["bash", "-c", script]);
             assert_eq!(
@@ -43,6 +33,19 @@ fn silence_is_not_idleness() {
             );
             let error = ran.result["error"].as_str().unwrap();
             assert_eq!(error, "no output, no new program and no work for 4 seconds", "{name}");
+        }
+    });
+    // One after the other: they take all the time there is.
+    in_two_worlds(|world| {
+        for (name, script) in busy {
+            let ran = world.run(&options("7"), &["bash", "-c", script]);
+            assert_eq!(
+                (ran.code, ran.kind()),
+                (124, "timeout"),
+                "{}: {name}: {:#}",
+                world.name(),
+                ran.result
+            );
         }
     });
 }

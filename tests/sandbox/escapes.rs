@@ -15,6 +15,7 @@ use super::control::git;
 use super::exec::marker;
 use super::race::lost;
 use super::{Boundary, Configuration, Place, Report, User, configurations, eventually, python, skip, tools};
+use crate::support::most_memory;
 
 const PROBE: &str = "escapes.py";
 const SECRET: &str = "a secret that must not be read";
@@ -41,10 +42,7 @@ fn probe(place: &Place, configuration: Configuration, options: &[&str], argument
 fn watched(mut child: Child, patience: Duration) -> (Option<Output>, u64) {
     let (mut peak, began) = (0, Instant::now());
     while child.try_wait().unwrap().is_none() {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        peak = peak.max(kilobytes.unwrap_or(0) / 1024);
+        peak = peak.max(most_memory(child.id()) / 1024);
         if began.elapsed() > patience {
             let _ = child.kill();
             let _ = child.wait();

@@ -499,7 +499,7 @@ fn a_tree_without_end_is_bounded() {
     inspection.time = Duration::from_secs(2);
     let start = Instant::now();
     let found = inspect(&inspection).unwrap();
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     expect(&found, DangerKind::Unseen, "", "more files");
 }
 

@@ -15,7 +15,7 @@ mod kinds;
 mod objects;
 mod planted;
 mod shapes;
-mod shim_load;
+pub(crate) mod shim_load;
 mod user_hooks;
 
 use std::ffi::OsStr;
