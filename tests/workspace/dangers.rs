@@ -575,8 +575,10 @@ fn read(text: &[u8]) -> Vec<Vec<u8>> {
 #[test]
 fn configuration_is_read_as_git_reads_it() {
     let scratch = Scratch::new("config");
-    let corpus: [&[u8]; 24] = [
+    let corpus: [&[u8]; 26] = [
         b"",
+        b"[core]\n\tfsmonitor = x\\",
+        b"[core]\n\tfsmonitor = \"x\" y\\",
         b"[core]\n\tfsmonitor = x\n",
         b"[core] fsmonitor = x ; comment\n",
         b"[CoRe]FsMonitor=x",

@@ -182,7 +182,8 @@ impl Reader<'_> {
                 }
                 b'\\' => {
                     match self.next() {
-                        Some(b'\n') => {}
+                        // The end of the file ends a line as well.
+                        Some(b'\n') | None => {}
                         Some(b't') => value.push(b'\t'),
                         Some(b'b') => value.push(8),
                         Some(b'n') => value.push(b'\n'),
