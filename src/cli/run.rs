@@ -287,6 +287,10 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
     for grant in &plan.grants {
         writeln!(out, "  {}  {}  ({})", grant.rights.letters(), grant.path.display(), grant.why)?;
     }
+    for grant in &plan.settings_above {
+        let covered = "unless namespaces hide them";
+        writeln!(out, "  {}  {}  ({}, {covered})", grant.rights.letters(), grant.path.display(), grant.why)?;
+    }
     writeln!(out, "\nin namespaces of its own")?;
     for (_, at) in &plan.view.private {
         writeln!(out, "  private    {}", at.display())?;

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::identity::{Executable, Identity, Kind, is_loader};
-use super::supervisor::{Ask, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of};
+use super::supervisor::{
+    Ask, Belated, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of,
+};
 use super::{explain, wire};
 use crate::command::{Access, Analysis, Context, Folder, Request};
 use crate::decide::Verdict;
@@ -257,23 +259,31 @@ impl Supervisor {
 
     /// Whether a start uses what is still being made. It is begun with the first program that uses it.
     fn is_too_early(&mut self, start: &Start) -> bool {
-        let Some(users) = self.belated_users else { return false };
+        if self.setting.belated.is_empty() {
+            return false;
+        }
         let files = start.chain.iter().map(|file| file.path.as_slice());
         let words = start.argv.iter().take(WORDS_WITH_NAMES).map(Vec::as_slice);
-        let mut names =
-            files.chain(words).map(|path| path.rsplit(|&byte| byte == b'/').next().unwrap_or(path));
-        let uses = names.any(|name| users.iter().any(|user| name.starts_with(user.as_bytes())));
-        if let Some(belated) = self.setting.belated.take_if(|_| uses) {
+        let names = files.chain(words).map(|path| path.rsplit(|&byte| byte == b'/').next().unwrap_or(path));
+        let is_used = |belated: &Belated| {
+            names.clone().any(|name| belated.users.iter().any(|user| name.starts_with(user.as_bytes())))
+        };
+        let used: Vec<usize> =
+            (0..self.setting.belated.len()).filter(|&index| is_used(&self.setting.belated[index])).collect();
+        for &index in &used {
+            let Some(make) = self.setting.belated[index].make.take() else { continue };
             let (sender, wake) = self.later();
             let work = move || {
-                (belated.make)();
-                let _ = sender.send(Later { id: 0, result: LaterResult::Made });
+                make();
+                let _ = sender.send(Later { id: 0, result: LaterResult::Made(index) });
                 let _ = wake.write(1);
             };
             // Without a thread it is never made: what would use it does without.
-            self.making = std::thread::Builder::new().name("caches".to_string()).spawn(work).is_ok();
+            if std::thread::Builder::new().name("caches".to_string()).spawn(work).is_ok() {
+                self.making.push(index);
+            }
         }
-        uses && self.making
+        used.iter().any(|index| self.making.contains(index))
     }
 
     fn failed_start(&mut self, notification: &Notification, error: &io::Error) -> Reply {

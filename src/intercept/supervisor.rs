@@ -88,7 +88,7 @@ pub struct Setting {
     /// Counts up with every program start: what is busy is not idle.
     pub activity: Arc<AtomicU64>,
     /// What is made when a program needs it.
-    pub belated: Option<Belated>,
+    pub belated: Vec<Belated>,
     /// Looks from outside whether the sandbox holds, before the first program starts; if it does not, none does.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
 }
@@ -97,8 +97,8 @@ pub struct Setting {
 pub struct Belated {
     /// How the names of those begin that use it: they wait until it is there.
     pub users: &'static [&'static str],
-    /// Makes it, in a thread of its own.
-    pub make: Box<dyn FnOnce() + Send>,
+    /// Makes it, in a thread of its own, when the first of them starts.
+    pub make: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// Counts for the result.
@@ -158,8 +158,8 @@ pub(super) enum LaterResult {
     Reply(Reply),
     /// What a person said to a program start.
     Chosen(Box<super::exec::Pending>, Choice, Option<Box<dyn Ask>>),
-    /// What was belated is there.
-    Made,
+    /// This of what was belated is there.
+    Made(usize),
 }
 
 pub(super) struct Supervisor {
@@ -187,9 +187,8 @@ pub(super) struct Supervisor {
     later: (Sender<Later>, Receiver<Later>),
     /// Program starts that wait for what is belated.
     pub(super) waiting_starts: Vec<Notification>,
-    /// It is being made.
-    pub(super) making: bool,
-    pub(super) belated_users: Option<&'static [&'static str]>,
+    /// Which of it is being made.
+    pub(super) making: Vec<usize>,
     pub(super) numbers: Numbers,
     /// The proof was given.
     proven: bool,
@@ -239,8 +238,7 @@ impl Supervisor {
             asking: false,
             later: channel(),
             waiting_starts: Vec::new(),
-            making: false,
-            belated_users: setting.belated.as_ref().map(|belated| belated.users),
+            making: Vec::new(),
             numbers,
             proven: setting.proof.is_none(),
             setting,
@@ -313,8 +311,8 @@ impl Supervisor {
             match later.result {
                 LaterResult::Reply(reply) => self.reply(later.id, reply),
                 LaterResult::Chosen(pending, choice, asker) => self.chosen(*pending, choice, asker),
-                LaterResult::Made => {
-                    self.making = false;
+                LaterResult::Made(index) => {
+                    self.making.retain(|making| *making != index);
                     // Whoever has gone meanwhile needs no answer.
                     for notification in std::mem::take(&mut self.waiting_starts) {
                         if self.is_waiting(&notification) {

@@ -7,12 +7,13 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, create_dir_all};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::plan::LaunchPlan;
+use super::plan::{LaunchPlan, LinkedCache};
 use super::toolchain::Layer;
 
 /// More entries are not worth the time; the rest of such a cache is not seen.
@@ -20,13 +21,10 @@ const MOST_LINKS: usize = 20_000;
 
 /// One cache that can be made.
 struct Cache {
-    /// The user's.
-    from: PathBuf,
+    what: LinkedCache,
     /// The folder of the private home it will lie in, and its name there.
     folder: File,
     name: OsString,
-    /// Real levels.
-    depth: usize,
 }
 
 /// The caches of a run.
@@ -41,22 +39,30 @@ impl Links {
     /// Makes the folders that the caches will lie in. The run must not have begun.
     pub(super) fn open(plan: &LaunchPlan) -> io::Result<Self> {
         let mut caches = Vec::new();
-        for (from, at, depth) in &plan.linked_caches {
-            let (Some(folder), Some(name)) = (at.parent(), at.file_name()) else { continue };
+        for what in &plan.linked_caches {
+            let (Some(folder), Some(name)) = (what.at.parent(), what.at.file_name()) else { continue };
             create_dir_all(folder)?;
             let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
             let folder = OpenOptions::new().read(true).custom_flags(flags).open(folder)?;
-            caches.push(Cache { from: from.clone(), folder, name: name.to_os_string(), depth: *depth });
+            caches.push(Cache { what: what.clone(), folder, name: name.to_os_string() });
         }
         Ok(Self { caches: Mutex::new(caches), aside: aside(plan), over: AtomicBool::new(false) })
     }
 
-    /// Makes them all, once. What cannot be made is a cache that is empty.
-    pub(super) fn make(&self) {
+    /// The toolchains that have any.
+    pub(super) fn toolchains(&self) -> Vec<&'static str> {
+        let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<&str> = caches.iter().map(|cache| cache.what.toolchain).collect();
+        names.dedup();
+        names
+    }
+
+    /// Makes those of a toolchain, once. What cannot be made is a cache that is empty.
+    pub(super) fn make(&self, toolchain: &str) {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, cache) in std::mem::take(&mut *caches).into_iter().enumerate() {
-            let made = self.aside.join(index.to_string());
-            if link_tree(&cache.from, &made, cache.depth, &self.over).is_ok() {
+        for (index, cache) in caches.extract_if(.., |cache| cache.what.toolchain == toolchain).enumerate() {
+            let made = self.aside.join(format!("{toolchain}-{index}"));
+            if link_tree(&cache.what.from, &made, cache.what.real_levels(), &self.over).is_ok() {
                 // A run that has made a folder of this name keeps its own.
                 let _ =
                     nix::fcntl::renameat(nix::fcntl::AT_FDCWD, &made, &cache.folder, cache.name.as_os_str());
@@ -79,7 +85,38 @@ pub(super) fn aside(plan: &LaunchPlan) -> PathBuf {
 /// All of them at once, for a run that has mounts but none for its caches, and has not begun.
 pub(super) fn make_all(plan: &LaunchPlan) -> io::Result<()> {
     let over = AtomicBool::new(false);
-    plan.linked_caches.iter().try_for_each(|(from, at, depth)| link_tree(from, at, *depth, &over))
+    let link = |cache: &LinkedCache| link_tree(&cache.from, &cache.at, cache.real_levels(), &over);
+    plan.linked_caches.iter().try_for_each(link)
+}
+
+impl LinkedCache {
+    /// How many levels of folders the run has to have as its own.
+    fn real_levels(&self) -> usize {
+        match &self.unpacked_from {
+            Some(archives) if is_unpacked(archives, &self.from).unwrap_or(false) => 0,
+            _ => self.depth,
+        }
+    }
+}
+
+/// Whether every archive in the folders of the one is unpacked, and wholly, in the folders of the same names of the other.
+fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
+    for registry in std::fs::read_dir(archives)? {
+        let registry = registry?;
+        for archive in std::fs::read_dir(registry.path())? {
+            let name = archive?.file_name();
+            let (Some(name), true) = (Path::new(&name).file_stem(), name.as_bytes().ends_with(b".crate"))
+            else {
+                continue;
+            };
+            // What cargo writes when it is done.
+            let done = unpacked.join(registry.file_name()).join(name).join(".cargo-ok");
+            if !done.symlink_metadata().is_ok_and(|done| done.is_file()) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Real folders down to a depth, and symbolic links to the user's from there. Breaks off when it is over.

@@ -82,12 +82,20 @@ pub(super) static MANAGERS: &[Manager] = &[
     manager("java", "mise", ("MISE_DATA_DIR", Always), &[".local/share/mise"], &["installs/java"], &["installs/java", "shims"]),
 ];
 
-/// What programs that use package caches are called, or how their names begin: where a cache takes time to be made, it is
-/// made for the first of them, and they wait for it. A run without any finds it empty.
-pub(super) static CACHE_USERS: &[&str] = &[
-    "bun", "cargo", "clippy", "conda", "corepack", "deno", "go", "gradle", "hatch", "java", "maturin",
-    "mise", "mvn", "nox", "npm", "npx", "pdm", "pip", "pnpm", "poetry", "pytest", "python", "rust", "sbt",
-    "tox", "uv", "yarn",
+/// What programs that use the package caches of a toolchain are called, or how their names begin: where a cache takes time
+/// to be made, it is made for the first of them, and they wait for it. A run without any finds it empty.
+pub(super) static CACHE_USERS: &[(&str, &[&str])] = &[
+    ("rust", &["cargo", "clippy", "maturin", "mise", "rust"]),
+    ("node", &["bun", "corepack", "deno", "mise", "npm", "npx", "pnpm", "yarn"]),
+    (
+        "python",
+        &[
+            "conda", "hatch", "maturin", "mise", "nox", "pdm", "pip", "poetry", "pytest", "python", "tox",
+            "uv",
+        ],
+    ),
+    ("go", &["go", "mise"]),
+    ("java", &["gradle", "java", "mise", "mvn", "sbt"]),
 ];
 
 /// A package cache in the user's home.
@@ -102,6 +110,18 @@ pub(super) struct Cache {
     /// The cache in that folder. A name may end in `*`.
     pub(super) part: &'static str,
     pub(super) depth: usize,
+    pub(super) unfetched: Unfetched,
+}
+
+/// What becomes of a cache when the run can fetch nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfetched {
+    /// Programs may add to it all the same.
+    Grows,
+    /// Nothing is added.
+    Stays,
+    /// Nothing is added but what is unpacked from this part of the manager's folder.
+    Unpacks(&'static str),
 }
 
 const fn cache(
@@ -110,34 +130,36 @@ const fn cache(
     variables: &'static [&'static str],
     usual: &'static str,
     part: &'static str,
-    depth: usize,
+    (depth, unfetched): (usize, Unfetched),
 ) -> Cache {
-    Cache { toolchain, name, variables, usual, part, depth }
+    Cache { toolchain, name, variables, usual, part, depth, unfetched }
 }
+
+use Unfetched::{Grows, Stays, Unpacks};
 
 #[rustfmt::skip]
 pub(super) static CACHES: &[Cache] = &[
     // cargo writes an index entry when it can and goes on when it cannot; folders of single crates are never changed.
-    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/index", 2),
-    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/cache", 1),
-    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/src", 1),
-    cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/db", 0),
-    cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/checkouts", 1),
+    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/index", (2, Stays)),
+    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/cache", (1, Stays)),
+    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/src", (1, Unpacks("registry/cache"))),
+    cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/db", (0, Grows)),
+    cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/checkouts", (1, Grows)),
 
     // Contents are filed by the first four digits of their hash, in two levels of folders below the kind of hash.
-    cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/content-v2", 3),
-    cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/index-v5", 2),
-    cache("node", "Yarn's cache", &["YARN_CACHE_FOLDER"], ".cache/yarn", "v6", 0),
-    cache("node", "Yarn's cache", &["YARN_GLOBAL_FOLDER"], ".yarn/berry", "cache", 0),
+    cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/content-v2", (3, Grows)),
+    cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/index-v5", (2, Grows)),
+    cache("node", "Yarn's cache", &["YARN_CACHE_FOLDER"], ".cache/yarn", "v6", (0, Grows)),
+    cache("node", "Yarn's cache", &["YARN_GLOBAL_FOLDER"], ".yarn/berry", "cache", (0, Grows)),
 
     // pip does without what it cannot write of its HTTP cache; wheels it must be able to add.
-    cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "http*", 0),
-    cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "wheels", 3),
-    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "archive-v*", 0),
-    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "wheels-v*", 2),
-    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "simple-v*", 1),
+    cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "http*", (0, Grows)),
+    cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "wheels", (3, Grows)),
+    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "archive-v*", (0, Grows)),
+    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "wheels-v*", (2, Grows)),
+    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "simple-v*", (1, Grows)),
 
     // Artifacts lie as deep as their group's name has parts.
-    cache("java", "Maven's repository", &[], ".m2", "repository", 8),
-    cache("java", "Gradle's wrappers", &["GRADLE_USER_HOME"], ".gradle", "wrapper/dists", 2),
+    cache("java", "Maven's repository", &[], ".m2", "repository", (8, Grows)),
+    cache("java", "Gradle's wrappers", &["GRADLE_USER_HOME"], ".gradle", "wrapper/dists", (2, Grows)),
 ];

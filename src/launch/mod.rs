@@ -8,6 +8,7 @@
 //!
 //! [`plan`] decides everything and touches nothing; [`run`] only does what a plan says.
 
+mod above;
 mod belongings;
 mod bounds;
 mod checkout;

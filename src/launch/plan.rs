@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::above::settings_above;
 use super::belongings::Belongings;
 use super::checkout::{Checkout, GitPlaces, git_places};
 use super::folder::working_folder;
 use super::installation::installation;
 use super::network::{self, NetworkPlan};
 use super::system;
-use super::toolchain::{self, Toolchain};
+use super::toolchain::{self, Growth, Toolchain};
 use crate::intercept::wire::{CONTROL_NAME, SOCKET_VARIABLE};
 use crate::policy::{Budget, Config, Namespaces, Pattern, Policy};
 use crate::sandbox::{Grant, Layer, Rights, View};
@@ -131,6 +132,8 @@ pub struct LaunchPlan {
     pub redact: Vec<String>,
     /// Every path with its rights.
     pub grants: Vec<Grant>,
+    /// Settings above the working folder, which may be read unless a view of the run's own covers them.
+    pub settings_above: Vec<Grant>,
     /// What of the network it gets.
     pub network: NetworkPlan,
     /// Bounds.
@@ -139,8 +142,8 @@ pub struct LaunchPlan {
     pub namespaces: Namespaces,
     /// What the run sees, where namespaces can be had.
     pub view: View,
-    /// Caches that a run without namespaces gets as folders of symbolic links: (the user's, its own, real levels).
-    pub linked_caches: Vec<(PathBuf, PathBuf, usize)>,
+    /// Caches that a run without namespaces gets as folders of symbolic links.
+    pub linked_caches: Vec<LinkedCache>,
     /// What the home begins with, and what of it is kept.
     pub belongings: Belongings,
     /// Files written into the private home: (where, what).
@@ -157,6 +160,21 @@ pub struct LaunchPlan {
     pub needs_view: Option<String>,
     /// What was found or left out, for people.
     pub notes: Vec<String>,
+}
+
+/// A cache of the user that shows through as a folder of symbolic links.
+#[derive(Debug, Clone, Serialize)]
+pub struct LinkedCache {
+    /// The toolchain it belongs to.
+    pub toolchain: &'static str,
+    /// The user's.
+    pub from: PathBuf,
+    /// The run's own.
+    pub at: PathBuf,
+    /// Levels of folders below it that are the run's own, too.
+    pub depth: usize,
+    /// None of them need to be when everything in this folder is unpacked already.
+    pub unpacked_from: Option<PathBuf>,
 }
 
 fn texts<S: serde::Serializer>(items: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
@@ -246,12 +264,13 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         why: "the repository's git folder".to_string(),
     }));
     let grants = without_repeats(grants);
-    let (layers, linked_caches) = caches(&toolchains, &run_folder, &home);
+    let above = settings_above(worktree, &grants);
+    let (layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.has_proxy());
     let view = match namespaces {
         Namespaces::Off => View::default(),
         _ => view(request, &grants, &places, &git, layers, &mut notes),
     };
-    Ok(LaunchPlan {
+    let mut plan = LaunchPlan {
         policy: policy.name.clone(),
         argv: request.command.clone(),
         program,
@@ -282,12 +301,25 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         tmp,
         environment,
         grants,
-    })
+        settings_above: above.grants,
+    };
+    for (path, why) in above.withheld {
+        if !plan.view_covers(&path) {
+            let path = path.display();
+            plan.notes.push(format!(
+                "{path} {why}: build tools that look for it will stop; `--read {path}` lets them read it"
+            ));
+        }
+    }
+    Ok(plan)
 }
 
 impl LaunchPlan {
     /// The plan as it is executed, now that it is known whether the run has namespaces of its own.
     pub fn settle(mut self, has_view: bool) -> Self {
+        let mut above = std::mem::take(&mut self.settings_above);
+        above.retain(|grant| !(has_view && self.view_covers(&grant.path)));
+        self.grants.extend(above);
         if !has_view {
             return self;
         }
@@ -589,16 +621,31 @@ fn find_program(
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))
 }
 
-type LinkedCache = (PathBuf, PathBuf, usize);
-
-fn caches(toolchains: &[Toolchain], run_folder: &Path, home: &Path) -> (Vec<Layer>, Vec<LinkedCache>) {
+fn caches(
+    toolchains: &[Toolchain],
+    run_folder: &Path,
+    home: &Path,
+    fetches: bool,
+) -> (Vec<Layer>, Vec<LinkedCache>) {
     let mut layers = Vec::new();
     let mut linked = Vec::new();
-    let all = toolchains.iter().flat_map(|toolchain: &Toolchain| &toolchain.layers);
-    for (index, layer) in all.enumerate() {
+    let of = |toolchain: &'static str| move |layer| (toolchain, layer);
+    let all = toolchains.iter().flat_map(|toolchain| toolchain.layers.iter().map(of(toolchain.name)));
+    for (index, (toolchain, layer)) in all.enumerate() {
         let at = home.join(&layer.upper);
         let own = run_folder.join("layers").join(index.to_string());
-        linked.push((layer.lower.clone(), at.clone(), layer.depth));
+        let (depth, unpacked_from) = match &layer.growth {
+            Growth::None if !fetches => (0, None),
+            Growth::Unpacking(archives) if !fetches => (layer.depth, Some(archives.clone())),
+            _ => (layer.depth, None),
+        };
+        linked.push(LinkedCache {
+            toolchain,
+            from: layer.lower.clone(),
+            at: at.clone(),
+            depth,
+            unpacked_from,
+        });
         layers.push(Layer {
             lower: layer.lower.clone(),
             upper: own.join("upper"),

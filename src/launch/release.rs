@@ -211,6 +211,18 @@ impl Running {
         self.started.plan.writable().map(real).collect()
     }
 
+    /// The caches of a toolchain, for the programs that use it.
+    fn belated(&self) -> Vec<Belated> {
+        let Some(links) = &self.links else { return Vec::new() };
+        let there = links.toolchains();
+        let wanted = CACHE_USERS.iter().filter(|(toolchain, _)| there.contains(toolchain));
+        let belated = |&(toolchain, users): &(&'static str, &'static [&'static str])| {
+            let links = links.clone();
+            Belated { users, make: Some(Box::new(move || links.make(toolchain))) }
+        };
+        wanted.map(belated).collect()
+    }
+
     fn setting(
         &self,
         policy: &Arc<Policy>,
@@ -237,10 +249,7 @@ impl Running {
             canary_port: self.started.canary.local_addr().map(|address| address.port()).unwrap_or(0),
             asker,
             activity: self.activity.clone(),
-            belated: self
-                .links
-                .clone()
-                .map(|links| Belated { users: CACHE_USERS, make: Box::new(move || links.make()) }),
+            belated: self.belated(),
             proof: Some(proof),
         }
     }

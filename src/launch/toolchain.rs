@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::bounds::{Bounds, Names, outermost};
-use super::managers::{CACHES, Cache, Export, MANAGERS, Manager};
+use super::managers::{CACHES, Cache, Export, MANAGERS, Manager, Unfetched};
 use crate::policy::{Caches, TOOLCHAINS};
 
 /// What was found of one toolchain.
@@ -43,6 +43,19 @@ pub struct Layer {
     /// When the layer is made of symbolic links: how many levels of folders below it must be real folders, so that the
     /// run can add to them. With 0 only the folder itself is one, and its entries are links.
     pub depth: usize,
+    /// Whether a run that can fetch nothing adds to them.
+    pub growth: Growth,
+}
+
+/// Whether a run adds to the folders of a layer, when it can fetch nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Growth {
+    /// It may.
+    Any,
+    /// It does not.
+    None,
+    /// Only what is not yet unpacked of the archives in this folder.
+    Unpacking(PathBuf),
 }
 
 impl Layer {
@@ -159,7 +172,7 @@ impl Search<'_> {
         for folder in matching(&self.home.join(".local/lib"), "python*") {
             let Some(name) = folder.file_name() else { continue };
             let upper = Path::new(".local/lib").join(name).join("site-packages");
-            self.layer(&folder.join("site-packages"), upper, 0, found);
+            self.layer(&folder.join("site-packages"), upper, (0, Growth::Any), found);
         }
     }
 
@@ -167,7 +180,12 @@ impl Search<'_> {
         for root in self.roots(cache.variables, &[cache.usual], found) {
             for lower in matching(&root, cache.part) {
                 let Ok(inner) = lower.strip_prefix(&root) else { continue };
-                if self.layer(&lower, Path::new(cache.usual).join(inner), cache.depth, found) {
+                let growth = match cache.unfetched {
+                    Unfetched::Grows => Growth::Any,
+                    Unfetched::Stays => Growth::None,
+                    Unfetched::Unpacks(archives) => Growth::Unpacking(root.join(archives)),
+                };
+                if self.layer(&lower, Path::new(cache.usual).join(inner), (cache.depth, growth), found) {
                     found.why(cache.name, &self.shown(&root));
                 }
             }
@@ -185,13 +203,14 @@ impl Search<'_> {
             return;
         };
         let upper = Path::new("go/pkg/mod");
-        let mut any = self.layer(&root.join("cache/download"), upper.join("cache/download"), 4, found);
+        let downloads = Path::new("cache/download");
+        let mut any = self.layer(&root.join(downloads), upper.join(downloads), (4, Growth::Any), found);
         for host in matching(&root, "*") {
             let Some(name) = host.file_name().filter(|name| *name != "cache") else { continue };
             let is_module =
                 |path: &PathBuf| path.file_name().is_some_and(|name| name.as_bytes().contains(&b'@'));
             let depth = usize::from(!matching(&host, "*").iter().any(is_module));
-            any |= self.layer(&host, upper.join(name), depth, found);
+            any |= self.layer(&host, upper.join(name), (depth, Growth::Any), found);
         }
         if any {
             found.why("Go's modules", &self.shown(&root));
@@ -294,10 +313,16 @@ impl Search<'_> {
         }
     }
 
-    fn layer(&self, lower: &Path, upper: PathBuf, depth: usize, found: &mut Found) -> bool {
+    fn layer(
+        &self,
+        lower: &Path,
+        upper: PathBuf,
+        (depth, growth): (usize, Growth),
+        found: &mut Found,
+    ) -> bool {
         match self.allowed(lower, found).filter(|real| real.is_dir()) {
             Some(lower) => {
-                found.toolchain.layers.push(Layer { lower, upper, depth });
+                found.toolchain.layers.push(Layer { lower, upper, depth, growth });
                 true
             }
             None => false,

@@ -135,6 +135,33 @@ fn cargo_uses_packages_of_the_cache() {
     });
 }
 
+/// cargo looks for settings in every folder above, and stops at one that it may not read.
+#[test]
+fn cargo_with_settings_above_the_working_folder() {
+    if !has("cargo") {
+        return;
+    }
+    in_every_world(|world| {
+        world.project("rust");
+        world.outside(
+            "mkdir .cargo && printf '[env]\\nABOVE = \"seen\"\\n' > .cargo/config.toml && touch beside",
+        );
+        world.works("cargo build -q --offline");
+        assert_eq!(world.works("cat ../.cargo/config.toml"), "[env]\nABOVE = \"seen\"\n", "{}", world.name());
+        // Nothing else of that folder is shown, and not the settings either when there is a token in them.
+        assert_ne!(world.bash("cat ../beside || cat ../.cargo/other").code, 0, "{}", world.name());
+        world.outside("printf '[registry]\\ntoken = \"hidden\"\\n' > .cargo/config.toml");
+        let ran = world.bash("cat ../.cargo/config.toml");
+        assert_ne!(ran.code, 0, "{}: {:#}", world.name(), ran.result);
+        let plan = world.guard(&["--dry-run"], &["cargo", "build"]).output().unwrap();
+        let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+        assert!(plan.contains(".cargo/config.toml may hold a secret"), "{}: {plan}", world.name());
+        let file = world.temporary().with_file_name(".cargo").join("config.toml");
+        let ran = world.run(&["--read", file.to_str().unwrap()], &["cargo", "build", "-q", "--offline"]);
+        assert_eq!(ran.code, 0, "{}: {:#}", world.name(), ran.result);
+    });
+}
+
 #[test]
 fn npm_installs_and_tests() {
     if !has("npm") {

@@ -71,3 +71,52 @@ fn links_are_not_led_out_of_the_home() {
         assert!(reached.is_empty(), "{}: {reached:?}", world.name());
     });
 }
+
+/// cargo's folders of crates, one archive and what was unpacked of it, and a program called `cargo` that looks at them.
+fn furnish_cargo(world: &World) -> PathBuf {
+    world.outside(
+        "mkdir -p own/.cargo/registry/cache/reg own/.cargo/registry/src/reg/a-1.0 own/.cargo/registry/index/reg \
+         && cd own/.cargo/registry && touch cache/reg/a-1.0.crate src/reg/a-1.0/.cargo-ok && cd ../../.. \
+         && printf '#!/bin/bash\\ncd ~/.cargo/registry && cat */reg/*/.cargo-ok && for f in cache src; do test -L $f/reg && \
+         echo link || echo folder; done; mkdir src/reg/b-1.0 2> /dev/null && echo unpacked; true\\n' \
+         > project/cargo && chmod +x project/cargo",
+    );
+    world.temporary().with_file_name("own")
+}
+
+#[test]
+fn folders_that_nothing_is_added_to_are_one_link() {
+    in_every_world(|world| {
+        let home = furnish_cargo(world);
+        let printed = |options: &[&str]| {
+            let mut guard = world.guard(&[&["--json"], options].concat(), &["./cargo"]);
+            guard.env("HOME", &home);
+            let ran = world.finish(guard, b"");
+            assert_eq!(ran.code, 0, "{}: {:#}\n{}", world.name(), ran.result, ran.error);
+            ran.printed()
+        };
+        let layered = "folder\nfolder\nunpacked\n";
+        let is_as = |expected: &str, options: &[&str]| {
+            let expected = if world.namespaces { layered } else { expected };
+            assert_eq!(printed(options), expected, "{}: {options:?}", world.name());
+        };
+        is_as("link\nlink\n", &[]);
+        // Where more can be fetched, and where something is still to be unpacked, there must be room for it.
+        is_as(layered, &["--allow-host", "registry.example:443"]);
+        world.outside("touch own/.cargo/registry/cache/reg/b-1.0.crate");
+        is_as("link\nfolder\nunpacked\n", &[]);
+        assert!(!home.join(".cargo/registry/src/reg/b-1.0").exists(), "{}", world.name());
+    });
+}
+
+#[test]
+fn caches_of_other_toolchains_are_not_made() {
+    in_every_world(|world| {
+        let home = furnish(world);
+        furnish_cargo(world);
+        let script = "./cargo > /dev/null; cd ~/.npm/_cacache && echo * && cd ~/.cargo/registry && echo *";
+        let ran = run(world, &home, &["bash", "-c", script]);
+        let of_node = if world.namespaces { "content-v2" } else { "*" };
+        assert_eq!(ran.printed(), format!("{of_node}\ncache index src\n"), "{}", world.name());
+    });
+}
