@@ -1,7 +1,8 @@
 //! The process that becomes the agent: takes its own rights away, proves that they are gone, and executes.
 //!
-//! Runs between fork and exec, in a process with one thread. It may allocate (its parent had one thread too), talks to
-//! the supervisor only over `setup`, and never comes back: every failure is reported and ends the process.
+//! Runs between clone and exec, in the memory of the first process, which stands still meanwhile and has one thread: so it
+//! may allocate. It talks to the supervisor only over `setup`, and never comes back: every failure is reported and ends
+//! the process.
 
 use std::ffi::CString;
 use std::io;

@@ -90,15 +90,18 @@ pub(super) fn live(
     if let Err(error) = sent {
         fail(&error.to_string());
     }
-    let agent = match process::fork(0) {
-        Err(error) => fail(&format!("fork: {error}")),
-        Ok(0) => {
-            // Without the first process nothing could end what it started.
-            let _ = process::die_with_parent();
-            child::become_agent(plan, &equipment, setup, own_terminal.as_ref().map(|(_, slave)| slave));
-        }
+    let terminal = own_terminal.as_ref().map(|(_, slave)| slave);
+    let agent = process::start_in_place(|| {
+        // Without the first process nothing could end what it started.
+        let _ = process::die_with_parent();
+        child::become_agent(plan, &equipment, setup, terminal)
+    });
+    let agent = match agent {
+        Err(error) => fail(&format!("clone: {error}")),
         Ok(agent) => agent,
     };
+    // The agent was to be looked at by the supervisor, in the same memory.
+    let _ = process::set_dumpable(false);
     keep_only(control);
     // To reap and to kill one's own children takes no rights.
     let _ = process::set_no_new_privileges();
