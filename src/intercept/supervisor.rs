@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
@@ -148,6 +149,10 @@ pub fn supervise(
     Ok(Handle { counts, ending, wake })
 }
 
+/// How long the next question is waited for without sleep, until the run's first program has started: it comes in a moment,
+/// and to wake up can take longer than everything else about it.
+const ATTENTION: Duration = Duration::from_micros(200);
+
 /// An answer that a thread of its own has found.
 pub(super) struct Later {
     pub(super) id: u64,
@@ -253,14 +258,22 @@ impl Supervisor {
         let Ok(stops) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
             return;
         };
+        let mut attentive_since = Some(Instant::now());
         loop {
             let mut fds = [
                 PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
                 PollFd::new(stops.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
             ];
-            if poll(&mut fds, PollTimeout::NONE).is_err() {
-                continue;
+            attentive_since = attentive_since.filter(|_| !self.has_begun());
+            let stays = attentive_since.is_some_and(|since| since.elapsed() < ATTENTION);
+            match poll(&mut fds, if stays { PollTimeout::ZERO } else { PollTimeout::NONE }) {
+                Err(_) => continue,
+                Ok(0) => {
+                    std::thread::yield_now();
+                    continue;
+                }
+                Ok(_) => attentive_since = attentive_since.map(|_| Instant::now()),
             }
             let ready = |index: usize| fds[index].revents().unwrap_or(PollFlags::empty());
             let (listener, stopped, woken) = (ready(0), ready(1), ready(2));
@@ -295,6 +308,11 @@ impl Supervisor {
                 return;
             }
         }
+    }
+
+    /// Whether the run's first program has started and was looked at.
+    fn has_begun(&self) -> bool {
+        self.counts.starts > 0 && self.expected.is_empty()
     }
 
     /// Whether the sandbox holds, which is looked at once, when the first program is about to start.
