@@ -13,11 +13,12 @@ use super::identity::{Executable, Identity, Kind, is_loader};
 use super::supervisor::{
     Ask, Belated, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of,
 };
+use super::verify::Expected;
 use super::{explain, wire};
 use crate::command::{Access, Analysis, Context, Folder, Request};
 use crate::decide::Verdict;
 use crate::policy::{Action, Policy};
-use crate::sys::ptrace::{self, Change};
+use crate::sys::ptrace;
 use crate::sys::seccomp::{Notification, Reply};
 
 /// Longest path.
@@ -32,32 +33,14 @@ const WORDS_WITH_NAMES: usize = 3;
 #[derive(Debug, Clone)]
 pub(super) struct Start {
     /// The path as given.
-    path: Vec<u8>,
-    argv: Vec<Vec<u8>>,
-    environment: Vec<(Vec<u8>, Vec<u8>)>,
-    folder: PathBuf,
+    pub(super) path: Vec<u8>,
+    pub(super) argv: Vec<Vec<u8>>,
+    pub(super) environment: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) folder: PathBuf,
     /// The file and its interpreters.
-    chain: Vec<Executable>,
+    pub(super) chain: Vec<Executable>,
     /// Words that are copies of known programs, when the program is the loader: (which word, the known program).
-    loaded: Vec<(usize, Vec<u8>)>,
-}
-
-/// What a thread should be when its exec is done.
-#[derive(Debug, Clone)]
-pub(super) struct Expected {
-    identity: Identity,
-    copy_of: Option<Vec<u8>>,
-    command_line: Vec<u8>,
-    environment: Vec<(Vec<u8>, Vec<u8>)>,
-    folder: PathBuf,
-}
-
-/// What a thread really is when its exec is done.
-struct Actual {
-    program: Executable,
-    command_line: Vec<u8>,
-    environment: Vec<(Vec<u8>, Vec<u8>)>,
-    folder: PathBuf,
+    pub(super) loaded: Vec<(usize, Vec<u8>)>,
 }
 
 /// A start that waits for a person.
@@ -105,7 +88,7 @@ pub(super) fn recognised_names(policy: &Policy) -> Vec<String> {
 }
 
 #[derive(Serialize)]
-struct ExecData<'a> {
+pub(super) struct ExecData<'a> {
     pid: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<i32>,
@@ -131,7 +114,7 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 impl Start {
-    fn data(&self, pid: i32, verdict: Option<&Verdict>) -> ExecData<'_> {
+    pub(super) fn data(&self, pid: i32, verdict: Option<&Verdict>) -> ExecData<'_> {
         ExecData {
             pid,
             parent: parent_of(pid),
@@ -148,7 +131,7 @@ impl Start {
     }
 
     /// What the kernel makes of it: the program at the end of the interpreters, with the arguments they add.
-    fn becomes(&self) -> (Identity, Vec<Vec<u8>>) {
+    pub(super) fn becomes(&self) -> (Identity, Vec<Vec<u8>>) {
         let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
         let mut name = self.path.clone();
         let mut identity = Identity { device: 0, inode: 0 };
@@ -331,7 +314,7 @@ impl Supervisor {
     }
 
     /// The loader runs the file it is given, under whatever name: copies among its words are recognised.
-    fn loaded(
+    pub(super) fn loaded(
         &mut self,
         tid: i32,
         folder: &Path,
@@ -347,7 +330,7 @@ impl Supervisor {
         words.filter_map(|(at, word)| Some((at, self.identities.copied(tid, folder, word)?))).collect()
     }
 
-    fn judge_start(&self, start: &Start) -> Verdict {
+    pub(super) fn judge_start(&self, start: &Start) -> Verdict {
         let mut worst: Option<Verdict> = None;
         for (argv, resolved) in start.readings() {
             let context = Context {
@@ -391,7 +374,6 @@ impl Supervisor {
 
     /// Lets a start go on, watched to its end.
     fn admit(&mut self, notification: &Notification, start: &Start) -> Option<Reply> {
-        let (identity, argv) = start.becomes();
         if self.setting.verify {
             if ptrace::watch_exec(notification.tid).is_err() {
                 self.refuse(
@@ -404,16 +386,7 @@ impl Supervisor {
                 return Some(Reply::Error(libc::EACCES));
             }
             self.expected.retain(|(tid, _)| *tid != notification.tid);
-            self.expected.push((
-                notification.tid,
-                Expected {
-                    identity,
-                    copy_of: start.chain.last().and_then(|file| file.copy_of.clone()),
-                    command_line: command_line(&argv),
-                    environment: start.environment.clone(),
-                    folder: start.folder.clone(),
-                },
-            ));
+            self.expected.push((notification.tid, Expected::of(start)));
             // It stops when it has become the program, and goes on only when this thread has looked at it: what is written
             // down meanwhile is written down before its first instruction.
             self.reply(notification.id, Reply::Continue);
@@ -436,7 +409,7 @@ impl Supervisor {
         Reply::Error(libc::EACCES)
     }
 
-    fn record_denial(&mut self, pid: i32, start: &Start, verdict: &Verdict) {
+    pub(super) fn record_denial(&mut self, pid: i32, start: &Start, verdict: &Verdict) {
         self.counts.refusals += 1;
         let data = ExecData {
             rule: Some(&verdict.cause.rule),
@@ -518,99 +491,10 @@ impl Supervisor {
             }
         }
     }
-
-    /// A watched thread has stopped or ended.
-    pub(super) fn changed(&mut self, pid: i32, change: Change) {
-        match change {
-            Change::Exec(former) => {
-                let at = self.expected.iter().position(|(tid, _)| *tid == former);
-                let expected = at.map(|at| self.expected.swap_remove(at).1);
-                if self.is_as_expected(pid, expected.as_ref()) {
-                    let _ = ptrace::detach(pid, 0);
-                } else {
-                    let _ = nix::sys::signal::kill(
-                        nix::unistd::Pid::from_raw(pid),
-                        nix::sys::signal::Signal::SIGKILL,
-                    );
-                    let _ = ptrace::detach(pid, 0);
-                }
-            }
-            Change::Stop(signal) => {
-                // The exec failed, or a signal came first.
-                self.expected.retain(|(tid, _)| *tid != pid);
-                let _ = ptrace::detach(pid, signal);
-            }
-            Change::Exit => self.expected.retain(|(tid, _)| *tid != pid),
-        }
-    }
-
-    fn look_again(&mut self, pid: i32) -> io::Result<Actual> {
-        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
-        let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
-        let variables = environment.split(|&byte| byte == 0).filter_map(|text| {
-            let at = text.iter().position(|&byte| byte == b'=')?;
-            wire::is_relevant(&text[..at]).then(|| (text[..at].to_vec(), text[at + 1..].to_vec()))
-        });
-        Ok(Actual {
-            program: self.identities.running(pid)?,
-            command_line: std::fs::read(format!("/proc/{pid}/cmdline"))?,
-            environment: variables.collect(),
-            folder: folder_of(pid).ok_or_else(gone)?,
-        })
-    }
-
-    /// The second look, at a program that has started and not yet run: what it is now cannot change any more.
-    fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
-        let Ok(Actual { program, command_line, environment, folder }) = self.look_again(pid) else {
-            self.refuse(
-                "deny.exec",
-                pid,
-                "a program that cannot be looked at",
-                "sandbox.unreadable",
-                "What cannot be looked at does not run.",
-            );
-            return false;
-        };
-        if let Some(expected) = expected
-            && expected.identity == program.identity
-            && expected.copy_of == program.copy_of
-            && expected.command_line == command_line
-            && expected.environment == environment
-            && expected.folder == folder
-        {
-            return true;
-        }
-        let argv: Vec<Vec<u8>> = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
-        let argv = argv[..argv.len().saturating_sub(1)].to_vec();
-        let loaded = self.loaded(pid, &folder, std::slice::from_ref(&program), &argv);
-        let path = program.path.clone();
-        let start = Start { path, environment, folder, chain: vec![program], argv, loaded };
-        let verdict = self.judge_start(&start);
-        if verdict.action() == Action::Allow {
-            self.setting.recorder.record(
-                "exec.changed",
-                &format!("became something else than it asked for: {}", line(&start.argv)),
-                &start.data(pid, None),
-            );
-            return true;
-        }
-        self.record_denial(pid, &start, &verdict);
-        false
-    }
-}
-
-/// The bytes that `/proc/PID/cmdline` shows.
-fn command_line(argv: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(argv.iter().map(|word| word.len() + 1).sum());
-    for word in argv {
-        bytes.extend_from_slice(word);
-        bytes.push(0);
-    }
-    bytes
 }
 
 /// A command as one line, for people; a very long one is cut.
-fn line(argv: &[Vec<u8>]) -> String {
+pub(super) fn line(argv: &[Vec<u8>]) -> String {
     const LONGEST: usize = 400;
     let mut line = String::new();
     for word in argv {

@@ -14,6 +14,7 @@ mod network;
 mod remote;
 mod repository;
 mod supervisor;
+mod verify;
 pub mod wire;
 
 pub use control::{Answering, bind, serve};

@@ -21,11 +21,11 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use super::exec::Expected;
 use super::identity::Identities;
 use super::network::Servers;
 use super::remote::Remote;
 use super::repository::Repositories;
+use super::verify::Expected;
 use crate::command::Context;
 use crate::decide::Verdict;
 use crate::egress::Doors;

@@ -1,0 +1,133 @@
+//! The second look at a program, when it has started and not yet run: what it is now cannot change any more.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::exec::{Start, line};
+use super::identity::{Executable, Identity};
+use super::supervisor::{Supervisor, folder_of};
+use super::wire;
+use crate::policy::Action;
+use crate::sys::ptrace::{self, Change};
+
+/// What a thread should be when its exec is done.
+#[derive(Debug, Clone)]
+pub(super) struct Expected {
+    identity: Identity,
+    copy_of: Option<Vec<u8>>,
+    command_line: Vec<u8>,
+    environment: Vec<(Vec<u8>, Vec<u8>)>,
+    folder: PathBuf,
+}
+
+impl Expected {
+    pub(super) fn of(start: &Start) -> Self {
+        let (identity, argv) = start.becomes();
+        Self {
+            identity,
+            copy_of: start.chain.last().and_then(|file| file.copy_of.clone()),
+            command_line: command_line(&argv),
+            environment: start.environment.clone(),
+            folder: start.folder.clone(),
+        }
+    }
+}
+
+/// What a thread really is when its exec is done.
+struct Actual {
+    program: Executable,
+    command_line: Vec<u8>,
+    environment: Vec<(Vec<u8>, Vec<u8>)>,
+    folder: PathBuf,
+}
+
+impl Supervisor {
+    /// A watched thread has stopped or ended.
+    pub(super) fn changed(&mut self, pid: i32, change: Change) {
+        match change {
+            Change::Exec(former) => {
+                let at = self.expected.iter().position(|(tid, _)| *tid == former);
+                let expected = at.map(|at| self.expected.swap_remove(at).1);
+                if self.is_as_expected(pid, expected.as_ref()) {
+                    let _ = ptrace::detach(pid, 0);
+                } else {
+                    let _ = nix::sys::signal::kill(
+                        nix::unistd::Pid::from_raw(pid),
+                        nix::sys::signal::Signal::SIGKILL,
+                    );
+                    let _ = ptrace::detach(pid, 0);
+                }
+            }
+            Change::Stop(signal) => {
+                // The exec failed, or a signal came first.
+                self.expected.retain(|(tid, _)| *tid != pid);
+                let _ = ptrace::detach(pid, signal);
+            }
+            Change::Exit => self.expected.retain(|(tid, _)| *tid != pid),
+        }
+    }
+
+    fn look_again(&mut self, pid: i32) -> io::Result<Actual> {
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
+        let variables = environment.split(|&byte| byte == 0).filter_map(|text| {
+            let at = text.iter().position(|&byte| byte == b'=')?;
+            wire::is_relevant(&text[..at]).then(|| (text[..at].to_vec(), text[at + 1..].to_vec()))
+        });
+        Ok(Actual {
+            program: self.identities.running(pid)?,
+            command_line: std::fs::read(format!("/proc/{pid}/cmdline"))?,
+            environment: variables.collect(),
+            folder: folder_of(pid).ok_or_else(gone)?,
+        })
+    }
+
+    /// Whether a program that has started is what was allowed, or something else that is.
+    fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
+        let Ok(Actual { program, command_line, environment, folder }) = self.look_again(pid) else {
+            self.refuse(
+                "deny.exec",
+                pid,
+                "a program that cannot be looked at",
+                "sandbox.unreadable",
+                "What cannot be looked at does not run.",
+            );
+            return false;
+        };
+        if let Some(expected) = expected
+            && expected.identity == program.identity
+            && expected.copy_of == program.copy_of
+            && expected.command_line == command_line
+            && expected.environment == environment
+            && expected.folder == folder
+        {
+            return true;
+        }
+        let argv: Vec<Vec<u8>> = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
+        let argv = argv[..argv.len().saturating_sub(1)].to_vec();
+        let loaded = self.loaded(pid, &folder, std::slice::from_ref(&program), &argv);
+        let path = program.path.clone();
+        let start = Start { path, environment, folder, chain: vec![program], argv, loaded };
+        let verdict = self.judge_start(&start);
+        if verdict.action() == Action::Allow {
+            self.setting.recorder.record(
+                "exec.changed",
+                &format!("became something else than it asked for: {}", line(&start.argv)),
+                &start.data(pid, None),
+            );
+            return true;
+        }
+        self.record_denial(pid, &start, &verdict);
+        false
+    }
+}
+
+/// The bytes that `/proc/PID/cmdline` shows.
+fn command_line(argv: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(argv.iter().map(|word| word.len() + 1).sum());
+    for word in argv {
+        bytes.extend_from_slice(word);
+        bytes.push(0);
+    }
+    bytes
+}
