@@ -52,8 +52,9 @@ pub(super) fn become_agent(
     equipment: &Equipment,
     setup: &OwnedFd,
     terminal: Option<&OwnedFd>,
+    entered: &io::Result<()>,
 ) -> ! {
-    let problem = match restrict(plan, equipment, setup, terminal) {
+    let problem = match restrict(plan, equipment, setup, terminal, entered) {
         Err(problem) => problem,
         Ok(()) => match canary(plan, equipment, setup) {
             Err(problem) => problem,
@@ -74,6 +75,7 @@ fn restrict(
     equipment: &Equipment,
     setup: &OwnedFd,
     own_terminal: Option<&OwnedFd>,
+    entered: &io::Result<()>,
 ) -> Result<(), String> {
     step("setsid", nix::unistd::setsid())?;
     if let Some(own) = own_terminal {
@@ -81,7 +83,7 @@ fn restrict(
     }
     connect_stdio(&equipment.stdio)?;
     process::leave_session_keyring();
-    step("enter the working folder", std::env::set_current_dir(&plan.folder))?;
+    step("enter the working folder", entered.as_ref())?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     limit(plan)?;
     step("close descriptors", process::close_on_exec_from(3))?;

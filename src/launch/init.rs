@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -19,7 +20,8 @@ use crate::sys::{process, socket, terminal};
 
 /// What the first process and the supervisor say to each other.
 pub(super) mod message {
-    /// The view is set up, and with it comes the terminal's other end if one was wanted.
+    /// The view is set up, and with it comes the terminal's other end if one was wanted. An event says that it is there:
+    /// who is woken by a message runs in the place of its sender, which here goes on.
     pub(in crate::launch) const READY: u8 = b'R';
     /// It could not be set up: text follows.
     pub(in crate::launch) const FAILED: u8 = b'F';
@@ -47,6 +49,7 @@ pub(super) fn live(
     mut equipment: Equipment,
     setting: &Setting<'_>,
     control: &OwnedFd,
+    ready: &EventFd,
     setup: &OwnedFd,
 ) -> ! {
     let fail = |problem: &str| -> ! {
@@ -83,18 +86,23 @@ pub(super) fn live(
     } else {
         true
     };
+    // With the rights there still are: what is in it is the agent's own matter.
+    let entered = std::env::set_current_dir(&plan.folder);
+    // To reap and to kill one's own children takes no rights, and the agent is to have none.
+    let _ = process::set_no_new_privileges();
+    let _ = process::drop_capabilities();
     let sent = match &own_terminal {
         Some((master, _)) => socket::send_with(control.as_fd(), &[message::READY], master.as_raw_fd()),
         None => nix::unistd::write(control, &[message::READY]).map(drop).map_err(Into::into),
     };
-    if let Err(error) = sent {
+    if let Err(error) = sent.and_then(|()| Ok(ready.write(1).map(drop)?)) {
         fail(&error.to_string());
     }
     let terminal = own_terminal.as_ref().map(|(_, slave)| slave);
     let agent = process::start_in_place(|| {
         // Without the first process nothing could end what it started.
         let _ = process::die_with_parent();
-        child::become_agent(plan, &equipment, setup, terminal)
+        child::become_agent(plan, &equipment, setup, terminal, &entered)
     });
     let agent = match agent {
         Err(error) => fail(&format!("clone: {error}")),
@@ -102,10 +110,8 @@ pub(super) fn live(
     };
     // The agent was to be looked at by the supervisor, in the same memory.
     let _ = process::set_dumpable(false);
+    let _ = std::env::set_current_dir("/");
     keep_only(control);
-    // To reap and to kill one's own children takes no rights.
-    let _ = process::set_no_new_privileges();
-    let _ = process::drop_capabilities();
     watch(control, agent, scoped)
 }
 

@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Instant, SystemTime};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
@@ -322,6 +324,7 @@ fn begin_with(
     let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let (control, their_control) = pair().map_err(|error| text(&error))?;
     let (setup, their_setup) = pair().map_err(|error| text(&error))?;
+    let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| text(&error))?;
     let (began, began_at) = (Instant::now(), SystemTime::now());
     let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
     if pid == 0 {
@@ -335,7 +338,7 @@ fn begin_with(
         drop((control, setup, pipes, feeder));
         let equipment = Equipment { filter, stdio, null_input, canary_port, has_view };
         let setting = InitSetting { view: has_view.then_some(&plan.view), terminal: streams.is_terminal };
-        init::live(&plan, equipment, &setting, &their_control, &their_setup);
+        init::live(&plan, equipment, &setting, &their_control, &ready, &their_setup);
     }
     drop((stdio, their_control, their_setup));
     // What the first process does not wait for is made while it comes to life.
@@ -345,6 +348,7 @@ fn begin_with(
         let _ = process::reap(true);
         return Err(problem);
     }
+    wait_until_ready(&ready, &control);
     let mut message = [0u8; 4096];
     let (got, descriptor) =
         socket::receive_with(control.as_fd(), &mut message).map_err(|error| text(&error))?;
@@ -370,6 +374,13 @@ fn begin_with(
         notes: Vec::new(),
     };
     Ok((started, places))
+}
+
+/// Waits for the event, or until nobody is there any more who could have something to say.
+fn wait_until_ready(ready: &EventFd, control: &OwnedFd) {
+    let mut fds =
+        [PollFd::new(ready.as_fd(), PollFlags::POLLIN), PollFd::new(control.as_fd(), PollFlags::empty())];
+    while matches!(poll(&mut fds, PollTimeout::NONE), Err(nix::errno::Errno::EINTR)) {}
 }
 
 /// What a stream of output holds before it is read.
