@@ -38,7 +38,8 @@ impl Running {
     ) -> Result<(Enforcement, Handle), Stopped> {
         // While the child takes its own rights away.
         let context = self.context(policy);
-        let repositories = self.repositories();
+        let writable = self.writable();
+        let repositories = self.repositories(&writable);
         let answering = Answering {
             policy: policy.clone(),
             context: context.clone(),
@@ -53,7 +54,7 @@ impl Running {
         self.carrier = carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?;
         let enforcement = self.enforcement(group);
         let (proof, proven) = self.proof(&enforcement)?;
-        let setting = self.setting(policy, context, repositories, asker, proof);
+        let setting = self.setting(policy, context, (repositories, writable), asker, proof);
         let supervisor = self.supervise(setting, policy)?;
         // The socket closes with the exec.
         let mut message = [0u8; 4096];
@@ -189,14 +190,14 @@ impl Running {
     }
 
     /// What tells the task's repository from others.
-    fn repositories(&self) -> Arc<Repositories> {
+    fn repositories(&self, writable: &[PathBuf]) -> Arc<Repositories> {
         let plan = &self.started.plan;
         let git_folder = match &plan.checkout {
             Some(checkout) => checkout.git_folder.clone(),
             None => plan.folder.join(".git"),
         };
         let worktree = self.worktree().to_path_buf();
-        Arc::new(Repositories::new(self.started.has_view, worktree, Some(git_folder), self.writable()))
+        Arc::new(Repositories::new(self.started.has_view, worktree, Some(git_folder), writable.to_vec()))
     }
 
     /// The top of the task's own working tree.
@@ -227,7 +228,7 @@ impl Running {
         &self,
         policy: &Arc<Policy>,
         context: Context,
-        repositories: Arc<Repositories>,
+        (repositories, writable): (Arc<Repositories>, Vec<PathBuf>),
         asker: Option<Box<dyn Ask>>,
         proof: Proof,
     ) -> Setting {
@@ -236,7 +237,7 @@ impl Running {
             policy: policy.clone(),
             context,
             recorder: self.recorder.clone(),
-            writable: self.writable(),
+            writable,
             objects: plan.checkout.iter().flat_map(|checkout| checkout.readable.clone()).collect(),
             repositories,
             has_view: self.started.has_view,

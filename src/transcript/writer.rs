@@ -131,20 +131,26 @@ pub fn start_on(
     observer: Option<Observer>,
 ) -> io::Result<(Recorder, Writer)> {
     let shared = Arc::new(Shared::default());
-    let pen = Pen {
-        shared: shared.clone(),
-        sink,
-        observer,
-        chain: Chain::new(&settings.run_id),
-        redactor: Redactor::new(&settings.redact_values),
-        outputs: Stream::ALL.map(Output::new),
-        bound: Bound::new(settings.limit_bytes),
-        ready: Vec::new(),
-        message: Vec::new(),
-        data: Vec::new(),
-        finished: false,
+    let (theirs, settings) = (shared.clone(), settings.clone());
+    // Made where it is used: whoever begins a transcript has other things to do.
+    let work = move || {
+        let _end = EndsWithThread(theirs.clone());
+        let pen = Pen {
+            shared: theirs,
+            sink,
+            observer,
+            chain: Chain::new(&settings.run_id),
+            redactor: Redactor::new(&settings.redact_values),
+            outputs: Stream::ALL.map(Output::new),
+            bound: Bound::new(settings.limit_bytes),
+            ready: Vec::new(),
+            message: Vec::new(),
+            data: Vec::new(),
+            finished: false,
+        };
+        pen.run()
     };
-    let thread = std::thread::Builder::new().name("transcript".to_string()).spawn(move || pen.run())?;
+    let thread = std::thread::Builder::new().name("transcript".to_string()).spawn(work)?;
     Ok((Recorder { shared: shared.clone() }, Writer { shared, thread: Some(thread) }))
 }
 
@@ -213,7 +219,6 @@ struct Pen {
 
 impl Pen {
     fn run(mut self) -> io::Result<Head> {
-        let _end = EndsWithThread(self.shared.clone());
         let mut batch = Batch::default();
         let mut quiet = 0;
         loop {
