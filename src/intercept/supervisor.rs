@@ -149,9 +149,35 @@ pub fn supervise(
     Ok(Handle { counts, ending, wake })
 }
 
-/// How long the next question is waited for without sleep, until the run's first program has started: it comes in a moment,
-/// and to wake up can take longer than everything else about it.
+/// How long what comes in a moment is waited for without sleep.
 const ATTENTION: Duration = Duration::from_micros(200);
+/// Who is let run for so long has other things to do than what is waited for.
+const CROWDED: Duration = Duration::from_micros(50);
+
+/// Waiting without sleep, while a run is launched: to wake up can take longer than everything else about a question. Not
+/// where others want to run: there, who sleeps is let in before them, and who only waits is not. Later on it gains nothing,
+/// because then hardly anybody sleeps.
+struct Attention {
+    since: Instant,
+    is_crowded: bool,
+}
+
+impl Attention {
+    fn new() -> Self {
+        Self { since: Instant::now(), is_crowded: false }
+    }
+
+    fn lasts(&self) -> bool {
+        !self.is_crowded && self.since.elapsed() < ATTENTION
+    }
+
+    /// Lets others run, if there are any.
+    fn step_aside(&mut self) {
+        let began = Instant::now();
+        std::thread::yield_now();
+        self.is_crowded = began.elapsed() > CROWDED;
+    }
+}
 
 /// An answer that a thread of its own has found.
 pub(super) struct Later {
@@ -258,22 +284,21 @@ impl Supervisor {
         let Ok(stops) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
             return;
         };
-        let mut attentive_since = Some(Instant::now());
+        let mut attention = Attention::new();
         loop {
             let mut fds = [
                 PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
                 PollFd::new(stops.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
             ];
-            attentive_since = attentive_since.filter(|_| !self.has_begun());
-            let stays = attentive_since.is_some_and(|since| since.elapsed() < ATTENTION);
+            let stays = self.expects_more() && attention.lasts();
             match poll(&mut fds, if stays { PollTimeout::ZERO } else { PollTimeout::NONE }) {
                 Err(_) => continue,
                 Ok(0) => {
-                    std::thread::yield_now();
+                    attention.step_aside();
                     continue;
                 }
-                Ok(_) => attentive_since = attentive_since.map(|_| Instant::now()),
+                Ok(_) => attention = Attention::new(),
             }
             let ready = |index: usize| fds[index].revents().unwrap_or(PollFlags::empty());
             let (listener, stopped, woken) = (ready(0), ready(1), ready(2));
@@ -310,9 +335,9 @@ impl Supervisor {
         }
     }
 
-    /// Whether the run's first program has started and was looked at.
-    fn has_begun(&self) -> bool {
-        self.counts.starts > 0 && self.expected.is_empty()
+    /// Whether the next thing comes in a moment: the run's first program has not started, or was not looked at yet.
+    fn expects_more(&self) -> bool {
+        self.counts.starts == 0 || (self.counts.starts == 1 && !self.expected.is_empty())
     }
 
     /// Whether the sandbox holds, which is looked at once, when the first program is about to start.
