@@ -21,7 +21,6 @@ use super::links::{self, Links};
 use super::network::{self, Network};
 use super::plan::LaunchPlan;
 use super::task::Task;
-use super::watch::Records;
 use super::{prepare, watch};
 use crate::intercept;
 use crate::outcome::RunResult;
@@ -30,7 +29,7 @@ use crate::sandbox::{self, Need};
 use crate::sys::process::{self, Ended};
 use crate::sys::secret::Secret;
 use crate::sys::socket;
-use crate::transcript::{Observer, Stream};
+use crate::transcript::{self, Observer, Sink, Stream};
 
 /// What the run's standard streams are connected to.
 #[derive(Debug)]
@@ -120,11 +119,9 @@ fn prepare_and_run(
     process::become_subreaper().map_err(machine("become subreaper"))?;
     let cleaner = Cleaner(prepare::Belongs::to(&plan));
     let group = Group::make(&plan);
-    let secrets = network.secrets().collect();
-    let around = Surroundings { observer, secrets, ..Surroundings::default() };
-    let started = begin(plan, &policy, &streams, &group, task.as_ref(), around);
+    let started = begin(plan, &policy, &streams, &group, task.as_ref());
     let finished =
-        started.and_then(|started| watch::oversee(started, policy, streams, &group, task, network));
+        started.and_then(|started| watch::oversee(started, policy, streams, observer, &group, task, network));
     group.remove();
     drop(cleaner);
     finished
@@ -183,7 +180,7 @@ pub(super) struct Started {
 
 /// What guard itself writes and listens at, made beside the first process.
 pub(super) struct Places {
-    pub(super) records: Records,
+    pub(super) transcript: Box<dyn Sink>,
     /// Where the shims ask.
     pub(super) shims: UnixListener,
     /// Caches that are made when they are needed.
@@ -191,9 +188,9 @@ pub(super) struct Places {
 }
 
 impl Places {
-    fn make(plan: &LaunchPlan, observer: Option<Observer>, secrets: Vec<Vec<u8>>) -> io::Result<Self> {
+    fn make(plan: &LaunchPlan) -> io::Result<Self> {
         let shims = intercept::bind(&plan.control)?;
-        Ok(Self { records: Records::begin(plan, observer, secrets)?, shims, links: None })
+        Ok(Self { transcript: transcript::create(&plan.run_folder)?, shims, links: None })
     }
 }
 
@@ -202,10 +199,6 @@ impl Places {
 struct Surroundings {
     has_folders: bool,
     places: Option<Places>,
-    /// Who sees the transcript as it is written.
-    observer: Option<Observer>,
-    /// What is hidden in it, besides what the plan says.
-    secrets: Vec<Vec<u8>>,
 }
 
 impl Surroundings {
@@ -225,9 +218,7 @@ impl Surroundings {
             let _ = socket::send_with(setup.as_fd(), &[child::message::RULES], rules.as_raw_fd());
         }
         if self.places.is_none() {
-            let (observer, secrets) = (self.observer.take(), std::mem::take(&mut self.secrets));
-            let made = Places::make(plan, observer, secrets)
-                .map_err(|error| format!("begin the transcript: {error}"))?;
+            let made = Places::make(plan).map_err(|error| format!("begin the transcript: {error}"))?;
             self.places = Some(made);
         }
         if let Some(places) = self.places.as_mut().filter(|_| !has_view && !plan.linked_caches.is_empty()) {
@@ -244,10 +235,10 @@ fn begin(
     streams: &Streams,
     group: &Group,
     task: Option<&Task>,
-    mut around: Surroundings,
 ) -> Result<(Started, Places), Failure> {
     let wanted = plan.namespaces;
     let mut notes = Vec::new();
+    let mut around = Surroundings::default();
     if wanted != Namespaces::Off {
         let failed = |problem| Failure::Machine { step: "start the run", problem };
         around.folders(&plan).map_err(failed)?;

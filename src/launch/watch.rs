@@ -20,7 +20,6 @@ use super::init;
 use super::links::Links;
 use super::network::{self, Network};
 use super::parent::{Failure, Finished, Places, Started, Streams, machine, own_signals};
-use super::plan::LaunchPlan;
 use super::pump::{Pump, Tail};
 use super::task::Task;
 use super::terminal::{Keys, Raw, asker};
@@ -31,7 +30,7 @@ use crate::outcome::{Enforcement, Tally};
 use crate::policy::{Pattern, Policy};
 use crate::sys::process::{self, Ended};
 use crate::sys::terminal;
-use crate::transcript::{self, Line, Observer, Recorder, Stream, Writer};
+use crate::transcript::{self, Line, Observer, Recorder, Sink, Stream, Writer};
 
 /// After a polite signal, before the end.
 const GRACE: Duration = Duration::from_secs(5);
@@ -120,12 +119,13 @@ pub(super) fn oversee(
     (started, places): (Started, Places),
     policy: Policy,
     streams: Streams,
+    observer: Option<Observer>,
     group: &Group,
     task: &mut Option<Task>,
     network: Network,
 ) -> Result<Finished, Failure> {
-    let Places { records, shims, links } = places;
-    let (mut running, asker) = attach(started, records, streams, network)?;
+    let Places { transcript, shims, links } = places;
+    let (mut running, asker) = attach(started, transcript, streams, observer, network)?;
     running.links = links.map(Arc::new);
     let policy = Arc::new(policy);
     // Never taken apart: the process ends with the run.
@@ -156,54 +156,36 @@ pub(super) fn oversee(
     }
 }
 
-/// The transcript, and what is counted of it.
-pub(super) struct Records {
-    recorder: Recorder,
-    writer: Writer,
-    tally: Tally,
-}
-
-impl Records {
-    /// Begins the transcript: nothing is written to it yet.
-    pub(super) fn begin(
-        plan: &LaunchPlan,
-        observer: Option<Observer>,
-        secrets_outside: Vec<Vec<u8>>,
-    ) -> io::Result<Self> {
-        let tally = Tally::default();
-        let output_bytes = plan.limits.output_mib.map_or(u64::MAX / 4, |mib| mib << 20);
-        let settings = transcript::Settings {
-            folder: plan.run_folder.clone(),
-            run_id: plan.run_id.clone(),
-            limit_bytes: output_bytes.saturating_add(ROOM_BESIDE_OUTPUT),
-            redact_values: secrets(plan).chain(secrets_outside).collect(),
-        };
-        let (seen, mut others) = (tally.clone(), observer);
-        let is_watched = others.is_some();
-        let observe = move |line: &Line<'_>| {
-            seen.see(line);
-            if let Some(observer) = &mut others {
-                observer(line);
-            }
-        };
-        let file = transcript::create(&plan.run_folder)?;
-        let (recorder, writer) = transcript::start_on(file, &settings, Some(Box::new(observe)))?;
-        if is_watched {
-            recorder.hurry();
-        }
-        Ok(Self { recorder, writer, tally })
-    }
-}
-
-/// Says what begins, and connects the streams.
+/// Begins the transcript and the threads that carry output.
 fn attach(
     mut started: Started,
-    records: Records,
+    file: Box<dyn Sink>,
     streams: Streams,
+    observer: Option<Observer>,
     network: Network,
 ) -> Result<(Running, Option<Box<dyn Ask>>), Failure> {
-    let Records { recorder, writer, tally } = records;
+    let tally = Tally::default();
     let plan = &started.plan;
+    let output_bytes = plan.limits.output_mib.map_or(u64::MAX / 4, |mib| mib << 20);
+    let settings = transcript::Settings {
+        folder: plan.run_folder.clone(),
+        run_id: plan.run_id.clone(),
+        limit_bytes: output_bytes.saturating_add(ROOM_BESIDE_OUTPUT),
+        redact_values: secrets(plan).chain(network.secrets()).collect(),
+    };
+    let (seen, mut others) = (tally.clone(), observer);
+    let is_watched = others.is_some();
+    let observe = move |line: &Line<'_>| {
+        seen.see(line);
+        if let Some(observer) = &mut others {
+            observer(line);
+        }
+    };
+    let (recorder, writer) = transcript::start_on(file, &settings, Some(Box::new(observe)))
+        .map_err(machine("begin the transcript"))?;
+    if is_watched {
+        recorder.hurry();
+    }
     recorder.record(
         transcript::STARTED,
         &format!("policy {}", plan.policy),
@@ -258,7 +240,7 @@ fn feed(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
 }
 
 /// Values of variables whose names the policy wants hidden: the agent's, and the caller's own.
-fn secrets(plan: &LaunchPlan) -> impl Iterator<Item = Vec<u8>> {
+fn secrets(plan: &super::LaunchPlan) -> impl Iterator<Item = Vec<u8>> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let patterns: Vec<Pattern> = plan.redact.iter().filter_map(|text| Pattern::new(text).ok()).collect();
     let is_secret =
