@@ -136,7 +136,8 @@ fn keep_only(control: &OwnedFd) {
     let _ = process::close_range(number + 1, u32::MAX);
 }
 
-/// Reaps, forwards and waits for the end.
+/// Reaps, forwards and waits for the end. Without memory of the heap, which the agent has worked on before its program
+/// began: if it was killed in the middle of that, nothing of it can be relied on.
 fn watch(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
@@ -179,8 +180,8 @@ fn reap(control: &OwnedFd, agent: i32) -> bool {
     loop {
         match process::reap(false) {
             Ok(Some((pid, status))) if pid == agent => {
-                let told = [&[message::ENDED][..], &status.to_le_bytes()].concat();
-                let _ = nix::unistd::write(control, &told);
+                let [a, b, c, d] = status.to_le_bytes();
+                let _ = nix::unistd::write(control, &[message::ENDED, a, b, c, d]);
             }
             Ok(Some(_)) => {}
             Ok(None) => return true,

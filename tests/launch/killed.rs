@@ -106,6 +106,46 @@ fn tidy(world: &World) {
     assert_eq!(world.works("echo fine; git log --oneline | wc -l"), "fine\n1\n", "{}", world.name());
 }
 
+/// The first child of a process, which may still have to come.
+fn first_child(of: i32, started: Instant) -> i32 {
+    let children = format!("/proc/{of}/task/{of}/children");
+    loop {
+        let text = std::fs::read_to_string(&children).unwrap_or_default();
+        if let Some(first) = text.split_whitespace().next() {
+            return first.parse().unwrap();
+        }
+        assert!(started.elapsed() < Duration::from_secs(10), "{of} has no child");
+        std::thread::yield_now();
+    }
+}
+
+/// It begins in the memory of the first process, which goes on with whatever was left of that.
+#[test]
+fn the_agent_is_killed_while_it_begins() {
+    in_every_world_at_once(|world| {
+        let mut random = Random(0x2545_f491_4f6c_dd1d ^ u64::from(world.namespaces));
+        for _ in 0..40 {
+            let mark = mark();
+            let mut command = world.guard(&["--json", "--no-toolchains", "--env", &mark], &["sleep", "600"]);
+            let started = Instant::now();
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let agent = first_child(first_child(child.id() as i32, started), started);
+            let moment = Instant::now() + Duration::from_micros(random.below(1_500));
+            while Instant::now() < moment {
+                std::hint::spin_loop();
+            }
+            kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
+            let ran = collect(child, b"", started);
+            nothing_left(&mark, Duration::ZERO);
+            assert_eq!(ran.result["success"], false, "{}: {ran:?}", world.name());
+            let error = ran.result["error"].as_str().unwrap_or_default();
+            assert!(!error.is_empty(), "{}: {ran:?}", world.name());
+            assert!(ran.took < Duration::from_secs(20), "{}: {:?}", world.name(), ran.took);
+        }
+        tidy(world);
+    });
+}
+
 #[test]
 fn the_first_process_is_killed() {
     in_every_world_at_once(|world| {
@@ -114,16 +154,7 @@ fn the_first_process_is_killed() {
             let mut command = world.guard(&["--json", "--env", &mark], &["bash", "-c", BUSY]);
             let started = Instant::now();
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            let guard = child.id();
-            let children = format!("/proc/{guard}/task/{guard}/children");
-            let first = loop {
-                let text = std::fs::read_to_string(&children).unwrap_or_default();
-                if let Some(first) = text.split_whitespace().next() {
-                    break first.parse::<i32>().unwrap();
-                }
-                assert!(started.elapsed() < Duration::from_secs(10), "no first process");
-                std::thread::yield_now();
-            };
+            let first = first_child(child.id() as i32, started);
             std::thread::sleep(Duration::from_millis(wait));
             let is_at_work = || marked(&mark).iter().any(|(_, words)| !words.contains("guard run"));
             while wait == 300 && !is_at_work() && started.elapsed() < Duration::from_secs(10) {
