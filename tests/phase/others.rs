@@ -94,10 +94,12 @@ fn a_worktree_that_is_removed() {
 fn a_branch_that_is_deleted() {
     let yard = Yard::new();
     let tip = std::cell::RefCell::new(String::new());
-    waits_while(&yard, "git rev-parse -q --verify refs/heads/task/x >/dev/null");
-    let ran = meanwhile(&yard, &["--name", "x", "Do it."], |_| {
+    // It sees nothing of the user's branches, and so is told when to go on.
+    waits_while(&yard, "[[ $(<\"$(document)\") == waiting ]]");
+    let ran = meanwhile(&yard, &["--name", "x", "Do it."], |worktree| {
         tip.replace(yard.git("rev-parse task/x"));
         yard.git("update-ref -d refs/heads/task/x");
+        yard.world.outside(&format!("echo go on > {worktree}/docs/dev_docs/reviews/code_review_x_v1.md"));
     });
     let hint = format!("the branch task/x is gone; bring it back (`git branch task/x {}`)", tip.borrow());
     assert_ne!(ran.code, 0, "{}", shown(&ran));
