@@ -92,6 +92,9 @@ pub struct Setting {
     pub belated: Vec<Belated>,
     /// Looks from outside whether the sandbox holds, before the first program starts; if it does not, none does.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
+    /// Waits for the first process, which the first program has only just left; before that program's first instruction,
+    /// where programs are looked at again.
+    pub settled: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// Something of the run's that takes time to be made, and that few of its programs use.

@@ -21,7 +21,8 @@ use crate::sys::{process, socket, terminal};
 /// What the first process and the supervisor say to each other.
 pub(super) mod message {
     /// The view is set up, and with it comes the terminal's other end if one was wanted. An event says that it is there:
-    /// who is woken by a message runs in the place of its sender, which here goes on.
+    /// who is woken by a message runs in the place of its sender, which here goes on. A second event says that the agent
+    /// is out of the first process's memory, and that nobody can look into that any more.
     pub(in crate::launch) const READY: u8 = b'R';
     /// It could not be set up: text follows.
     pub(in crate::launch) const FAILED: u8 = b'F';
@@ -108,9 +109,10 @@ pub(super) fn live(
         Err(error) => fail(&format!("clone: {error}")),
         Ok(agent) => agent,
     };
-    // The agent was to be looked at by the supervisor, in the same memory.
+    // The agent was to be looked at by the supervisor, in the same memory. Its program does not run before this is undone.
     let _ = process::set_dumpable(false);
     let _ = std::env::set_current_dir("/");
+    let _ = ready.write(1);
     keep_only(control);
     watch(control, agent, scoped)
 }

@@ -167,6 +167,8 @@ pub(super) struct Started {
     pub(super) first_process: i32,
     pub(super) control: OwnedFd,
     pub(super) setup: OwnedFd,
+    /// Where the first process says how far it is.
+    pub(super) ready: Option<EventFd>,
     /// (our end, the stream it carries).
     pub(super) pipes: Vec<(OwnedFd, Stream)>,
     /// Where standard input is written to, when it has a name.
@@ -324,7 +326,8 @@ fn begin_with(
     let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let (control, their_control) = pair().map_err(|error| text(&error))?;
     let (setup, their_setup) = pair().map_err(|error| text(&error))?;
-    let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| text(&error))?;
+    let ready =
+        EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(|error| text(&error))?;
     let (began, began_at) = (Instant::now(), SystemTime::now());
     let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
     if pid == 0 {
@@ -349,6 +352,8 @@ fn begin_with(
         return Err(problem);
     }
     wait_until_ready(&ready, &control);
+    // Nothing to read is a first process that has ended, as its last message says.
+    let _ = ready.read();
     let mut message = [0u8; 4096];
     let (got, descriptor) =
         socket::receive_with(control.as_fd(), &mut message).map_err(|error| text(&error))?;
@@ -365,6 +370,7 @@ fn begin_with(
         first_process: pid,
         control,
         setup,
+        ready: Some(ready),
         pipes,
         feeder,
         terminal: descriptor,

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::eventfd::EventFd;
 use serde_json::json;
 
 use super::child::{self, canary_file};
@@ -55,6 +57,7 @@ impl Running {
         let enforcement = self.enforcement(group);
         let (proof, proven) = self.proof(&enforcement)?;
         let setting = self.setting(policy, context, (repositories, writable), asker, proof);
+        let setting = Setting { settled: self.started.ready.take().map(settled), ..setting };
         let supervisor = self.supervise(setting, policy)?;
         // The socket closes with the exec.
         let mut message = [0u8; 4096];
@@ -252,8 +255,20 @@ impl Running {
             activity: self.activity.clone(),
             belated: self.belated(),
             proof: Some(proof),
+            settled: None,
         }
     }
+}
+
+/// How long the first process is waited for. It is on its way: this is for one that was killed.
+const SETTLING: u16 = 1000;
+
+/// Waits until nobody can look into the first process any more.
+fn settled(ready: EventFd) -> Box<dyn FnOnce() + Send> {
+    Box::new(move || {
+        let mut fds = [PollFd::new(ready.as_fd(), PollFlags::POLLIN)];
+        while matches!(poll(&mut fds, SETTLING), Err(nix::errno::Errno::EINTR)) {}
+    })
 }
 
 /// Where the child's questions arrive, which it sends when it has taken its own rights away.

@@ -1,7 +1,7 @@
 //! Bad input, broken surroundings and hostile agents: every run ends, says how, and leaves nothing running.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::world::{
-    Ran, World, collect, in_every_world, in_every_world_at_once, in_two_worlds, is_root, mark, nothing_left,
-    one_world, program,
+    Ran, World, collect, first_child, in_every_world, in_every_world_at_once, in_two_worlds, is_root, mark,
+    nothing_left, one_world, program,
 };
 use crate::support::most_memory;
 
@@ -757,4 +757,28 @@ fn without_standard_streams() {
     }
     drop(input);
     assert!(child.wait().unwrap().success());
+}
+
+/// The agent begins in its memory, and is to be looked at there; the program is not.
+#[test]
+fn nobody_looks_into_the_first_process_when_the_program_runs() {
+    in_every_world(|world| {
+        let user = world.person.ids.map_or_else(|| nix::unistd::geteuid().as_raw(), |(user, _)| user);
+        if user == 0 {
+            // What is root's belongs to root either way.
+            return;
+        }
+        let mut command = world.guard(&["-q", "--no-toolchains"], &["bash", "-c", "echo started; read line"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "started\n", "{}", world.name());
+        let first = first_child(child.id() as i32, Instant::now());
+        let agent = first_child(first, Instant::now());
+        let owner = |pid: i32| std::fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid();
+        assert_eq!((owner(first), owner(agent)), (0, user), "{}", world.name());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    });
 }

@@ -8,7 +8,7 @@ use guard::transcript::{Outcome, check};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::world::{World, collect, in_every_world_at_once, mark, marked, nothing_left};
+use super::world::{World, collect, first_child, in_every_world_at_once, mark, marked, nothing_left};
 
 /// How often, over all worlds.
 const KILLS: usize = 200;
@@ -104,19 +104,6 @@ fn remove_group(id: &str) {
 /// After all that the world still works.
 fn tidy(world: &World) {
     assert_eq!(world.works("echo fine; git log --oneline | wc -l"), "fine\n1\n", "{}", world.name());
-}
-
-/// The first child of a process, which may still have to come.
-fn first_child(of: i32, started: Instant) -> i32 {
-    let children = format!("/proc/{of}/task/{of}/children");
-    loop {
-        let text = std::fs::read_to_string(&children).unwrap_or_default();
-        if let Some(first) = text.split_whitespace().next() {
-            return first.parse().unwrap();
-        }
-        assert!(started.elapsed() < Duration::from_secs(10), "{of} has no child");
-        std::thread::yield_now();
-    }
 }
 
 /// It begins in the memory of the first process, which goes on with whatever was left of that.

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct Person {
     pub(crate) name: &'static str,
     /// To become, when the tests began as somebody else.
-    ids: Option<(u32, u32)>,
+    pub(super) ids: Option<(u32, u32)>,
     pub(crate) home: PathBuf,
     pub(crate) path: String,
 }
@@ -390,6 +390,19 @@ pub(crate) fn collect(mut child: Child, input: &[u8], started: Instant) -> Ran {
     let result = last.and_then(|line| serde_json::from_slice(line).ok()).unwrap_or_default();
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
     Ran { code, output, error: String::from_utf8_lossy(&error.join().unwrap()).into_owned(), result, took }
+}
+
+/// The first child of a process, which may still have to come.
+pub(crate) fn first_child(of: i32, started: Instant) -> i32 {
+    let children = format!("/proc/{of}/task/{of}/children");
+    loop {
+        let text = std::fs::read_to_string(&children).unwrap_or_default();
+        if let Some(first) = text.split_whitespace().next() {
+            return first.parse().unwrap();
+        }
+        assert!(started.elapsed() < Duration::from_secs(10), "{of} has no child");
+        std::thread::yield_now();
+    }
 }
 
 /// Does something in every world there is, one after the other.
