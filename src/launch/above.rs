@@ -1,7 +1,9 @@
 //! Settings in the folders above the working folder. Build tools look for them up to the root, and these give up when
-//! one is there that they may not read: so it may be read, unless it holds what looks like a secret.
+//! one is there that they may not read: so it may be read, unless it holds what looks like a secret. An agent that worked
+//! in such a folder before may have made what is there: a link in it would show whatever it leads to.
 
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::plan::LaunchPlan;
@@ -46,12 +48,14 @@ pub(super) fn settings_above(folder: &Path, grants: &[Grant]) -> Above {
     let mut above = Above::default();
     let is_granted = |path: &Path| grants.iter().any(|grant| path.starts_with(&grant.path));
     for folder in folder.ancestors().skip(1) {
-        for path in NAMES.iter().map(|name| folder.join(name)).filter(|path| is_there(path)) {
+        for name in NAMES.iter().filter(|name| is_there(&folder.join(name))) {
+            let path = folder.join(name);
             let Ok(real) = path.canonicalize() else { continue };
             if is_granted(&real) {
                 continue;
             }
-            match why_not(&real) {
+            let is_link = folder.canonicalize().map_or(true, |folder| folder.join(name) != real);
+            match if is_link { Some("is a link") } else { why_not(&real) } {
                 None => above.grants.push(Grant {
                     path: real,
                     rights: Rights::Read,
@@ -72,7 +76,7 @@ fn is_there(path: &Path) -> bool {
 fn why_not(path: &Path) -> Option<&'static str> {
     let mut text = Vec::new();
     // A pipe of this name must not hold up the run.
-    if !path.metadata().is_ok_and(|found| found.is_file()) {
+    if !path.symlink_metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1) {
         return Some("is no plain file");
     }
     let read = std::fs::File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut text));

@@ -156,6 +156,14 @@ fn cargo_with_settings_above_the_working_folder() {
         let plan = world.guard(&["--dry-run"], &["cargo", "build"]).output().unwrap();
         let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
         assert!(plan.contains(".cargo/config.toml may hold a secret"), "{}: {plan}", world.name());
+        // Somebody who worked there before made links, and a second name: of the file, and of the folder it lies in.
+        world.outside("mkdir own && echo private > own/diary && cp own/diary own/config && ln -s own/diary Cargo.toml && ln own/diary tox.ini && mv .cargo real && ln -s own .cargo");
+        for name in ["Cargo.toml", "tox.ini", ".cargo/config"] {
+            let ran = world.bash(&format!("cat ../{name}"));
+            assert_ne!(ran.code, 0, "{}: {name}: {:#}", world.name(), ran.result);
+            assert!(!ran.printed().contains("private"), "{}: {name}", world.name());
+        }
+        world.outside("rm .cargo Cargo.toml tox.ini && mv real .cargo");
         let file = world.temporary().with_file_name(".cargo").join("config.toml");
         let ran = world.run(&["--read", file.to_str().unwrap()], &["cargo", "build", "-q", "--offline"]);
         assert_eq!(ran.code, 0, "{}: {:#}", world.name(), ran.result);

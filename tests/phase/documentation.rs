@@ -151,6 +151,10 @@ fn very_much_and_hidden_things_are_put_back() {
             "perl -e 'my $n = \"docs/guide/nest\"; mkdir $_ or die for $n, \"$n/.git\", \"$n/.git/objects\", \"$n/.git/refs\"; for ([\"$n/.git/HEAD\", \"ref: refs/heads/x\"], [\"$n/run.sh\", \"code\"]) { open(my $f, \">\", $_->[0]) or die; print $f \"$_->[1]\\n\" }' || exit 1",
             "passes over",
         ),
+        (
+            "perl -e 'symlink \"../../src\", \"docs/guide/out\" or die; symlink \"../../src/code.sh\", \"docs/guide/code.md\" or die' || exit 1",
+            "passes over or that is no file",
+        ),
         ("mkfifo docs/guide/pipe.md; echo more >> docs/guide/more.md", "passes over or that is no file"),
     ];
     for (lines, problem) in cases {
@@ -166,7 +170,8 @@ fn very_much_and_hidden_things_are_put_back() {
         let worktree = ran.result["worktree"].as_str().unwrap();
         let left = yard.world.outside(&format!("cd {worktree}/docs/guide && find . -type f && cat more.md"));
         assert_eq!(left, "./more.md\ntext\n", "{lines}: {}", shown(&ran));
-        assert_eq!(yard.world.outside(&format!("find {worktree} -type p")), "", "{lines}");
+        assert_eq!(yard.world.outside(&format!("find {worktree} -type p -o -type l")), "", "{lines}");
+        assert_eq!(yard.world.outside(&format!("cat {worktree}/src/code.sh")), "code\n", "{lines}");
         let backlog = yard.git("show task/x:docs/dev_docs/backlog.md");
         assert!(backlog.contains("Documentation: the guide says nothing of toggles"), "{lines}: {backlog}");
     }
