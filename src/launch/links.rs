@@ -13,11 +13,65 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::plan::{LaunchPlan, LinkedCache};
-use super::toolchain::Layer;
+use serde::Serialize;
+
+use super::plan::LaunchPlan;
+use super::toolchain::{Growth, Layer, Toolchain};
+use crate::sandbox;
 
 /// More entries are not worth the time; the rest of such a cache is not seen.
 const MOST_LINKS: usize = 20_000;
+
+/// A cache of the user that shows through as a folder of symbolic links.
+#[derive(Debug, Clone, Serialize)]
+pub struct LinkedCache {
+    /// The toolchain it belongs to.
+    pub toolchain: &'static str,
+    /// The user's.
+    pub from: PathBuf,
+    /// The run's own.
+    pub at: PathBuf,
+    /// Levels of folders below it that are the run's own, too.
+    pub depth: usize,
+    /// None of them need to be when everything in this folder is unpacked already.
+    pub unpacked_from: Option<PathBuf>,
+}
+
+/// The caches of toolchains: as layers for a run with mounts, as links for one without.
+pub(super) fn caches(
+    toolchains: &[Toolchain],
+    run_folder: &Path,
+    home: &Path,
+    fetches: bool,
+) -> (Vec<sandbox::Layer>, Vec<LinkedCache>) {
+    let mut layers = Vec::new();
+    let mut linked = Vec::new();
+    let of = |toolchain: &'static str| move |layer| (toolchain, layer);
+    let all = toolchains.iter().flat_map(|toolchain| toolchain.layers.iter().map(of(toolchain.name)));
+    for (index, (toolchain, layer)) in all.enumerate() {
+        let at = home.join(&layer.upper);
+        let own = run_folder.join("layers").join(index.to_string());
+        let (depth, unpacked_from) = match &layer.growth {
+            Growth::None if !fetches => (0, None),
+            Growth::Unpacking(archives) if !fetches => (layer.depth, Some(archives.clone())),
+            _ => (layer.depth, None),
+        };
+        linked.push(LinkedCache {
+            toolchain,
+            from: layer.lower.clone(),
+            at: at.clone(),
+            depth,
+            unpacked_from,
+        });
+        layers.push(sandbox::Layer {
+            lower: layer.lower.clone(),
+            upper: own.join("upper"),
+            work: own.join("work"),
+            at,
+        });
+    }
+    (layers, linked)
+}
 
 /// One cache that can be made.
 struct Cache {

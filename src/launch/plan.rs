@@ -15,9 +15,10 @@ use super::belongings::Belongings;
 use super::checkout::{Checkout, GitPlaces, git_places};
 use super::folder::working_folder;
 use super::installation::installation;
+use super::links::{LinkedCache, caches};
 use super::network::{self, NetworkPlan};
 use super::system;
-use super::toolchain::{self, Growth, Toolchain};
+use super::toolchain::{self, Toolchain};
 use crate::intercept::wire::{CONTROL_NAME, SOCKET_VARIABLE};
 use crate::policy::{Budget, Config, Namespaces, Pattern, Policy};
 use crate::sandbox::{Grant, Layer, Rights, View};
@@ -160,21 +161,6 @@ pub struct LaunchPlan {
     pub needs_view: Option<String>,
     /// What was found or left out, for people.
     pub notes: Vec<String>,
-}
-
-/// A cache of the user that shows through as a folder of symbolic links.
-#[derive(Debug, Clone, Serialize)]
-pub struct LinkedCache {
-    /// The toolchain it belongs to.
-    pub toolchain: &'static str,
-    /// The user's.
-    pub from: PathBuf,
-    /// The run's own.
-    pub at: PathBuf,
-    /// Levels of folders below it that are the run's own, too.
-    pub depth: usize,
-    /// None of them need to be when everything in this folder is unpacked already.
-    pub unpacked_from: Option<PathBuf>,
 }
 
 fn texts<S: serde::Serializer>(items: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
@@ -619,41 +605,6 @@ fn find_program(
         .map(|folder| folder.join(name))
         .find(|file| is_program(file))
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))
-}
-
-fn caches(
-    toolchains: &[Toolchain],
-    run_folder: &Path,
-    home: &Path,
-    fetches: bool,
-) -> (Vec<Layer>, Vec<LinkedCache>) {
-    let mut layers = Vec::new();
-    let mut linked = Vec::new();
-    let of = |toolchain: &'static str| move |layer| (toolchain, layer);
-    let all = toolchains.iter().flat_map(|toolchain| toolchain.layers.iter().map(of(toolchain.name)));
-    for (index, (toolchain, layer)) in all.enumerate() {
-        let at = home.join(&layer.upper);
-        let own = run_folder.join("layers").join(index.to_string());
-        let (depth, unpacked_from) = match &layer.growth {
-            Growth::None if !fetches => (0, None),
-            Growth::Unpacking(archives) if !fetches => (layer.depth, Some(archives.clone())),
-            _ => (layer.depth, None),
-        };
-        linked.push(LinkedCache {
-            toolchain,
-            from: layer.lower.clone(),
-            at: at.clone(),
-            depth,
-            unpacked_from,
-        });
-        layers.push(Layer {
-            lower: layer.lower.clone(),
-            upper: own.join("upper"),
-            work: own.join("work"),
-            at,
-        });
-    }
-    (layers, linked)
 }
 
 fn view(
