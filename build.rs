@@ -11,12 +11,24 @@ fn main() {
         return;
     }
     // A tenth of the bytes to be read before every pointer in the program's data is right. Linkers that do not know this
-    // ignore it.
-    println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    // ignore it; a C library that does not know it would refuse the program.
+    if c_library().is_some_and(|version| version >= (2, 36)) {
+        println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
     // The unwinder inside the program, instead of a library that has to be found, mapped and set up.
     if let Some(folder) = unwinder_inside() {
         println!("cargo:rustc-link-arg-bins=-L{}", folder.display());
     }
+}
+
+/// The version of this machine's C library, which is the one the programs are made for.
+fn c_library() -> Option<(u32, u32)> {
+    let asked = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
+    let says = String::from_utf8(asked.stdout).ok()?;
+    let (major, minor) = says.trim().strip_prefix("glibc ")?.split_once('.')?;
+    // Some add more behind a second dot.
+    let minor = minor.split('.').next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// A folder where the linker, asked for the shared library, is sent to the static one; where there is such a one.
