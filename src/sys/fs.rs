@@ -30,19 +30,30 @@ pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> 
         Walk::NoMagic => libc::RESOLVE_NO_MAGICLINKS,
         Walk::InRoot => libc::RESOLVE_IN_ROOT,
     };
-    // SAFETY: the path is null-terminated and the structure as large as said.
-    let fd = check(unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            folder.as_raw_fd(),
-            path.as_ptr(),
-            &raw const how,
-            size_of::<libc::open_how>(),
-        )
-    })?;
+    let mut tries = 0;
+    let fd = loop {
+        // SAFETY: the path is null-terminated and the structure as large as said.
+        let opened = check(unsafe {
+            libc::syscall(
+                libc::SYS_openat2,
+                folder.as_raw_fd(),
+                path.as_ptr(),
+                &raw const how,
+                size_of::<libc::open_how>(),
+            )
+        });
+        match opened {
+            // Something was renamed or mounted, anywhere, while the kernel went through a `..`: it wants to be asked again.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < MOST_TRIES => tries += 1,
+            opened => break opened?,
+        }
+    };
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
+
+/// How often the kernel is asked again: whoever renames without end must not keep the asker for ever.
+const MOST_TRIES: usize = 1000;
 
 const EMPTY: &CStr = c"";
 
@@ -99,4 +110,36 @@ pub fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     Ok(found.stx_mnt_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::{Walk, open_in};
+
+    /// Every exec of a path with `..` in it goes this way, while builds rename files all the time.
+    #[test]
+    fn what_is_renamed_elsewhere_is_in_nobodys_way() {
+        let folder = std::env::temp_dir().join(format!("guard-renames-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("a"), "").expect("a file");
+        let is_over = AtomicBool::new(false);
+        let root = std::fs::File::open("/").expect("the root");
+        let failed: Vec<_> = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::fs::rename(folder.join("a"), folder.join("b")).expect("there");
+                    std::fs::rename(folder.join("b"), folder.join("a")).expect("back");
+                }
+            });
+            let open = || open_in(root.as_fd(), c"/usr/../usr/../usr/../usr/bin", Walk::InRoot, true);
+            let failed = (0..50_000).filter_map(|_| open().err()).collect();
+            is_over.store(true, Ordering::Relaxed);
+            failed
+        });
+        std::fs::remove_dir_all(&folder).expect("gone");
+        assert!(failed.is_empty(), "{} of 50,000: {:?}", failed.len(), failed.first());
+    }
 }
