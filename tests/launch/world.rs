@@ -45,13 +45,20 @@ fn says(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Where the tests' own files go: below `target/` if everybody may go there, else among temporary files.
+/// Where the tests' own files go: below `target/`, if everybody may go there and no run's own view hides it.
 fn base() -> PathBuf {
     let below_target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let open = |path: &Path| {
         path.metadata().is_ok_and(|found| found.permissions().mode() & 0o001 != 0 || !is_root())
     };
-    let base = if below_target.ancestors().all(open) { below_target } else { Path::new("/tmp") };
+    let hidden = ["/tmp", "/var/tmp", "/dev/shm"].iter().any(|place| below_target.starts_with(place));
+    let base = if !hidden && below_target.ancestors().all(open) {
+        below_target.to_path_buf()
+    } else if is_root() {
+        "/var/cache/guard-tests".into()
+    } else {
+        std::env::home_dir().unwrap_or_default().join(".cache/guard-tests")
+    };
     base.join(format!("everyday-{}", nix::unistd::geteuid()))
 }
 
