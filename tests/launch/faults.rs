@@ -270,9 +270,9 @@ fn limits_of_time() {
         // What prints or starts programs is not idle, but has an end all the same.
         let busy = "while :; do echo busy; sleep 0.2; done";
         let ran =
-            world.run(&["--env", &mark, "--timeout", "1", "--max-duration", "2"], &["bash", "-c", busy]);
+            world.run(&["--env", &mark, "--timeout", "2", "--max-duration", "3"], &["bash", "-c", busy]);
         assert_eq!((ran.code, ran.kind()), (124, "timeout"), "{}: {:#}", world.name(), ran.result);
-        assert!(ran.took > Duration::from_secs(2) && ran.took < Duration::from_secs(8), "{:?}", ran.took);
+        assert!(ran.took > Duration::from_secs(3) && ran.took < Duration::from_secs(9), "{:?}", ran.took);
         assert_eq!(ran.result["error_detail"]["last_lines"][0], "busy");
         is_complete(&ran);
         nothing_left(&mark, Duration::ZERO);
