@@ -17,6 +17,25 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// What was typed. `run` is read without the others around it, because what it starts waits for it; whatever is not
+    /// simply right there is read, or refused, as part of the whole.
+    pub(crate) fn read(words: &[OsString]) -> Result<Self, clap::Error> {
+        if let [_, name, ..] = words
+            && name == "run"
+        {
+            // With a version, as the whole gives it one: or `--version` would be a program to run.
+            let alone = clap::Command::new("run").version(env!("CARGO_PKG_VERSION"));
+            let alone = Run::augment_args(alone);
+            let found = alone.try_get_matches_from(&words[1..]);
+            if let Ok(run) = found.and_then(|found| Run::from_arg_matches(&found)) {
+                return Ok(Self { command: Command::Run(Later(run)) });
+            }
+        }
+        Self::try_parse_from(words)
+    }
+}
+
 /// What follows a subcommand's name. It is put together when that subcommand is asked for, and not for every other one too:
 /// half of what a short run would spend on its arguments.
 #[derive(Debug)]
@@ -617,4 +636,44 @@ pub(crate) enum RunsAction {
         #[arg(long)]
         dry_run: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_is_read_alone_as_it_is_read_among_the_others() {
+        let typed = [
+            "-- true",
+            "true --flag -x",
+            "--policy strict --json -- gemini -p x",
+            "--policy=strict -- sh -c --help",
+            "--quiet --namespaces off --read /a --read /b --env A=b --env C -- true",
+            "--name x --keep -- true",
+            "--max-cost 2.5 --timeout 3 -- true",
+            "--keep --discard -- true",
+            "--json --stream-json -- true",
+            "--timeout many -- true",
+            "--namespaces maybe -- true",
+            "--polcy strict -- true",
+            "--help",
+            "-h",
+            "--version",
+            "-V",
+            "help",
+            "--help -- true",
+            "",
+            "--",
+        ];
+        for words in typed {
+            let words: Vec<OsString> =
+                ["guard", "run"].into_iter().chain(words.split_whitespace()).map(OsString::from).collect();
+            let shown = |read: Result<Cli, clap::Error>| match read {
+                Ok(cli) => format!("{cli:?}"),
+                Err(error) => format!("{:?} {error}", error.kind()),
+            };
+            assert_eq!(shown(Cli::read(&words)), shown(Cli::try_parse_from(&words)), "{words:?}");
+        }
+    }
 }

@@ -28,7 +28,6 @@ mod worktree;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 
-use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::policy::{Diagnostic, PolicyError};
@@ -45,7 +44,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match args::Cli::try_parse_from(args) {
+    let words: Vec<OsString> = args.into_iter().collect();
+    let cli = match args::Cli::read(&words) {
         Ok(cli) => cli,
         Err(error) => {
             // Writing help can only fail when nobody reads it.
