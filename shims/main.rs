@@ -1,7 +1,8 @@
-//! What stands on the agent's PATH under the names `git`, `sh`, `bash`, …: asks the supervisor, then runs the real program.
+//! What stands on the agent's PATH under the names `git`, `sh`, `bash`, …: becomes the real program, or says why not.
 //!
-//! Blocking, with nothing but `std` (and the start it shares with guard), no configuration of its own. It fails closed: without a supervisor, or with one that does not
-//! answer properly, the command is refused. It is a courtesy, not the boundary: the same judgement waits at exec.
+//! Blocking, with nothing but `std` (and the start it shares with guard), no configuration of its own. The program is judged
+//! where it starts, as every program is; when that is refused, the supervisor is asked for the words. So the shim is a
+//! courtesy, not the boundary: whatever it does, or somebody in its place, starts nothing that is not allowed.
 #![no_main]
 #![allow(clippy::print_stderr, reason = "the refusal is printed where the agent looks")]
 
@@ -34,20 +35,28 @@ start!(start::enter, shim);
 
 fn shim(argv: impl Iterator<Item = OsString>) -> u8 {
     let argv: Vec<OsString> = argv.collect();
+    let name = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or(OsStr::new(""));
+    let Some(program) = real(name) else {
+        eprintln!("guard: {}: command not found", name.to_string_lossy());
+        return NOT_FOUND;
+    };
+    // Judged there: most commands are allowed, and need not be asked about twice.
+    let error = become_program(&program, &argv);
+    if error.kind() != std::io::ErrorKind::PermissionDenied {
+        eprintln!("guard: {}: {error}", program.display());
+        return REFUSED;
+    }
     match ask(&argv) {
-        Ok(Answer::Go) => run(&argv),
-        Ok(Answer::Deny(message)) => {
-            eprintln!("{message}");
-            REFUSED
-        }
+        Ok(Answer::Go) => eprintln!("guard: {}: {error}", program.display()),
+        Ok(Answer::Deny(message)) => eprintln!("{message}"),
         Err(problem) => {
-            let name = argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let name = name.to_string_lossy();
             eprintln!(
                 "guard: Permission denied: {name}: the supervisor cannot be asked ({problem}). Do not retry."
             );
-            REFUSED
         }
     }
+    REFUSED
 }
 
 fn ask(argv: &[OsString]) -> Result<Answer, String> {
@@ -85,20 +94,14 @@ fn skips_hooks(name: &OsStr, value: &OsStr) -> bool {
         && value.as_bytes().eq_ignore_ascii_case(b"core.hookspath")
 }
 
-/// Becomes the next program of that name on PATH that is not a shim.
-fn run(argv: &[OsString]) -> u8 {
-    let name = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or(OsStr::new(""));
-    let Some(program) = real(name) else {
-        eprintln!("guard: {}: command not found", name.to_string_lossy());
-        return NOT_FOUND;
-    };
+/// Becomes the real program; why not, if it does not.
+fn become_program(program: &Path, argv: &[OsString]) -> std::io::Error {
     let dropped = std::env::vars_os().filter(|(name, value)| skips_hooks(name, value));
     let dropped = dropped.map(|(name, _)| (name, DROPPED));
-    let error = Command::new(&program).arg0(&argv[0]).args(&argv[1..]).envs(dropped).exec();
-    eprintln!("guard: {}: {error}", program.display());
-    REFUSED
+    Command::new(program).arg0(&argv[0]).args(&argv[1..]).envs(dropped).exec()
 }
 
+/// The next program of that name on PATH that is not a shim.
 fn real(name: &OsStr) -> Option<PathBuf> {
     let own = std::fs::metadata("/proc/self/exe").ok()?;
     let path = std::env::var_os("PATH")?;

@@ -142,7 +142,7 @@ fn observer() -> Observer {
             // A shim is only the way to the program of its name.
             "exec" if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => Ok(()),
             "exec" => writeln!(out, "  +  {}", line.message),
-            "deny.exec" | "deny.shim" => {
+            "deny.exec" => {
                 writeln!(out, "  x  {} (rule {})", part_of(line.message), text("rule"))
             }
             "git.received" => writeln!(out, "  <  received: {}", line.message),

@@ -1,16 +1,16 @@
-//! The socket on which shims ask.
+//! The socket on which shims ask why something was refused.
 //!
-//! Whoever is inside can connect here and say anything. An answer of *go* gives no right: what is started is judged again
-//! when it starts. So a forged question costs its asker an answer, and a malformed one its connection.
+//! Whoever is inside can connect here and say anything. An answer of *go* gives no right: what is started is judged when it
+//! starts. So a forged question costs its asker an answer, and a malformed one its connection.
 
 use std::io::{self, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::wire::{self, Answer, Question};
+use super::wire::{self, Question};
 use super::{Repositories, answer};
 use crate::command::Context;
 use crate::policy::Policy;
@@ -33,10 +33,8 @@ pub struct Answering {
     pub context: Context,
     /// Tells the task's repository from others.
     pub repositories: Arc<Repositories>,
-    /// Where refusals are written down.
+    /// Where it is written down that something else than questions came. What is refused is written down where it starts.
     pub recorder: Recorder,
-    /// Counts up with every refusal.
-    pub refusals: Arc<AtomicU64>,
 }
 
 /// The answers, the queue of large questions, and who is there to answer.
@@ -138,17 +136,5 @@ fn converse(answering: &Desk, mut stream: UnixStream) -> io::Result<()> {
     };
     let Answering { policy, context, repositories, .. } = &answering.answering;
     let answer = answer(policy, context, Some(repositories.as_ref()), &question);
-    if let Answer::Deny(line) = &answer {
-        let argv = super::recorded_words(&question.argv);
-        let rule = line.split_once("(rule ").and_then(|(_, rest)| rest.split_once(')')).map(|(rule, _)| rule);
-        let data = serde_json::json!({
-            "argv": argv,
-            "folder": String::from_utf8_lossy(&question.folder),
-            "rule": rule,
-            "reason": line,
-        });
-        answering.answering.refusals.fetch_add(1, Ordering::AcqRel);
-        answering.answering.recorder.record("deny.shim", line, &data);
-    }
     answer.write(&mut stream)
 }

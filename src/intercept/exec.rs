@@ -14,10 +14,11 @@ use super::supervisor::{
     Ask, Belated, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of,
 };
 use super::verify::Expected;
-use super::{explain, wire};
+use super::wire::{self, Answer, Question};
+use super::{Setting, explain};
 use crate::command::{Access, Analysis, Context, Folder, Request};
 use crate::decide::Verdict;
-use crate::policy::{Action, Policy};
+use crate::policy::Action;
 use crate::sys::ptrace;
 use crate::sys::seccomp::{Notification, Reply};
 
@@ -74,17 +75,6 @@ impl Cache {
         start.loaded.hash(&mut hasher);
         hasher.finish()
     }
-}
-
-/// Programs whose copies are recognised: those the policy speaks of, git, shells, and what runs other programs.
-pub(super) fn recognised_names(policy: &Policy) -> Vec<String> {
-    let of_rules = policy.rules.iter().flat_map(|rule| &rule.when.programs).map(|pattern| pattern.as_str());
-    let plain = of_rules.filter(|name| !name.contains(['*', '?', '[', '/'])).map(str::to_string);
-    let always = ["git", "sh", "bash", "dash", "zsh", "env", "busybox", "xargs", "python3", "perl"];
-    let mut names: Vec<String> = plain.chain(always.map(str::to_string)).collect();
-    names.sort();
-    names.dedup();
-    names
 }
 
 #[derive(Serialize)]
@@ -209,7 +199,7 @@ impl Supervisor {
             return None;
         }
         if start.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
-            // The shim asks by itself, and what it then starts comes here again.
+            // What it stands for comes here next.
             return self.admit(notification, &start);
         }
         let key = self.cache.key(&start);
@@ -400,13 +390,28 @@ impl Supervisor {
         self.record_denial(notification.tid, start, verdict);
         // The words reach the agent before the errno does; once, where a shell tries one folder after the other.
         let told = (notification.tid, verdict.refusal_line());
-        if self.last_told.as_ref() != Some(&told) {
+        if self.last_told.as_ref() != Some(&told) && !self.asks_itself(notification.tid, start) {
             if let Ok(thread) = self.thread(notification) {
                 explain::tell(&thread, &told.1);
             }
             self.last_told = Some(told);
         }
         Reply::Error(libc::EACCES)
+    }
+
+    /// Whether a thread is a shim that will ask for the words, and get some.
+    fn asks_itself(&self, tid: i32, start: &Start) -> bool {
+        let is_shim = || super::identity::of_file(Path::new(&format!("/proc/{tid}/exe"))) == self.shim;
+        if self.shim.is_none() || !is_shim() {
+            return false;
+        }
+        let question = Question {
+            argv: start.argv.clone(),
+            folder: start.folder.as_os_str().as_bytes().to_vec(),
+            environment: start.environment.clone(),
+        };
+        let Setting { policy, context, repositories, .. } = &self.setting;
+        matches!(super::answer(policy, context, Some(repositories), &question), Answer::Deny(_))
     }
 
     pub(super) fn record_denial(&mut self, pid: i32, start: &Start, verdict: &Verdict) {

@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use crate::policy::Policy;
 use crate::sys::fs::{Walk, mount_of, open_in};
 
 /// A file, by what the kernel knows it by.
@@ -57,10 +59,8 @@ impl Executable {
 pub(super) struct Identities {
     facts: HashMap<Identity, (State, Option<Vec<u8>>, Kind)>,
     known: Option<Known>,
-    /// Names of programs that copies are recognised of.
-    names: Vec<String>,
-    /// Folders they are looked for in.
-    folders: Vec<PathBuf>,
+    /// Speaks of programs that copies are recognised of.
+    policy: Arc<Policy>,
     /// Where the agent can put copies.
     writable: Vec<PathBuf>,
     /// The root of what the run sees, once it is known.
@@ -85,18 +85,9 @@ const USUAL_FOLDERS: [&str; 7] =
     ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/git-core"];
 
 impl Identities {
-    pub(super) fn new(names: Vec<String>, writable: Vec<PathBuf>, has_view: bool) -> Self {
-        let folders = USUAL_FOLDERS.iter().map(PathBuf::from).collect();
-        Self {
-            facts: HashMap::new(),
-            known: None,
-            names,
-            folders,
-            writable,
-            root: None,
-            has_view,
-            mounts: Vec::new(),
-        }
+    pub(super) fn new(policy: Arc<Policy>, writable: Vec<PathBuf>, has_view: bool) -> Self {
+        let (facts, mounts) = (HashMap::new(), Vec::new());
+        Self { facts, known: None, policy, writable, root: None, has_view, mounts }
     }
 
     /// The file that a path leads a thread to, with every interpreter down to a program: the file first.
@@ -275,7 +266,7 @@ impl Identities {
 
     /// The known program with the same content.
     fn original_of(&mut self, file: &mut File, size: u64, own: &[u8]) -> Option<Vec<u8>> {
-        let known = self.known.get_or_insert_with(|| Known::look(&self.names, &self.folders));
+        let known = self.known.get_or_insert_with(|| Known::look(&recognised_names(&self.policy)));
         let candidates = known.0.get(&size)?;
         let candidate = candidates.iter().find(|candidate| {
             candidate.as_os_str().as_bytes() != own
@@ -286,9 +277,10 @@ impl Identities {
 }
 
 impl Known {
-    fn look(names: &[String], folders: &[PathBuf]) -> Self {
+    fn look(names: &[String]) -> Self {
         let mut by_size: HashMap<u64, Vec<PathBuf>> = HashMap::new();
-        let in_folders = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+        let in_folder = |folder: &'static str| names.iter().map(move |name| Path::new(folder).join(name));
+        let in_folders = USUAL_FOLDERS.iter().copied().flat_map(in_folder);
         for path in in_folders.chain(loaders()) {
             if let Ok(found) = std::fs::metadata(&path)
                 && found.is_file()
@@ -298,6 +290,17 @@ impl Known {
         }
         Self(by_size)
     }
+}
+
+/// Programs whose copies are recognised: those the policy speaks of, git, shells, and what runs other programs.
+fn recognised_names(policy: &Policy) -> Vec<String> {
+    let of_rules = policy.rules.iter().flat_map(|rule| &rule.when.programs).map(|pattern| pattern.as_str());
+    let plain = of_rules.filter(|name| !name.contains(['*', '?', '[', '/'])).map(str::to_string);
+    let always = ["git", "sh", "bash", "dash", "zsh", "env", "busybox", "xargs", "python3", "perl"];
+    let mut names: Vec<String> = plain.chain(always.map(str::to_string)).collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// Whether a program is the dynamic loader, by its path.

@@ -179,9 +179,11 @@ impl Supervisor {
             // The one socket of ours: by its name alone, whatever lies there for the caller.
             return Some(done(connect_through(fd.as_fd(), &self.setting.control)));
         }
-        let Some(folder) = folder_of(notification.tid) else { return Some(Reply::Error(libc::ESRCH)) };
         let known = self.servers.names.get(path).cloned();
         let path = known.as_deref().unwrap_or(path);
+        // Of no interest to a path that begins at the root.
+        let folder = if path.starts_with(b"/") { Some("/".into()) } else { folder_of(notification.tid) };
+        let Some(folder) = folder else { return Some(Reply::Error(libc::ESRCH)) };
         let object = match self.identities.open(notification.tid, &folder, path, true) {
             Ok(object) => object,
             Err(error) => return Some(failed(&error)),

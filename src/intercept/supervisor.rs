@@ -157,9 +157,9 @@ const ATTENTION: Duration = Duration::from_micros(200);
 /// Who is let run for so long has other things to do than what is waited for.
 const CROWDED: Duration = Duration::from_micros(50);
 
-/// Waiting without sleep, while a run is launched: to wake up can take longer than everything else about a question. Not
-/// where others want to run: there, who sleeps is let in before them, and who only waits is not. Later on it gains nothing,
-/// because then hardly anybody sleeps.
+/// Waiting without sleep, while a run is launched and when it is over: to wake up can take longer than everything else
+/// about a question, and where one processor is awake, others wake up there. Not where others want to run: there, who sleeps
+/// is let in before them, and who only waits is not. In between it gains nothing, because then hardly anybody sleeps.
 struct Attention {
     since: Instant,
     is_crowded: bool,
@@ -226,6 +226,8 @@ pub(super) struct Supervisor {
     pub(super) numbers: Numbers,
     /// The proof was given.
     proven: bool,
+    /// Who asks hands its processor over.
+    is_handed_over: bool,
 }
 
 /// The numbers of the calls that are notified.
@@ -250,8 +252,7 @@ impl Supervisor {
         wake: Arc<EventFd>,
         ending: Arc<AtomicBool>,
     ) -> Option<Self> {
-        let names = super::exec::recognised_names(&setting.policy);
-        let identities = Identities::new(names, setting.writable.clone(), setting.has_view);
+        let identities = Identities::new(setting.policy.clone(), setting.writable.clone(), setting.has_view);
         let shim = setting.shim.as_deref().and_then(super::identity::of_file);
         let numbers = Numbers::new();
         Some(Self {
@@ -275,6 +276,7 @@ impl Supervisor {
             making: Vec::new(),
             numbers,
             proven: setting.proof.is_none(),
+            is_handed_over: false,
             setting,
         })
     }
@@ -288,14 +290,18 @@ impl Supervisor {
             return;
         };
         let mut attention = Attention::new();
+        // Nothing is left that could ask.
+        let mut is_over = false;
         loop {
             let mut fds = [
-                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
                 PollFd::new(stops.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
             ];
-            let stays = self.expects_more() && attention.lasts();
-            match poll(&mut fds, if stays { PollTimeout::ZERO } else { PollTimeout::NONE }) {
+            // One that has hung up would be told of every time.
+            let asked = if is_over { &mut fds[..2] } else { &mut fds[..] };
+            let stays = (is_over || self.expects_more()) && attention.lasts();
+            match poll(asked, if stays { PollTimeout::ZERO } else { PollTimeout::NONE }) {
                 Err(_) => continue,
                 Ok(0) => {
                     attention.step_aside();
@@ -304,7 +310,7 @@ impl Supervisor {
                 Ok(_) => attention = Attention::new(),
             }
             let ready = |index: usize| fds[index].revents().unwrap_or(PollFlags::empty());
-            let (listener, stopped, woken) = (ready(0), ready(1), ready(2));
+            let (stopped, woken, listener) = (ready(0), ready(1), ready(2));
             if woken.contains(PollFlags::POLLIN) {
                 let _ = self.wake.read();
                 self.answer_later();
@@ -316,25 +322,31 @@ impl Supervisor {
             }
             if listener.contains(PollFlags::POLLIN) {
                 match seccomp::receive(self.listener.as_fd()) {
-                    Ok(Some(notification)) => self.handle(&notification),
+                    Ok(Some(notification)) => {
+                        self.expect_more_of(&notification);
+                        self.handle(&notification);
+                    }
                     Ok(None) => {}
                     Err(_) => return,
                 }
             } else if listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
-                // Nothing is left that could ask. Wait only for the order to end, and for what was killed on its way
-                // through an exec: until it is taken here, its parent waits for it.
-                if is_ending {
-                    return;
-                }
-                let mut fds = [
-                    PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
-                    PollFd::new(stops.as_fd(), PollFlags::POLLIN),
-                ];
-                let _ = poll(&mut fds, PollTimeout::NONE);
+                // Only the order to end is waited for now, and what was killed on its way through an exec: until it is
+                // taken here, its parent waits for it.
+                is_over = true;
             }
             if is_ending && !listener.contains(PollFlags::POLLIN) {
                 return;
             }
+        }
+    }
+
+    /// What is asked now is asked next, mostly. Who waits for a connect has nothing else to do: there the answer is twice as
+    /// fast on the processor that asks. A program that starts has, and its starter too.
+    fn expect_more_of(&mut self, notification: &Notification) {
+        let starts = matches!(i64::from(notification.number), libc::SYS_execve | libc::SYS_execveat);
+        if self.is_handed_over == starts {
+            self.is_handed_over = !starts;
+            seccomp::hand_over(self.listener.as_fd(), !starts);
         }
     }
 

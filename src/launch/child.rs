@@ -20,8 +20,8 @@ use crate::sys::{process, seccomp, socket, terminal};
 
 /// What the child and the supervisor say to each other before the program starts.
 pub(super) mod message {
-    /// To it, with a Landlock ruleset, where the supervisor makes that.
-    pub(in crate::launch) const RULES: u8 = b'R';
+    /// To it: the run's folders are there, where it does not find them made.
+    pub(in crate::launch) const FOLDERS: u8 = b'D';
     /// With the listener's descriptor: the notifications arrive there.
     pub(in crate::launch) const LISTENER: u8 = b'L';
     /// The canary could still do something: what follows, one letter each.
@@ -92,24 +92,26 @@ fn restrict(
     step("no_new_privs", process::set_no_new_privileges())?;
     // The supervisor's own memory image had this off; what runs from here on may be looked at by the supervisor.
     step("dumpable", process::set_dumpable(true))?;
-    if equipment.has_view {
-        step("Landlock", sandbox::restrict(&plan.grants))?;
-    } else {
-        step("Landlock", sandbox::restrict_to(&receive_rules(setup)?))?;
-    }
+    // First, because it takes the longest and waits for nobody. What is asked from here on is answered later: nothing that
+    // comes before the canary is.
     let listener = step("seccomp notification", seccomp::install_listener(&equipment.filter))?;
     step(
         "hand over the listener",
         socket::send_with(setup.as_fd(), &[message::LISTENER], listener.as_raw_fd()),
-    )
+    )?;
+    drop(listener);
+    if !equipment.has_view {
+        await_folders(setup)?;
+    }
+    step("Landlock", sandbox::restrict(&plan.grants))
 }
 
-/// Without mounts of the run's own the supervisor sees the same files, and makes the rules while this process is made.
-fn receive_rules(setup: &OwnedFd) -> Result<OwnedFd, String> {
+/// Without mounts of the run's own, what the rules name is made while this process is.
+fn await_folders(setup: &OwnedFd) -> Result<(), String> {
     let mut said = [0u8; 1];
-    match step("Landlock", socket::receive_with(setup.as_fd(), &mut said))? {
-        (1, Some(rules)) if said[0] == message::RULES => Ok(rules),
-        _ => Err("Landlock: the supervisor has sent no rules".to_string()),
+    match step("Landlock", nix::unistd::read(setup, &mut said))? {
+        1 if said[0] == message::FOLDERS => Ok(()),
+        _ => Err("Landlock: the run's folders were not made".to_string()),
     }
 }
 

@@ -1,6 +1,5 @@
 //! The end of a run: what it did becomes its result, which is the last thing that is written down.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -67,7 +66,7 @@ impl Running {
             findings: ending.findings,
             files_changed: files,
             files_changed_truncated: !complete,
-            usage: Usage { model: model_usage(&traffic.spent), ..usage(self.with_shims(counts)) },
+            usage: Usage { model: model_usage(&traffic.spent), ..usage(counts) },
             network: traffic.rows,
             transcript: TranscriptPlace {
                 path: plan.run_folder.join(transcript::FILE).to_string_lossy().into_owned(),
@@ -100,21 +99,13 @@ impl Running {
         Ok(Finished { result, ended: end.ended })
     }
 
-    /// The counts of the supervisor, and what was refused to shims.
-    fn with_shims(&self, counts: Counts) -> Counts {
-        Counts { refusals: counts.refusals + self.shim_refusals.load(Ordering::Acquire), ..counts }
-    }
-
     /// Refusals are seen by the writer's thread, which may be a moment behind.
     fn settle_denials(&self, counts: Counts, result: &mut RunResult) {
         let deadline = Instant::now() + Duration::from_millis(500);
         loop {
             result.denials = self.tally.denials();
             let seen: u64 = result.denials.iter().map(|denial| denial.count).sum();
-            if seen >= self.with_shims(counts).refusals
-                || Instant::now() > deadline
-                || self.recorder.failure().is_some()
-            {
+            if seen >= counts.refusals || Instant::now() > deadline || self.recorder.failure().is_some() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -5,7 +5,7 @@
 //! and this one, which only waits: for the end, for signals, for a limit.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Instant, SystemTime};
 
@@ -211,13 +211,12 @@ impl Surroundings {
         Ok(())
     }
 
-    /// Everything that is not there yet; and, for a run in the machine's own view, the rules it restricts itself to.
+    /// Everything that is not there yet. A run in the machine's own view is told when its folders are.
     fn complete(&mut self, plan: &LaunchPlan, has_view: bool, setup: &OwnedFd) -> Result<(), String> {
         self.folders(plan)?;
         if !has_view {
-            let rules = sandbox::prepare(&plan.grants).map_err(|error| error.to_string())?;
-            // Who is not there to take them has said why, or is seen to be gone.
-            let _ = socket::send_with(setup.as_fd(), &[child::message::RULES], rules.as_raw_fd());
+            // Who is not there to hear it has said why, or is seen to be gone.
+            let _ = nix::unistd::write(setup, &[child::message::FOLDERS]);
         }
         if self.places.is_none() {
             let made = Places::make(plan).map_err(|error| format!("begin the transcript: {error}"))?;

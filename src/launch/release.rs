@@ -47,7 +47,6 @@ impl Running {
             context: context.clone(),
             repositories: repositories.clone(),
             recorder: self.recorder.clone(),
-            refusals: self.shim_refusals.clone(),
         };
         self.sleepers.push(Sleeper::Shims(shims, Box::new(answering)));
         let plan = &self.started.plan.network;
@@ -79,6 +78,7 @@ impl Running {
                 let problem = refusal.unwrap_or_else(|| io::Error::from_raw_os_error(errno).to_string());
                 Err(Stopped::NotStarted(errno, problem))
             }
+            Some((&child::message::FAILED, said)) => Err(broken("restrict the agent", said)),
             Some((_, said)) => Err(broken("hold the canary", said)),
             None if seen.is_none() => Err(broken("hold the canary", b"it ended")),
             None => Ok((enforcement, supervisor)),
@@ -86,7 +86,7 @@ impl Running {
     }
 
     /// The thread that answers, ready before the child is; returns when it has what the child asks with.
-    fn supervise(&self, setting: Setting, policy: &Policy) -> Result<Handle, Stopped> {
+    fn supervise(&mut self, setting: Setting, policy: &Policy) -> Result<Handle, Stopped> {
         let failed = |error: io::Error| Stopped::Failed(machine("start the supervisor")(error));
         let setup = self.started.setup.try_clone().map_err(failed)?;
         let (told, heard) = mpsc::sync_channel(1);
@@ -101,6 +101,8 @@ impl Running {
             listener
         };
         let supervisor = intercept::supervise(setting, listener).map_err(failed)?;
+        // Not before: the child waits for the one, and nobody for the other.
+        self.writer.begin().map_err(|error| Stopped::Failed(machine("begin the transcript")(error)))?;
         heard.recv().unwrap_or_else(|_| Err(broken("start the supervisor", b"its thread is gone")))?;
         Ok(supervisor)
     }

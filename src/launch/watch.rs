@@ -1,8 +1,10 @@
 //! A run from the moment its first process exists to its end: its threads, its limits, its signals. What comes before the
 //! command runs is in `release.rs`, what comes after it in `conclude.rs`.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +31,7 @@ use crate::intercept::{self, Answering, Ask, Counts};
 use crate::outcome::{Enforcement, Tally};
 use crate::policy::{Pattern, Policy};
 use crate::sys::process::{self, Ended};
-use crate::sys::terminal;
+use crate::sys::{memory, terminal};
 use crate::transcript::{self, Line, Observer, Recorder, Sink, Stream, Writer};
 
 /// After a polite signal, before the end.
@@ -67,8 +69,6 @@ pub(super) struct Running {
     pub(super) recorder: Recorder,
     pub(super) writer: Writer,
     pub(super) tally: Tally,
-    /// What was refused to shims, which the supervisor does not count.
-    pub(super) shim_refusals: Arc<AtomicU64>,
     pub(super) activity: Arc<AtomicU64>,
     pub(super) network: Network,
     pub(super) carrier: Option<egress::Handle>,
@@ -156,7 +156,7 @@ pub(super) fn oversee(
     }
 }
 
-/// Begins the transcript and the threads that carry output.
+/// Begins the transcript, and connects what carries output.
 fn attach(
     mut started: Started,
     file: Box<dyn Sink>,
@@ -166,13 +166,6 @@ fn attach(
 ) -> Result<(Running, Option<Box<dyn Ask>>), Failure> {
     let tally = Tally::default();
     let plan = &started.plan;
-    let output_bytes = plan.limits.output_mib.map_or(u64::MAX / 4, |mib| mib << 20);
-    let settings = transcript::Settings {
-        folder: plan.run_folder.clone(),
-        run_id: plan.run_id.clone(),
-        limit_bytes: output_bytes.saturating_add(ROOM_BESIDE_OUTPUT),
-        redact_values: secrets(plan).chain(network.secrets()).collect(),
-    };
     let (seen, mut others) = (tally.clone(), observer);
     let is_watched = others.is_some();
     let observe = move |line: &Line<'_>| {
@@ -181,8 +174,8 @@ fn attach(
             observer(line);
         }
     };
-    let (recorder, writer) = transcript::start_on(file, &settings, Some(Box::new(observe)))
-        .map_err(machine("begin the transcript"))?;
+    let settings = Box::new(transcript_settings(plan, &network));
+    let (recorder, writer) = transcript::prepare(file, settings, Some(Box::new(observe)));
     if is_watched {
         recorder.hurry();
     }
@@ -209,7 +202,6 @@ fn attach(
         recorder,
         writer,
         tally,
-        shim_refusals: Arc::default(),
         activity: Arc::new(AtomicU64::new(0)),
         network,
         carrier: None,
@@ -239,14 +231,29 @@ fn feed(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
     std::thread::Builder::new().name("input".to_string()).spawn(work).map(drop)
 }
 
+/// How the transcript is written, put together by whoever writes it.
+fn transcript_settings(
+    plan: &super::LaunchPlan,
+    network: &Network,
+) -> impl FnOnce() -> transcript::Settings + Send + 'static {
+    let output_bytes = plan.limits.output_mib.map_or(u64::MAX / 4, |mib| mib << 20);
+    let (folder, run_id) = (plan.run_folder.clone(), plan.run_id.clone());
+    let (names, given) = (plan.redact.clone(), plan.environment.clone());
+    let of_network: Vec<Vec<u8>> = network.secrets().collect();
+    move || transcript::Settings {
+        folder,
+        run_id,
+        limit_bytes: output_bytes.saturating_add(ROOM_BESIDE_OUTPUT),
+        redact_values: secrets(&names, given).chain(of_network).collect(),
+    }
+}
+
 /// Values of variables whose names the policy wants hidden: the agent's, and the caller's own.
-fn secrets(plan: &super::LaunchPlan) -> impl Iterator<Item = Vec<u8>> {
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    let patterns: Vec<Pattern> = plan.redact.iter().filter_map(|text| Pattern::new(text).ok()).collect();
-    let is_secret =
-        move |name: &std::ffi::OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
+fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<Item = Vec<u8>> {
+    let patterns: Vec<Pattern> = names.iter().filter_map(|text| Pattern::new(text).ok()).collect();
+    let is_secret = move |name: &OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
     // What the agent has instead of a key is no secret, and hiding it would hide that it is not the key.
-    let given = plan.environment.iter().filter(|(_, value)| value != network::PLACEHOLDER).cloned();
+    let given = given.into_iter().filter(|(_, value)| value != network::PLACEHOLDER);
     let own = std::env::vars_os();
     own.chain(given).filter(move |(name, _)| is_secret(name)).map(|(_, value)| value.into_vec())
 }
@@ -336,6 +343,8 @@ impl Running {
             SignalFd::with_flags(&own_signals(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).ok();
         let mut end = End::default();
         let mut kill_at: Option<Instant> = None;
+        // A run that takes its time needs little of what it began with.
+        let mut is_settled = false;
         let mut clock = Clock { seen: 0, last_active: Instant::now(), work: Work::default() };
         loop {
             match self.next_message(signals.as_ref(), TICK) {
@@ -351,7 +360,11 @@ impl Running {
                     end.cut = Some(Cut::Signal(signal));
                     kill_at = Some(self.ask_to_end(signal, "signal", format!("{signal} forwarded")));
                 }
-                Event::Nothing => {}
+                Event::Nothing => {
+                    if self.started.began.elapsed() >= TICK && !std::mem::replace(&mut is_settled, true) {
+                        memory::let_go_of_code();
+                    }
+                }
             }
             if kill_at.is_some_and(|at| Instant::now() >= at) {
                 break;

@@ -67,7 +67,7 @@ pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
 }
 
 /// The same by a ruleset that was made before. The process must have given up gaining rights (`no_new_privs`).
-pub fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
+fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
     const LOG_SAME_EXEC_OFF: u32 = 1;
     const LOG_NEW_EXEC_ON: u32 = 2;
     const LOG_SUBDOMAINS_OFF: u32 = 4;

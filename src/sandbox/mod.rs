@@ -9,7 +9,7 @@ mod mounts;
 mod probe;
 mod program;
 
-pub use files::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals, restrict_to};
+pub use files::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals};
 pub use filter::{Entry, LIST, METADATA, ON_PROCESSES, compile, encode, filter, offline, read, treatments};
 pub use mounts::{Layer, View, enter};
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};

@@ -81,6 +81,15 @@ pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> 
     }
 }
 
+/// Whether the next caller hands its processor over to whoever answers, and gets it back with the answer. Kernels before 6.6
+/// cannot do that: there nothing changes.
+pub fn hand_over(listener: BorrowedFd<'_>, on: bool) {
+    const SET_FLAGS: libc::c_ulong = 0x4008_2104;
+    const SYNC_WAKE_UP: libc::c_ulong = 1;
+    // SAFETY: the argument is a plain integer.
+    unsafe { libc::ioctl(listener.as_raw_fd(), SET_FLAGS as _, if on { SYNC_WAKE_UP } else { 0 }) };
+}
+
 /// Whether the caller still waits: what was read from a process of that number was read from the right one.
 pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;

@@ -27,4 +27,4 @@ pub use reader::{LONGEST_LINE, Reader, Step};
 pub use recorder::Recorder;
 pub use redact::{MARK, Redactor, StreamRedactor};
 pub use store::{FILE, FindError, Run, RunState, StateFolderError, Store, state_folder};
-pub use writer::{Head, Line, Observer, Settings, Sink, Writer, create, start, start_on};
+pub use writer::{Head, Line, Observer, Settings, Sink, Writer, create, prepare, start, start_on};

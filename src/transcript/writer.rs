@@ -130,11 +130,24 @@ pub fn start_on(
     settings: &Settings,
     observer: Option<Observer>,
 ) -> io::Result<(Recorder, Writer)> {
+    let settings = settings.clone();
+    let (recorder, mut writer) = prepare(sink, Box::new(move || settings), observer);
+    writer.begin()?;
+    Ok((recorder, writer))
+}
+
+/// The same, with nobody writing before [`Writer::begin`], and settings that are made by whoever writes then: who begins a
+/// run has other things to do first.
+pub fn prepare(
+    sink: Box<dyn Sink>,
+    settings: Box<dyn FnOnce() -> Settings + Send>,
+    observer: Option<Observer>,
+) -> (Recorder, Writer) {
     let shared = Arc::new(Shared::default());
-    let (theirs, settings) = (shared.clone(), settings.clone());
-    // Made where it is used: whoever begins a transcript has other things to do.
+    let theirs = shared.clone();
     let work = move || {
         let _end = EndsWithThread(theirs.clone());
+        let settings = settings();
         let pen = Pen {
             shared: theirs,
             sink,
@@ -150,17 +163,26 @@ pub fn start_on(
         };
         pen.run()
     };
-    let thread = std::thread::Builder::new().name("transcript".to_string()).spawn(work)?;
-    Ok((Recorder { shared: shared.clone() }, Writer { shared, thread: Some(thread) }))
+    (Recorder { shared: shared.clone() }, Writer { shared, work: Some(Box::new(work)), thread: None })
 }
 
 /// The transcript being written. Dropping it writes what there is without making it durable.
 pub struct Writer {
     shared: Arc<Shared>,
+    /// What the thread will do.
+    work: Option<Box<dyn FnOnce() -> io::Result<Head> + Send>>,
     thread: Option<JoinHandle<io::Result<Head>>>,
 }
 
 impl Writer {
+    /// Begins to write.
+    pub fn begin(&mut self) -> io::Result<()> {
+        if let Some(work) = self.work.take() {
+            self.thread = Some(std::thread::Builder::new().name("transcript".to_string()).spawn(work)?);
+        }
+        Ok(())
+    }
+
     /// Begins to do what [`finish`](Self::finish) waits for.
     pub fn close(&self) {
         self.shared.close(true);
@@ -172,6 +194,7 @@ impl Writer {
     }
 
     fn join(&mut self, durable: bool) -> io::Result<Head> {
+        self.begin()?;
         let Some(thread) = self.thread.take() else { return Err(gone()) };
         self.shared.close(durable);
         thread.join().unwrap_or_else(|_| Err(gone()))

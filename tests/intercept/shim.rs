@@ -1,7 +1,8 @@
-//! The real shim under the names of real programs, asked and answered over a real socket.
+//! The real shim under the names of real programs, asked and answered over a real socket. That nothing runs that is not
+//! allowed is the supervisor's matter, and tested there.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::process::{Command, Output};
 
 use guard::command::Context;
@@ -20,9 +21,24 @@ fn shims(scratch: &Scratch, names: &[&str]) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
 }
 
-/// Runs a command with shims on its PATH; `reply` plays the supervisor.
+/// A program of this name that the kernel refuses to start, and a PATH that has it behind the shims.
+fn refused(scratch: &Scratch, names: &[&str]) -> String {
+    let folder = scratch.0.join("refused");
+    std::fs::create_dir_all(&folder).unwrap();
+    let interpreter = folder.join("not-executable");
+    std::fs::write(&interpreter, "").unwrap();
+    for name in names {
+        let file = folder.join(name);
+        std::fs::write(&file, format!("#!{}\n", interpreter.display())).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    format!("{}:{}", scratch.0.join("shims").display(), folder.display())
+}
+
+/// Runs a command by its shim; `reply` plays the supervisor. `path` leads to what is behind the shims.
 fn run(
     scratch: &Scratch,
+    path: &str,
     argv: &[&str],
     reply: impl Fn(&Question) -> Option<Answer> + Send + 'static,
 ) -> Output {
@@ -37,7 +53,6 @@ fn run(
             }
         }
     });
-    let path = shims(scratch, &["git", "sh", "bash"]);
     Command::new(scratch.0.join("shims").join(argv[0]))
         .args(&argv[1..])
         .env("PATH", path)
@@ -54,55 +69,49 @@ fn judged(question: &Question) -> Option<Answer> {
 #[test]
 fn what_is_allowed_runs_as_it_would_without() {
     let scratch = Scratch::new("shim-go");
-    let output = run(&scratch, &["git", "--version"], judged);
+    let path = shims(&scratch, &["git"]);
+    let output = run(&scratch, &path, &["git", "--version"], |_| panic!("nobody is asked"));
     let plain = Command::new("git").arg("--version").output().unwrap();
     assert_eq!((output.status.code(), &output.stdout), (plain.status.code(), &plain.stdout));
     let scratch = Scratch::new("shim-shell");
-    let output =
-        run(&scratch, &["bash", "-c", "printf '%s|' \"$0\" \"$@\"; exit 7", "a b", "\u{e9}"], judged);
+    let path = shims(&scratch, &["bash"]);
+    let argv = ["bash", "-c", "printf '%s|' \"$0\" \"$@\"; exit 7", "a b", "\u{e9}"];
+    let output = run(&scratch, &path, &argv, |_| panic!("nobody is asked"));
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), "a b|\u{e9}|".as_bytes()));
 }
 
 #[test]
-fn what_is_denied_does_not_run() {
-    let scratch = Scratch::new("shim-deny");
-    let repository = |args: &[&str]| Command::new("git").args(args).current_dir(&scratch.0).output().unwrap();
-    repository(&["init", "-q", "-b", "main"]);
-    let output = run(&scratch, &["git", "checkout", "-b", "other"], judged);
-    assert_eq!(output.status.code(), Some(126));
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        message.starts_with("guard: Permission denied: ")
-            && message.contains("git.switch")
-            && message.contains("Instead: "),
-        "{message}"
-    );
-    assert_eq!(
-        std::fs::read_to_string(scratch.0.join(".git/HEAD")).unwrap(),
-        "ref: refs/heads/main\n",
-        "seen from outside"
-    );
-}
-
-#[test]
-fn a_shell_is_judged_by_its_text() {
-    let scratch = Scratch::new("shim-text");
-    let output = run(&scratch, &["sh", "-c", "touch before; git push; touch after"], judged);
-    assert_eq!(output.status.code(), Some(126));
-    assert!(!Path::new(&scratch.0.join("before")).exists(), "nothing of the text ran");
-}
-
-#[test]
-fn it_fails_closed() {
-    // Nobody listens, nobody is named, the answer is no answer, the connection is cut.
-    for reply in [None, Some(Answer::Deny(String::new()))] {
-        let scratch = Scratch::new("shim-closed");
-        let output = run(&scratch, &["git", "init", "made"], move |_| reply.clone());
+fn what_is_refused_is_explained() {
+    for (argv, rule) in [
+        (&["git", "checkout", "-b", "other"][..], "git.switch"),
+        (&["sh", "-c", "touch before; git push; touch after"], "git.remote"),
+    ] {
+        let scratch = Scratch::new("shim-deny");
+        shims(&scratch, &["git", "sh"]);
+        let path = refused(&scratch, &["git", "sh"]);
+        let output = run(&scratch, &path, argv, judged);
         assert_eq!(output.status.code(), Some(126));
-        assert!(!scratch.0.join("made").exists());
+        let message = String::from_utf8(output.stderr).unwrap();
+        let is_whole = message.starts_with("guard: Permission denied: ") && message.contains("Instead: ");
+        assert!(is_whole && message.contains(rule) && message.lines().count() == 1, "{message}");
     }
+}
+
+/// What nobody explains stays refused, with the words there are.
+#[test]
+fn what_is_not_explained_is_refused_all_the_same() {
+    // The answer is no answer, is empty, is that of a supervisor who has refused for another reason.
+    for reply in [None, Some(Answer::Deny(String::new())), Some(Answer::Go)] {
+        let scratch = Scratch::new("shim-closed");
+        shims(&scratch, &["git"]);
+        let path = refused(&scratch, &["git"]);
+        let output = run(&scratch, &path, &["git", "init", "made"], move |_| reply.clone());
+        assert_eq!(output.status.code(), Some(126));
+    }
+    // Nobody listens, nobody is named.
     let scratch = Scratch::new("shim-alone");
-    let path = shims(&scratch, &["git"]);
+    shims(&scratch, &["git"]);
+    let path = refused(&scratch, &["git"]);
     for socket in [None, Some("/nonexistent/socket")] {
         let mut command = Command::new(scratch.0.join("shims/git"));
         command.args(["init", "made"]).env("PATH", &path).env_remove(SOCKET_VARIABLE).current_dir(&scratch.0);
@@ -112,24 +121,16 @@ fn it_fails_closed() {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(126));
         assert!(String::from_utf8(output.stderr).unwrap().contains("Permission denied"));
-        assert!(!scratch.0.join("made").exists());
     }
 }
 
 #[test]
 fn a_program_that_is_not_there_is_not_found() {
     let scratch = Scratch::new("shim-missing");
-    let socket = scratch.0.join("control");
-    let listener = UnixListener::bind(&socket).unwrap();
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        Question::read(&mut stream).unwrap();
-        Answer::Go.write(&mut stream).unwrap();
-    });
     shims(&scratch, &["git"]);
     let output = Command::new(scratch.0.join("shims/git"))
         .env("PATH", scratch.0.join("shims"))
-        .env(SOCKET_VARIABLE, &socket)
+        .env(SOCKET_VARIABLE, "/nonexistent/socket")
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(127), "its own folder must not lead back to it");

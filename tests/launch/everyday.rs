@@ -464,3 +464,44 @@ fn git_in_the_tasks_repository_by_other_names() {
         world.outside("rm -rf .git sub");
     });
 }
+
+/// By the shim the words come from the shim, by other ways from the supervisor; never from both, and one denial each.
+#[test]
+fn a_refusal_is_told_once() {
+    if !has("python3") {
+        return;
+    }
+    let probe = r#"import json, subprocess, sys
+for argv in json.loads(sys.argv[1]):
+    try:
+        ran = subprocess.run(argv, stderr=subprocess.PIPE, text=True)
+        print(json.dumps([ran.returncode, ran.stderr]))
+    except PermissionError as error:
+        print(json.dumps([error.errno, ""]))
+"#;
+    in_every_world(|world| {
+        let name = world.name();
+        std::fs::write(world.folder.join("probe.py"), probe).unwrap();
+        let commands = r#"[["git", "checkout", "-q", "-b", "x"], ["sh", "-c", "git push; touch made"]]"#;
+        let ran = world.run(&[], &["python3", "probe.py", commands]);
+        for line in ran.printed().lines() {
+            let said: (i32, String) = serde_json::from_str(line).unwrap();
+            let times = said.1.matches("guard: Permission denied").count();
+            assert_eq!((said.0, times, said.1.lines().count()), (126, 1, 1), "{name}: {line}");
+        }
+        assert_eq!(ran.printed().lines().count(), 2, "{name}: {:#}", ran.result);
+        let denials = ran.result["denials"].as_array().unwrap();
+        assert_eq!(
+            (denials.len(), &ran.result["usage"]["refusals"]),
+            (2, &serde_json::json!(2)),
+            "{name}: {denials:?}"
+        );
+        assert!(!world.folder.join("made").exists(), "{name}: nothing of the text ran");
+        if !world.namespaces {
+            // What only the supervisor knows is said by it, whoever asks.
+            let ran = world.run(&[], &["python3", "probe.py", r#"[["sh", "-c", "echo x > /tmp/x"]]"#]);
+            let said: (i32, String) = serde_json::from_str(ran.printed().trim()).unwrap();
+            assert_eq!((said.0, said.1.matches("TMPDIR").count()), (126, 1), "{name}: {said:?}");
+        }
+    });
+}
