@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use libc::sock_filter;
 
 use super::SandboxError;
+use super::shorten::shorten;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xC000_003E;
@@ -91,7 +92,7 @@ pub(super) fn program(calls: &BTreeMap<u32, Treatment>) -> Result<Vec<sock_filte
         statement(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
     ];
     program.extend(branch(&grouped(calls))?);
-    Ok(program)
+    Ok(shorten(&program))
 }
 
 /// Calls that are compared one after the other.

@@ -118,3 +118,47 @@ fn the_filter_does_what_the_list_says() {
     }
     assert!(refused > 100, "the list refuses and asks about many calls: {refused}");
 }
+
+/// Programs as the kernel would take them: every step leads forward, and the last one is an answer.
+fn programs() -> impl Strategy<Value = Vec<libc::sock_filter>> {
+    let word = prop_oneof![Just(0_u32), Just(4), Just(16), Just(24)];
+    let value = 0..4_u32;
+    let step = prop_oneof![
+        3 => word.prop_map(|k| (0x20, k, 0_u8, 0_u8)),
+        1 => value.clone().prop_map(|k| (0x54, k, 0, 0)),
+        1 => (0..6_u32).prop_map(|k| (0x05, k, 0, 0)),
+        4 => (value.clone(), 0..12_u8, 0..12_u8).prop_map(|(k, jt, jf)| (0x15, k, jt, jf)),
+        2 => (value.clone(), any::<u8>(), 0..3_u8).prop_map(|(k, jt, jf)| (0x35, k, jt, jf)),
+        3 => value.prop_map(|k| (0x06, k, 0, 0)),
+    ];
+    proptest::collection::vec(step, 0..400).prop_map(|steps| {
+        let count = steps.len();
+        let within = |at: usize, distance: u32| distance.min((count - at - 1) as u32);
+        let step = |(at, (code, k, jt, jf)): (usize, (u16, u32, u8, u8))| libc::sock_filter {
+            code,
+            k: if code == 0x05 { within(at, k) } else { k },
+            jt: within(at, u32::from(jt)) as u8,
+            jf: within(at, u32::from(jf)) as u8,
+        };
+        let mut program: Vec<_> = steps.into_iter().enumerate().map(step).collect();
+        program.push(libc::sock_filter { code: 0x06, k: 9, jt: 0, jf: 0 });
+        program
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5_000))]
+    #[test]
+    fn a_shorter_program_gives_the_same_answers(
+        program in programs(),
+        words in proptest::collection::vec((0..4_u32, 0..4_u32, 0..4_u64, 0..4_u64), 1..20),
+    ) {
+        let short = sandbox::shorten(&program);
+        prop_assert!(short.len() <= program.len());
+        for (architecture, number, first, second) in words {
+            let arguments = [first, second, 0, 0, 0, 0];
+            let answer = |program: &[libc::sock_filter]| interpret(program, architecture, number, arguments);
+            prop_assert_eq!(answer(&short), answer(&program));
+        }
+    }
+}
