@@ -214,10 +214,11 @@ fn number(text: &str) -> Option<u32> {
 /// Calls that a helper which only reads and computes has no use for.
 const SOCKETS: &[&str] =
     &["socket", "socketpair", "connect", "bind", "listen", "sendto", "sendmsg", "sendmmsg"];
-const PROCESSES: &[&str] = &["clone", "clone3", "fork", "vfork"];
+const PROCESSES: &[&str] = &["fork", "vfork"];
 
-/// The program for a helper without a supervisor, which has no sockets. `alone` when it may not start processes or threads,
-/// nor change the metadata of files, either: then what the list refuses in some case is refused in every case.
+/// The program for a helper without a supervisor, which has no sockets. `alone` when it may not start processes (threads are
+/// its own matter), nor change the metadata of files, either: then what the list refuses in some case is refused in every
+/// case.
 pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     // Refused for some arguments only, and no C library starts a program without them.
     let needed = ["prctl", "ioctl", "prlimit64", "openat", "open", "openat2", "creat", "personality"];
@@ -230,6 +231,15 @@ pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
                 treatment.otherwise = refused;
             }
         }
+    }
+    if alone && let Some(number) = number_of("clone") {
+        // What is no thread. `clone3` is refused by the list: its arguments cannot be looked at.
+        let values = vec![0];
+        let condition = Condition { argument: 0, mask: libc::CLONE_THREAD as u32, values, negated: false };
+        let check = Check { conditions: vec![condition], errno: libc::EPERM as u32 };
+        let treatment = calls.entry(number).or_default();
+        treatment.checks.insert(0, check);
+        treatment.otherwise = Otherwise::Allow;
     }
     let metadata = METADATA.iter().chain(PROCESSES).filter(|_| alone);
     for number in SOCKETS.iter().chain(metadata).filter_map(|name| number_of(name)) {

@@ -292,19 +292,38 @@ impl Git {
         GitError::Io { verb: self.verb.clone(), source }
     }
 
-    /// Starts it with its standard output piped, and its input too if `piped`.
-    pub(super) fn start(mut self, piped: bool) -> Result<Running, GitError> {
+    /// Starts it with its standard output piped.
+    pub(super) fn start(mut self) -> Result<Running, GitError> {
         self.command.stdout(Stdio::piped());
-        self.launch(piped)
+        self.launch()
+    }
+
+    /// Starts it with its standard output piped, and its input coming from there.
+    pub(super) fn start_from(mut self, from: impl Into<Stdio>) -> Result<Running, GitError> {
+        self.command.stdout(Stdio::piped());
+        self.command.stdin(from);
+        self.begin()
     }
 
     /// Starts it with its standard output going there.
     pub(super) fn start_into(mut self, to: OwnedFd) -> Result<Running, GitError> {
         self.command.stdout(to);
-        self.launch(false)
+        self.launch()
     }
 
-    fn launch(mut self, piped: bool) -> Result<Running, GitError> {
+    fn launch(mut self) -> Result<Running, GitError> {
+        self.command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
+        let mut running = self.begin()?;
+        // What fits into a pipe does not have to wait for a reader. A git that ends early says so by its exit code.
+        if running.input.len() <= 4096
+            && let Some(mut pipe) = running.child.stdin.take()
+        {
+            let _ = pipe.write_all(&std::mem::take(&mut running.input));
+        }
+        Ok(running)
+    }
+
+    fn begin(mut self) -> Result<Running, GitError> {
         self.command.env("GIT_CONFIG_COUNT", self.config.len().to_string());
         for (index, (key, value)) in self.config.iter().enumerate() {
             self.command.env(format!("GIT_CONFIG_KEY_{index}"), key);
@@ -314,29 +333,20 @@ impl Git {
         let errors = memory_file().map_err(|error| self.failed(error))?;
         let for_child = errors.try_clone().map_err(|error| self.failed(error))?;
         self.command.stderr(for_child);
-        let feed = piped || !self.input.is_empty();
-        self.command.stdin(if feed { Stdio::piped() } else { Stdio::null() });
-        let mut child = self.command.spawn().map_err(|error| self.failed(error))?;
-        let Self { verb, mut input, limit, most, is_alone, .. } = self;
-        // What fits into a pipe does not have to wait for a reader. A git that ends early says so by its exit code.
-        if !piped
-            && input.len() <= 4096
-            && let Some(mut pipe) = child.stdin.take()
-        {
-            let _ = pipe.write_all(&std::mem::take(&mut input));
-        }
+        let child = self.command.spawn().map_err(|error| self.failed(error))?;
+        let Self { verb, input, limit, most, is_alone, .. } = self;
         let deadline = Instant::now() + limit;
         Ok(Running { child, errors, verb, input, deadline, limit, most, is_alone })
     }
 
     /// Runs it to its end, however it ends.
     pub(super) fn answer(self) -> Result<Answer, GitError> {
-        self.start(false)?.finish()
+        self.start()?.finish()
     }
 
     /// Runs it; an exit code other than 0 is an error.
     pub(super) fn run(self) -> Result<Vec<u8>, GitError> {
-        self.start(false)?.succeed()
+        self.start()?.succeed()
     }
 }
 

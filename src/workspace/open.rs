@@ -117,7 +117,7 @@ impl Workspace {
         request: &Request,
     ) -> Result<(), WorkspaceError> {
         // Two questions that can be answered while the files are written.
-        let refs = quarantine::refs_call(repository)?.start(false)?;
+        let refs = quarantine::refs_call(repository)?.start()?;
         let changes = self.look_for_changes(repository)?;
         let refs = std::thread::spawn(move || refs.succeed());
         if !self.record.here {
@@ -165,7 +165,7 @@ impl Workspace {
     ) -> Result<Option<super::git::Running>, WorkspaceError> {
         let Some(top) = repository.toplevel.as_ref().filter(|_| !self.record.here) else { return Ok(None) };
         let call = repository.git("status")?.worktree(top).limit(LOOK);
-        Ok(Some(call.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start(false)?))
+        Ok(Some(call.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start()?))
     }
 
     fn add_worktree(&mut self, repository: &Repository) -> Result<(), WorkspaceError> {

@@ -33,23 +33,20 @@ impl Workspace {
         only_plain_files(&self.quarantine().join("objects")).map_err(ReceiveError::Unreadable)?;
         let folder = self.run_folder.join("sender");
         super::at("make", &folder, make_sender(&folder, &self.sent_objects(), self))?;
+        // What is sent is put together while it is looked whether it may be; nobody reads it before.
         let looking = self.look(new, limits)?;
-        let mut receiver = self.receiver(limits)?;
-        if let Err(error) = self.is_on_base(new, looking, limits) {
-            receiver.end();
-            return Err(error);
-        }
-        let Some(mut pipe) = receiver.child.stdin.take() else {
-            return Err(ReceiveError::Unreadable("no pipe".to_string()));
-        };
+        let failed = |error: io::Error| ReceiveError::Unreadable(format!("no pipe: {error}"));
+        let (from, to) = io::pipe().map_err(failed)?;
         let format = &self.record.object_format;
         let command = format!("{old} {new} {name}\0 report-status quiet object-format={format} agent=guard");
-        // A receiver that has ended already says why itself.
-        let _ = pipe.write_all(format!("{:04x}{command}0000", command.len() + 4).as_bytes());
-        let sender = match self.sender(new, pipe.into(), limits) {
-            Ok(sender) => sender,
+        (&to).write_all(format!("{:04x}{command}0000", command.len() + 4).as_bytes()).map_err(failed)?;
+        let mut sender = self.sender(new, to.into(), limits)?;
+        let receiver =
+            self.is_on_base(new, looking, limits).and_then(|()| self.receiver(from.into(), limits));
+        let receiver = match receiver {
+            Ok(receiver) => receiver,
             Err(error) => {
-                receiver.end();
+                sender.end();
                 return Err(error);
             }
         };
@@ -82,7 +79,8 @@ impl Workspace {
         }
     }
 
-    fn receiver(&self, limits: &Limits) -> Result<Running, ReceiveError> {
+    /// The receiving git, which is told there what to do.
+    fn receiver(&self, from: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
         let record = &self.record;
         // Where objects and refs are; not the configuration or the hooks beside them.
         let mut write: Vec<PathBuf> =
@@ -117,7 +115,7 @@ impl Workspace {
             .limit(limits.time)
             .most(1 << 20)
             .jailed(jail);
-        Ok(receiver.start(true)?)
+        Ok(receiver.start_from(from)?)
     }
 
     /// Begins to look whether there is a way from the base to a commit. The receiving git would find out too, but only
@@ -126,7 +124,7 @@ impl Workspace {
         let base = format!("^{}", self.record.base);
         let way =
             self.reader("rev-list", limits)?.args(["--ancestry-path", "--max-count=1", new, &base, "--"]);
-        Ok(way.start(false)?)
+        Ok(way.start()?)
     }
 
     /// The answer to that.
@@ -161,7 +159,8 @@ impl Workspace {
         let wanted = format!("{new}\n^{}\n^{}\n", self.record.base, self.record.tip);
         let sender = self
             .reader("pack-objects", limits)?
-            .args(["--revs", "--thin", "--stdout", "--delta-base-offset", "--quiet", "--threads=1"])
+            .args(["--revs", "--thin", "--stdout", "--delta-base-offset", "--quiet"])
+            .arg(format!("--threads={}", threads()))
             .input(wanted.into_bytes());
         Ok(sender.start_into(to)?)
     }
@@ -187,6 +186,13 @@ impl Workspace {
             .limit(limits.time)
             .jailed(jail))
     }
+}
+
+/// The most threads that look for differences: each takes memory.
+const MOST_THREADS: usize = 4;
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
 }
 
 /// Objects are files. A git that opens a pipe waits for ever, and one that follows a link reads something else; whole

@@ -74,7 +74,7 @@ pub struct StepCommit {
 pub fn has_changes(top: &Path) -> Result<bool, WorkspaceError> {
     let Some(repository) = Repository::find(top)? else { return Ok(false) };
     let git = repository.git("status")?.worktree(top).limit(Duration::from_secs(10));
-    Ok(git.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start(false)?.says_anything())
+    Ok(git.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start()?.says_anything())
 }
 
 pub(super) fn line(output: &[u8]) -> String {
@@ -256,7 +256,7 @@ impl TaskTree {
         let Some(plain) = record::path::parse(path) else { return Ok(None) };
         let mut name = std::ffi::OsString::from(format!("{commit}:"));
         name.push(plain.as_os_str());
-        match self.git("cat-file")?.arg("blob").arg(name).most(16 << 20).start(false)?.part() {
+        match self.git("cat-file")?.arg("blob").arg(name).most(16 << 20).start()?.part() {
             Ok((content, _)) => Ok(Some(content)),
             Err(super::GitError::Failed { .. }) => Ok(None),
             Err(error) => Err(error.into()),
@@ -463,17 +463,14 @@ impl TaskTree {
             let shape = ["--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short", shape];
             Ok(self.git("diff")?.args(shape))
         };
-        let (bytes, is_all) = call("--patch")?.arg(&range).arg("--").most(most).start(false)?.part()?;
+        let (bytes, is_all) = call("--patch")?.arg(&range).arg("--").most(most).start()?.part()?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if is_all {
             return Ok((text, true));
         }
         // Of very many files the first: what a prompt can hold.
-        let (stat, _) = call("--stat=120")?
-            .args(["--stat-count=500", &range, "--"])
-            .most(128 << 10)
-            .start(false)?
-            .part()?;
+        let (stat, _) =
+            call("--stat=120")?.args(["--stat-count=500", &range, "--"]).most(128 << 10).start()?.part()?;
         Ok((format!("{}\n{text}", String::from_utf8_lossy(&stat)), false))
     }
 

@@ -146,7 +146,7 @@ impl Workspace {
         let list = self.worktree_git("ls-files", false)?.args(["--others", "--exclude-standard", "-z", "--"]);
         let list = list.env("GIT_LITERAL_PATHSPECS", "1");
         let list = list.args(folders.iter().take(MOST_CHANGES).map(|(path, _)| path));
-        let (listed, whole) = list.limit(PATIENCE).most(MOST_LISTED).start(false).and_then(Running::part)?;
+        let (listed, whole) = list.limit(PATIENCE).most(MOST_LISTED).start().and_then(Running::part)?;
         let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
         let new = listed[..end].split(|byte| *byte == 0).filter(|path| !path.is_empty());
         Ok((new.map(|path| (PathBuf::from(OsStr::from_bytes(path)), Changed::Created)).collect(), whole))

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout};
+use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -151,7 +151,7 @@ impl<'a> Objects<'a> {
 
     fn output(&self, words: &[&str]) -> io::Result<(Vec<u8>, bool)> {
         let git = self.git(words).map_err(io::Error::other)?;
-        git.start(false).and_then(Running::part).map_err(io::Error::other)
+        git.start().and_then(Running::part).map_err(io::Error::other)
     }
 
     /// The content of a file of a commit; `None` when it is too large, or gone, or there was no time.
@@ -168,7 +168,7 @@ impl<'a> Objects<'a> {
     fn ask(&mut self, object: &str) -> io::Result<Option<Vec<u8>>> {
         if self.reader.is_none() {
             let git = self.git(&["cat-file", "--batch-command"]).map_err(io::Error::other)?;
-            let mut running = git.start(true).map_err(io::Error::other)?;
+            let mut running = git.start_from(Stdio::piped()).map_err(io::Error::other)?;
             let (Some(stdin), Some(stdout)) = (running.child.stdin.take(), running.child.stdout.take())
             else {
                 return Err(io::ErrorKind::BrokenPipe.into());
