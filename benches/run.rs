@@ -210,7 +210,8 @@ impl Bench {
         String::from_utf8_lossy(&output.stdout).trim().parse().ok()
     }
 
-    /// Medians of one measurement taken in turns.
+    /// Medians of one measurement taken in turns. The order is another in every round: who ends slowly (a namespace does, on
+    /// its own) is paid for by who comes next, and that is to be everybody alike.
     fn medians(
         &self,
         ways: &[Way],
@@ -218,11 +219,13 @@ impl Bench {
         mut measure: impl FnMut(&Way) -> Option<f64>,
     ) -> Vec<Option<f64>> {
         let mut all: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
+        let mut order: Vec<usize> = (0..ways.len()).collect();
         for round in 0..rounds + 1 {
-            for (way, times) in ways.iter().zip(&mut all) {
+            shuffle(&mut order, round);
+            for &at in &order {
                 // The first round fills the page cache.
-                if let Some(time) = measure(way).filter(|_| round > 0) {
-                    times.push(time);
+                if let Some(time) = measure(&ways[at]).filter(|_| round > 0) {
+                    all[at].push(time);
                 }
             }
         }
@@ -482,6 +485,17 @@ fn memory_of(root: u32, name: &str) -> (f64, f64) {
         }
     }
     sum
+}
+
+/// An order of its own for every round, the same in every run.
+fn shuffle(order: &mut [usize], round: usize) {
+    let mut state = (round as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    for last in (1..order.len()).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        order.swap(last, (state % (last as u64 + 1)) as usize);
+    }
 }
 
 /// The measurements that are taken inside: each prints one number of nanoseconds.
