@@ -78,9 +78,10 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
             return refused(&request, &error, form, out);
         }
     };
-    match launch::run(plan.clone(), request.policy, streams, observer(form), task, secrets) {
+    let planned = planned(&plan);
+    match launch::run(plan, request.policy, streams, observer(form), task, secrets) {
         Ok(finished) => report(&finished, form, arguments.quiet, out),
-        Err(failure) => failed(&plan, &failure, form, out),
+        Err(failure) => failed(planned, &failure, form, out),
     }
 }
 
@@ -409,8 +410,21 @@ fn no_worktree(
     Ok(Exit::OwnFailure)
 }
 
+/// What is known of a run before it begins.
+fn planned(plan: &LaunchPlan) -> RunResult {
+    RunResult {
+        tool: plan.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        policy: plan.policy.clone(),
+        run_id: plan.run_id.clone(),
+        session_id: plan.run_id.clone(),
+        duration: duration(Duration::ZERO),
+        transcript: TranscriptPlace { path: plan.run_folder.to_string_lossy().into_owned(), head: None },
+        ..RunResult::default()
+    }
+}
+
 fn failed(
-    plan: &LaunchPlan,
+    planned: RunResult,
     failure: &launch::Failure,
     form: Form,
     out: &mut dyn Write,
@@ -428,15 +442,8 @@ fn failed(
         }
         _ => ("internal", "`guard doctor` shows what this machine gives".to_string()),
     };
-    let result = RunResult {
-        tool: plan.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
-        policy: plan.policy.clone(),
-        run_id: plan.run_id.clone(),
-        session_id: plan.run_id.clone(),
-        duration: duration(Duration::ZERO),
-        transcript: TranscriptPlace { path: plan.run_folder.to_string_lossy().into_owned(), head: None },
-        ..failure_result(kind, &failure.to_string())
-    };
+    let RunResult { error, error_kind, error_detail, .. } = failure_result(kind, &failure.to_string());
+    let result = RunResult { error, error_kind, error_detail, ..planned };
     print_failure(&result, &hint, form, out)?;
     Ok(Exit::OwnFailure)
 }

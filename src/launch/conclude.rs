@@ -13,7 +13,7 @@ use crate::intercept::Counts;
 use crate::outcome::{
     Enforcement, ErrorDetail, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
 };
-use crate::sys::process::Ended;
+use crate::sys::{memory, process::Ended};
 use crate::transcript::{self, Stream};
 
 impl Running {
@@ -84,10 +84,12 @@ impl Running {
             Some(error) => error.clone(),
         };
         self.recorder.record(transcript::FINISHED, &message, &result);
-        // Nobody needs the run's own folders any more, and the disk is waited for anyway.
+        // Nobody needs the run's own folders any more, and they are removed while the disk is waited for.
         self.writer.close();
         self.links.iter().for_each(|links| links.stop());
         prepare::Belongs::to(&self.started.plan).clean();
+        // So is what this process would have to give back when it ends, which is soon.
+        memory::let_go_of_code();
         match self.writer.finish() {
             Ok(head) => result.transcript.head = Some(head.hash),
             Err(error) => {

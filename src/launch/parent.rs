@@ -343,6 +343,8 @@ fn begin_with(
         init::live(&plan, equipment, &setting, &their_control, &ready, &their_setup);
     }
     drop((stdio, their_control, their_setup));
+    // It starts the agent, which takes longest: where both have one processor, it goes first.
+    std::thread::yield_now();
     // What the first process does not wait for is made while it comes to life.
     if let Err(problem) = around.complete(&plan, has_view, &setup) {
         // It ends when nobody can talk to it any more.
