@@ -147,7 +147,7 @@ fn programs() -> impl Strategy<Value = Vec<libc::sock_filter>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(5_000))]
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
     #[test]
     fn a_shorter_program_gives_the_same_answers(
         program in programs(),
