@@ -43,13 +43,14 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     let run_folder = plan.run_folder.clone();
     let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
     let streams = Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None };
-    let finished = launch::run(plan, request.policy, streams, Some(observer()), Some(task), Vec::new())
-        .map_err(|failure| {
-            Failure::usage(
-                failure.to_string(),
-                "`guard doctor` shows what this machine gives, and how to get what is missing",
-            )
-        })?;
+    let finished =
+        launch::run(plan, request.policy, streams, Some(observer()), Some(task), launch::Secrets::default())
+            .map_err(|failure| {
+                Failure::usage(
+                    failure.to_string(),
+                    "`guard doctor` shows what this machine gives, and how to get what is missing",
+                )
+            })?;
     let result = finished.result;
     writeln!(out, "\nlooked at from outside:")?;
     let mut all = result.success;

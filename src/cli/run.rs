@@ -22,7 +22,7 @@ use crate::transcript::{Line, Observer, state_folder};
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     let form = Form::of(arguments);
     // Before anything of the environment is copied.
-    let (config, mut keys) = configuration()?;
+    let (config, keys) = configuration()?;
     let policy = crate::decide::load(&arguments.policy, &Folders::from_environment(), false)?;
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
             return refused(&request, &error, form, out);
         }
     };
-    let secrets = match plan.network.keys(&mut keys) {
+    let secrets = match plan.network.keys(keys) {
         Ok(secrets) => secrets,
         Err(error) => {
             if let Some(task) = task {

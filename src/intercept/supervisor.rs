@@ -329,7 +329,7 @@ impl Supervisor {
                     Ok(None) => {}
                     Err(_) => return,
                 }
-            } else if listener.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+            } else if listener.contains(PollFlags::POLLHUP) {
                 // Only the order to end is waited for now, and what was killed on its way through an exec: until it is
                 // taken here, its parent waits for it.
                 is_over = true;

@@ -162,6 +162,8 @@ fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(
     let mut report = vec![message::CANARY];
     let forbidden = canary_file(&plan.run_folder);
     let refused = [libc::EACCES, libc::EPERM, libc::EROFS];
+    let untried = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ENOSYS];
+    let is_untried = |error: &io::Error| error.raw_os_error().is_some_and(|errno| untried.contains(&errno));
     let is_refused = |error: &io::Error| error.raw_os_error().is_some_and(|errno| refused.contains(&errno));
     match std::fs::File::create(&forbidden) {
         Err(error) if is_refused(&error) => {}
@@ -169,13 +171,17 @@ fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(
         _ if equipment.has_view => {}
         _ => report.push(b'w'),
     }
-    if !std::net::TcpStream::connect(("127.0.0.1", equipment.canary_port))
-        .is_err_and(|error| is_refused(&error))
-    {
-        report.push(b'c');
+    match std::net::TcpStream::connect(("127.0.0.1", equipment.canary_port)) {
+        Err(error) if is_refused(&error) => {}
+        // Not even tried: that proves nothing, and says nothing of the sandbox.
+        Err(error) if is_untried(&error) => return Err(format!("canary: {error}")),
+        _ => report.push(b'c'),
     }
     let name = step("canary", CString::new(CANARY_PROGRAM))?;
     let error = process::execute(&name, std::slice::from_ref(&name), &[]);
+    if is_untried(&error) {
+        return Err(format!("canary: {error}"));
+    }
     if error.raw_os_error() != Some(libc::EACCES) {
         report.push(b'e');
     }

@@ -46,7 +46,21 @@ pub struct Keys {
     variables: Vec<(String, Secret)>,
 }
 
+/// What a run may use and must not tell.
+#[derive(Debug, Default)]
+pub struct Secrets {
+    /// The key of each gateway, in its order.
+    pub gateways: Vec<Option<Secret>>,
+    /// The caller's other keys: of no use to the run, and kept out of its record all the same.
+    pub others: Vec<Secret>,
+}
+
 impl Keys {
+    /// Those that nobody has fetched.
+    pub(super) fn rest(self) -> Vec<Secret> {
+        self.variables.into_iter().map(|(_, secret)| secret).collect()
+    }
+
     /// Takes every key out of this process's environment. Must be called while it has one thread.
     pub fn take(config: &Config) -> Self {
         let own = config.gateway.values().filter_map(|gateway| gateway.key_variable.as_deref());

@@ -40,7 +40,7 @@ mod work;
 pub use belongings::Belongings;
 pub use checkout::{Checkout, is_shared_place, may_be_in_repository};
 pub use folder::check_links;
-pub use keys::{KeySource, Keys};
+pub use keys::{KeySource, Keys, Secrets};
 pub use network::{AllowedHost, NetworkPlan, PlannedGateway, network_rules};
 pub use parent::{Failure, Finished, Streams, run};
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use serde::Serialize;
 
-use super::keys::{KeySource, Keys};
+use super::keys::{KeySource, Keys, Secrets};
 use super::plan::{LaunchError, LaunchPlan, RunRequest};
 use super::registries::{self, Tool};
 use crate::decide::NetworkRules;
@@ -285,11 +285,12 @@ impl NetworkPlan {
     }
 
     /// The keys of the gateways, from where they are.
-    pub fn keys(&self, keys: &mut Keys) -> Result<Vec<Option<Secret>>, LaunchError> {
-        let fetch = |gateway: &PlannedGateway| {
+    pub fn keys(&self, mut keys: Keys) -> Result<Secrets, LaunchError> {
+        let mut fetch = |gateway: &PlannedGateway| {
             gateway.source.as_ref().map(|source| keys.fetch(&gateway.name, source)).transpose()
         };
-        self.gateways.iter().map(fetch).collect()
+        let gateways = self.gateways.iter().map(&mut fetch).collect::<Result<_, _>>()?;
+        Ok(Secrets { gateways, others: keys.rest() })
     }
 }
 
@@ -297,16 +298,19 @@ impl NetworkPlan {
 pub(super) struct Network {
     pub(super) doors: Option<Arc<Doors>>,
     opened: Vec<Opened>,
+    /// Keys that lead through no door.
+    others: Vec<Secret>,
 }
 
 impl Network {
     /// The keys, so that they can be kept out of records. Asked for when the run's first process exists: it shares no
     /// memory with this one any more.
     pub(super) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
-        self.opened.iter().filter_map(|opened| match &opened.door {
-            Door::Gateway(plan) => plan.key.as_ref().map(|key| key.expose().to_vec()),
+        let of_gateways = self.opened.iter().filter_map(|opened| match &opened.door {
+            Door::Gateway(plan) => plan.key.as_ref(),
             Door::Proxy => None,
-        })
+        });
+        of_gateways.chain(&self.others).map(|key| key.expose().to_vec())
     }
 
     /// Lets the run through.
@@ -334,7 +338,7 @@ impl Network {
 }
 
 /// Opens the doors, and writes their ports into the variables and files of the run.
-pub(super) fn open(plan: &mut LaunchPlan, keys: Vec<Option<Secret>>) -> std::io::Result<Network> {
+pub(super) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<Network> {
     let LaunchPlan { network: plan, environment, home_files, .. } = plan;
     let mut opened = Vec::new();
     let mut ports = Vec::new();
@@ -356,7 +360,7 @@ pub(super) fn open(plan: &mut LaunchPlan, keys: Vec<Option<Secret>>) -> std::io:
     if plan.has_proxy() {
         door(Door::Proxy, PROXY_PORT)?;
     }
-    for (gateway, key) in plan.gateways.iter().zip(keys) {
+    for (gateway, key) in plan.gateways.iter().zip(secrets.gateways) {
         let behind = GatewayPlan {
             name: gateway.name.clone(),
             upstream: gateway.to.clone(),
@@ -366,5 +370,5 @@ pub(super) fn open(plan: &mut LaunchPlan, keys: Vec<Option<Secret>>) -> std::io:
         door(Door::Gateway(Box::new(behind)), &gateway.port_mark())?;
     }
     let doors = (!ports.is_empty()).then(|| Arc::new(Doors::new(ports)));
-    Ok(Network { doors, opened })
+    Ok(Network { doors, opened, others: secrets.others })
 }

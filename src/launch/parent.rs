@@ -17,6 +17,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use super::child::{self, Equipment};
 use super::group::{Group, threads_on_machine};
 use super::init::{self, Setting as InitSetting};
+use super::keys::Secrets;
 use super::links::{self, Links};
 use super::network::{self, Network};
 use super::plan::LaunchPlan;
@@ -27,7 +28,6 @@ use crate::outcome::RunResult;
 use crate::policy::{Namespaces, Policy};
 use crate::sandbox::{self, Need};
 use crate::sys::process::{self, Ended};
-use crate::sys::secret::Secret;
 use crate::sys::socket;
 use crate::transcript::{self, Observer, Sink, Stream};
 
@@ -91,10 +91,10 @@ pub fn run(
     streams: Streams,
     observer: Option<Observer>,
     mut task: Option<Task>,
-    keys: Vec<Option<Secret>>,
+    secrets: Secrets,
 ) -> Result<Finished, Failure> {
     process::keep_memory_small();
-    let opened = network::open(&mut plan, keys);
+    let opened = network::open(&mut plan, secrets);
     let finished = opened
         .map_err(machine("open the doors to the network"))
         .and_then(|network| prepare_and_run(plan, policy, streams, observer, &mut task, network));
@@ -166,7 +166,8 @@ pub(super) struct Started {
     pub(super) has_view: bool,
     pub(super) first_process: i32,
     pub(super) control: OwnedFd,
-    pub(super) setup: OwnedFd,
+    /// Where the agent speaks before it is one. Closed, it waits for nobody here.
+    pub(super) setup: Option<OwnedFd>,
     /// Where the first process says how far it is.
     pub(super) ready: Option<EventFd>,
     /// (our end, the stream it carries).
@@ -370,7 +371,7 @@ fn begin_with(
         has_view,
         first_process: pid,
         control,
-        setup,
+        setup: Some(setup),
         ready: Some(ready),
         pipes,
         feeder,

@@ -54,14 +54,18 @@ impl Running {
         let carrier = self.network.serve(plan, self.recorder.clone(), activity, exhausted);
         self.carrier = carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?;
         let enforcement = self.enforcement(group);
-        let (proof, proven) = self.proof(&enforcement)?;
+        let (begun, is_begun) = mpsc::sync_channel(1);
+        let (proof, proven) = self.proof(&enforcement, is_begun)?;
         let setting = self.setting(policy, context, (repositories, writable), asker, proof);
         let setting = Setting { settled: self.started.ready.take().map(settled), ..setting };
-        let supervisor = self.supervise(setting, policy)?;
+        let supervisor = self.supervise(setting, policy, &begun)?;
         // The socket closes with the exec.
         let mut message = [0u8; 4096];
-        let got = nix::unistd::read(&self.started.setup, &mut message)
-            .map_err(|error| Stopped::Failed(machine("start the agent")(error.into())))?;
+        let got = match &self.started.setup {
+            Some(setup) => nix::unistd::read(setup, &mut message),
+            None => Err(nix::errno::Errno::EBADF),
+        };
+        let got = got.map_err(|error| Stopped::Failed(machine("start the agent")(error.into())))?;
         let seen: Option<Vec<&str>> = proven.try_recv().ok();
         match message[..got].split_first() {
             Some((&child::message::CANARY, still)) => {
@@ -86,9 +90,15 @@ impl Running {
     }
 
     /// The thread that answers, ready before the child is; returns when it has what the child asks with.
-    fn supervise(&mut self, setting: Setting, policy: &Policy) -> Result<Handle, Stopped> {
+    fn supervise(
+        &mut self,
+        setting: Setting,
+        policy: &Policy,
+        begun: &mpsc::SyncSender<()>,
+    ) -> Result<Handle, Stopped> {
         let failed = |error: io::Error| Stopped::Failed(machine("start the supervisor")(error));
-        let setup = self.started.setup.try_clone().map_err(failed)?;
+        let setup = self.started.setup.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
+        let Some(setup) = setup else { return Err(broken("start the supervisor", b"the agent is gone")) };
         let (told, heard) = mpsc::sync_channel(1);
         let name = policy.name.clone();
         let listener = move || {
@@ -103,6 +113,7 @@ impl Running {
         let supervisor = intercept::supervise(setting, listener).map_err(failed)?;
         // Not before: the child waits for the one, and nobody for the other.
         self.writer.begin().map_err(|error| Stopped::Failed(machine("begin the transcript")(error)))?;
+        let _ = begun.send(());
         heard.recv().unwrap_or_else(|_| Err(broken("start the supervisor", b"its thread is gone")))?;
         Ok(supervisor)
     }
@@ -132,6 +143,7 @@ impl Running {
     fn proof(
         &self,
         enforcement: &Enforcement,
+        is_begun: mpsc::Receiver<()>,
     ) -> Result<(Proof, mpsc::Receiver<Vec<&'static str>>), Stopped> {
         let failed = |error: io::Error| Stopped::Failed(machine("hold the canary")(error));
         let listener = self.started.canary.try_clone().map_err(failed)?;
@@ -147,7 +159,8 @@ impl Running {
             if listener.accept().is_ok() {
                 possible.push(canary_word(b'c'));
             }
-            let holds = possible.is_empty();
+            // What is not recorded does not run. There is hardly ever anything to wait for.
+            let holds = possible.is_empty() && is_begun.recv().is_ok();
             if holds {
                 recorder.record("canary", "nothing forbidden was possible", &json!({ "tried": TRIED }));
                 recorder.record("sandbox.applied", "the sandbox holds", &enforcement);

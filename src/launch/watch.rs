@@ -36,6 +36,8 @@ use crate::transcript::{self, Line, Observer, Recorder, Sink, Stream, Writer};
 
 /// After a polite signal, before the end.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long the first process may take to end everything before it is ended itself.
+const LONGEST_END: Duration = Duration::from_secs(30);
 /// How often limits and the transcript are looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// Room for everything but output in a transcript.
@@ -142,6 +144,9 @@ pub(super) fn oversee(
             running.conclude(&end, enforcement, counts, task)
         }
         Err(Stopped::Failed(failure)) => {
+            // The agent may be waiting for an answer, and the first process for the agent: with this goes, unread, what
+            // questions arrive on, and who asks is told that nobody is there.
+            running.started.setup = None;
             running.end_everything(None);
             running.see_all_dead();
             running.recorder.record("note", &failure.to_string(), &json!({}));
@@ -431,8 +436,15 @@ impl Running {
     pub(super) fn end_everything(&mut self, known: Option<Ended>) -> Option<Ended> {
         let mut ended = known;
         let _ = nix::unistd::write(&self.started.control, &[init::message::KILL]);
+        let patience = Instant::now() + LONGEST_END;
         loop {
-            match self.next_message(None, Duration::from_secs(60)) {
+            if Instant::now() >= patience {
+                // With it goes everything in its namespace; without one, what is left is seen to below.
+                let first = nix::unistd::Pid::from_raw(self.started.first_process);
+                let _ = nix::sys::signal::kill(first, Signal::SIGKILL);
+                break;
+            }
+            match self.next_message(None, Duration::from_secs(1)) {
                 Event::Ended(now) => ended = ended.or(Some(now)),
                 Event::Empty => return ended,
                 Event::Gone => break,

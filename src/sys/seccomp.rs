@@ -71,9 +71,9 @@ pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> 
         Reply::Error(errno) => (0, -errno, 0),
     };
     let mut raw = libc::seccomp_notif_resp { id, val, error, flags };
-    // SAFETY: the kernel reads the structure, whose size is part of the request number.
-    let result = check_int(unsafe {
-        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, &raw mut raw)
+    let result = uninterrupted(|| {
+        // SAFETY: the kernel reads the structure, whose size is part of the request number.
+        unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, &raw mut raw) }
     });
     match result {
         Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
@@ -93,10 +93,21 @@ pub fn hand_over(listener: BorrowedFd<'_>, on: bool) {
 /// Whether the caller still waits: what was read from a process of that number was read from the right one.
 pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;
-    // SAFETY: the kernel reads one u64.
-    let result =
-        unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID as _, &raw mut id) };
-    result == 0
+    let result = uninterrupted(|| {
+        // SAFETY: the kernel reads one u64.
+        unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID as _, &raw mut id) }
+    });
+    result.is_ok()
+}
+
+/// Asks again when somebody stopped this process in between: an answer that is lost is waited for without end.
+fn uninterrupted(mut call: impl FnMut() -> i32) -> io::Result<i32> {
+    loop {
+        match check_int(call()) {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            result => return result,
+        }
+    }
 }
 
 /// Whether the kernel knows the listener flags this program needs: asks without installing anything.

@@ -33,7 +33,7 @@ pub(super) struct Bounds {
 }
 
 impl Jail {
-    /// A jail that reads these trees and writes those; `alone` without processes and threads of its own.
+    /// A jail that reads these trees and writes those; `alone` without processes of its own.
     pub(super) fn new(
         git: &Path,
         read: &[&Path],

@@ -34,13 +34,20 @@ impl Workspace {
         let folder = self.run_folder.join("sender");
         super::at("make", &folder, make_sender(&folder, &self.sent_objects(), self))?;
         // What is sent is put together while it is looked whether it may be; nobody reads it before.
-        let looking = self.look(new, limits)?;
         let failed = |error: io::Error| ReceiveError::Unreadable(format!("no pipe: {error}"));
         let (from, to) = io::pipe().map_err(failed)?;
+        let mut looking = self.look(new, limits)?;
         let format = &self.record.object_format;
         let command = format!("{old} {new} {name}\0 report-status quiet object-format={format} agent=guard");
-        (&to).write_all(format!("{:04x}{command}0000", command.len() + 4).as_bytes()).map_err(failed)?;
-        let mut sender = self.sender(new, to.into(), limits)?;
+        let said = (&to).write_all(format!("{:04x}{command}0000", command.len() + 4).as_bytes());
+        let sender = said.map_err(failed).and_then(|()| self.sender(new, to.into(), limits));
+        let mut sender = match sender {
+            Ok(sender) => sender,
+            Err(error) => {
+                looking.end();
+                return Err(error);
+            }
+        };
         let receiver =
             self.is_on_base(new, looking, limits).and_then(|()| self.receiver(from.into(), limits));
         let receiver = match receiver {

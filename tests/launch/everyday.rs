@@ -505,3 +505,17 @@ for argv in json.loads(sys.argv[1]):
         }
     });
 }
+
+/// Whoever runs guard has keys of several services, and the run needs none of them.
+#[test]
+fn the_callers_keys_are_in_no_transcript() {
+    for variable in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "FOO_TOKEN"] {
+        let world = one_world();
+        let mut guard = world.guard(&["--json"], &["echo", "hunter2", "is", "Zupersekret99"]);
+        guard.env(variable, "Zupersekret99");
+        let ran = world.finish(guard, b"");
+        assert_eq!(ran.code, 0, "{variable}: {:#}", ran.result);
+        let written = std::fs::read_to_string(ran.transcript()).unwrap();
+        assert!(written.contains("hunter2") && !written.contains("Zupersekret99"), "{variable}: {written}");
+    }
+}

@@ -782,3 +782,44 @@ fn nobody_looks_into_the_first_process_when_the_program_runs() {
         child.wait().unwrap();
     });
 }
+
+/// Threads of a user, as the kernel counts them against the limit.
+fn threads_of(user: u32) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let statuses = processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
+    let threads = |status: String| {
+        let number =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next();
+        (number("Uid:")? == user.to_string()).then(|| number("Threads:")?.parse::<usize>().ok())?
+    };
+    statuses.filter_map(threads).sum()
+}
+
+/// Whatever of guard cannot be started, the rest of it does not wait for that without end.
+#[test]
+fn too_few_processes_for_guard_itself() {
+    in_every_world(|world| {
+        let Some((user, _)) = world.person.ids else { return };
+        let mark = mark();
+        let mut kinds = std::collections::BTreeSet::new();
+        for room in 1..=9 {
+            let limit = threads_of(user) + room;
+            let words = world.arguments(&["--json", "--env", &mark], &["/bin/true"]);
+            let mut limited = world.command("bash");
+            limited.args(["-c", &format!("ulimit -u {limit}; exec \"$@\""), "bash"]);
+            limited.arg(program()).args(words);
+            let ran = world.finish(limited, b"");
+            // Others of the user come and go meanwhile: what counts is that it ends, and says how.
+            assert!(ran.took < Duration::from_secs(25), "{}, {room}: {:?}", world.name(), ran.took);
+            assert!(
+                ran.code == 0 || ran.result["error"].is_string(),
+                "{}, {room}: {}",
+                world.name(),
+                ran.error
+            );
+            kinds.insert(ran.code);
+            nothing_left(&mark, Duration::from_secs(5));
+        }
+        assert!(kinds.len() > 1, "{}: nothing was ever missing: {kinds:?}", world.name());
+    });
+}
