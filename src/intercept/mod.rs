@@ -52,7 +52,8 @@ fn recorded_words(argv: &[Vec<u8>]) -> Vec<Cow<'_, str>> {
 }
 
 /// Answers a shim's question by the same judgement as `guard check`. `context` carries what the answering side knows: the
-/// task's working tree, git's configuration, limits. An `ask` is a denial here: nobody is at a shim's terminal.
+/// task's working tree, git's configuration, limits. An `ask` is a denial here: a person was
+/// asked where the program was to start, and has not said yes.
 pub fn answer(
     policy: &Policy,
     context: &Context,

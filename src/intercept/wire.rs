@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   shim (inside, under the name git, sh, bash …)                 supervisor (outside)
-//!     │  connect to the control socket                                │
-//!     ├── frame: Question { argv, folder, environment } ─────────────►│ judge
-//!     │◄── frame: Answer::Go  or  Answer::Deny(message) ──────────────┤
-//!     │  Go: exec the real program       Deny: print, exit 126        │
+//!     │  exec the real program: refused; connect to the control socket │
+//!     ├── frame: Question { argv, folder, environment } ──────────────►│ judge
+//!     │◄── frame: Answer::Deny(message)  or  Answer::Go ───────────────┤
+//!     │  print the message, or the kernel's own; exit 126              │
 //! ```
 //!
 //! A frame is `"GRD" version(1) length(4, little endian) body`. In a body, numbers are 4 bytes little endian and strings are
@@ -30,7 +30,7 @@ const MOST_ITEMS: usize = 1 << 18;
 
 const MAGIC: &[u8; 3] = b"GRD";
 
-/// May this run?
+/// May this run, and if not, why?
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Question {
     /// The command, as the shim was called.

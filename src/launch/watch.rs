@@ -37,7 +37,7 @@ use crate::transcript::{self, Line, Observer, Recorder, Sink, Stream, Writer};
 /// After a polite signal, before the end.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the first process may take to end everything before it is ended itself.
-const LONGEST_END: Duration = Duration::from_secs(30);
+const LONGEST_END: Duration = Duration::from_secs(10);
 /// How often limits and the transcript are looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// Room for everything but output in a transcript.

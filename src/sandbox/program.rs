@@ -72,9 +72,9 @@ fn jump(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (libc::BPF_JMP | code | libc::BPF_K) as u16, jt, jf, k }
 }
 
-const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+pub(super) const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
-const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+pub(super) const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
 /// The lower half of an argument in the kernel's `seccomp_data`.
 fn load_argument(argument: u8) -> sock_filter {

@@ -5,8 +5,8 @@
 
 use libc::sock_filter;
 
-const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+use super::program::{LOAD, RETURN};
+
 const ALWAYS: u32 = libc::BPF_JMP | libc::BPF_JA;
 /// The farthest that a comparison jumps, counted from the step behind it.
 const FARTHEST: usize = 255;

@@ -810,7 +810,7 @@ fn too_few_processes_for_guard_itself() {
             limited.arg(program()).args(words);
             let ran = world.finish(limited, b"");
             // Others of the user come and go meanwhile: what counts is that it ends, and says how.
-            assert!(ran.took < Duration::from_secs(25), "{}, {room}: {:?}", world.name(), ran.took);
+            assert!(ran.took < Duration::from_secs(8), "{}, {room}: {:?}", world.name(), ran.took);
             assert!(
                 ran.code == 0 || ran.result["error"].is_string(),
                 "{}, {room}: {}",
@@ -821,5 +821,33 @@ fn too_few_processes_for_guard_itself() {
             nothing_left(&mark, Duration::from_secs(5));
         }
         assert!(kinds.len() > 1, "{}: nothing was ever missing: {kinds:?}", world.name());
+    });
+}
+
+/// Whoever is the same user can stop the first process from outside: guard ends the run without it.
+#[test]
+fn a_first_process_that_is_stopped() {
+    in_every_world_at_once(|world| {
+        let mark = mark();
+        let script = "setsid sleep 600 & sleep 600";
+        let mut command = world.guard(&["--json", "--env", &mark], &["bash", "-c", script]);
+        let started = Instant::now();
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let guard = child.id();
+        let deadline = started + Duration::from_secs(20);
+        while super::world::marked(&mark).iter().filter(|(_, what)| what.starts_with("sleep")).count() < 2 {
+            assert!(Instant::now() < deadline, "{}: it does not start", world.name());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let children = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children")).unwrap();
+        let first: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
+        kill(Pid::from_raw(first), Signal::SIGSTOP).unwrap();
+        kill(Pid::from_raw(guard as i32), Signal::SIGTERM).unwrap();
+        let ran = collect(child, b"", started);
+        nothing_left(&mark, Duration::ZERO);
+        assert!(ran.took < Duration::from_secs(60), "{}: {:?}", world.name(), ran.took);
+        assert_eq!(ran.result["success"], false, "{}: {:#}", world.name(), ran.result);
+        is_complete(&ran);
     });
 }
