@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde_json::json;
 
 use super::descendants;
@@ -31,6 +30,7 @@ use crate::intercept::{self, Answering, Ask, Counts};
 use crate::outcome::{Enforcement, Tally};
 use crate::policy::{Pattern, Policy};
 use crate::sys::process::{self, Ended};
+use crate::sys::signals::Caught;
 use crate::sys::{memory, terminal};
 use crate::transcript::{self, Line, Observer, Recorder, Sink, Stream, Writer};
 
@@ -344,8 +344,7 @@ impl Running {
 
     /// Waits for the end: the agent's own, a limit's, a signal's.
     fn wait(&mut self) -> End {
-        let signals =
-            SignalFd::with_flags(&own_signals(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).ok();
+        let signals = Caught::new(&own_signals()).ok();
         let mut end = End::default();
         let mut kill_at: Option<Instant> = None;
         // A run that takes its time needs little of what it began with.
@@ -479,14 +478,19 @@ impl Running {
         }
     }
 
-    fn next_message(&mut self, signals: Option<&SignalFd>, patience: Duration) -> Event {
+    fn next_message(&mut self, signals: Option<&Caught>, patience: Duration) -> Event {
         let wanted = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![wanted(self.started.control.as_fd())];
-        fds.extend(signals.map(|signals| wanted(signals.as_fd())));
         let others = fds.len();
         fds.extend(self.sleepers.iter().map(|sleeper| wanted(sleeper.descriptor())));
-        let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO);
-        if !matches!(poll(&mut fds, patience), Ok(ready) if ready > 0) {
+        let ready = match signals {
+            Some(signals) => signals.poll(&mut fds, patience),
+            None => poll(&mut fds, PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO)),
+        };
+        if let Some(signal) = signals.and_then(Caught::take) {
+            return Event::Signal(signal);
+        }
+        if !matches!(ready, Ok(ready) if ready > 0) {
             return Event::Nothing;
         }
         let came: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
@@ -501,13 +505,6 @@ impl Running {
                 // Closed, and nothing was ever printed there.
                 self.sleepers.swap_remove(at - others);
             }
-        }
-        if let Some(signals) = signals
-            && came[1]
-            && let Ok(Some(info)) = signals.read_signal()
-            && let Ok(signal) = Signal::try_from(info.ssi_signo as i32)
-        {
-            return Event::Signal(signal);
         }
         if !came[0] {
             return Event::Nothing;

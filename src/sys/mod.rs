@@ -16,6 +16,7 @@ pub mod process;
 pub mod ptrace;
 pub mod seccomp;
 pub mod secret;
+pub mod signals;
 pub mod socket;
 pub mod start;
 pub mod terminal;

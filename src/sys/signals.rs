@@ -1,0 +1,56 @@
+//! Signals that are noticed where they are waited for, and nowhere else.
+//!
+//! A descriptor for signals would wake everybody in the process who waits on one, at every signal: the main thread at each of
+//! the supervisor's, which comes with every program start.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::poll::{PollFd, ppoll};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::time::TimeSpec;
+
+/// Those that came and were not taken yet, a bit for each.
+static CAME: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn notice(signal: libc::c_int) {
+    CAME.fetch_or(1 << signal, Ordering::Relaxed);
+}
+
+/// Signals that are blocked but while `Caught::poll` waits.
+#[derive(Debug)]
+pub struct Caught {
+    /// What is blocked while it waits.
+    others: SigSet,
+    own: SigSet,
+}
+
+impl Caught {
+    /// Blocks these signals and notices them from now on; also those that were ignored so far.
+    pub fn new(signals: &SigSet) -> io::Result<Self> {
+        signals.thread_block()?;
+        let action = SigAction::new(SigHandler::Handler(notice), SaFlags::empty(), SigSet::empty());
+        for signal in signals {
+            // SAFETY: the handler only sets a bit of an atomic number.
+            unsafe { sigaction(signal, &action) }?;
+        }
+        let mut others = SigSet::thread_get_mask()?;
+        for signal in signals {
+            others.remove(signal);
+        }
+        Ok(Self { others, own: *signals })
+    }
+
+    /// Waits for descriptors, for so long, or until one of the signals comes. The number of descriptors that are ready.
+    pub fn poll(&self, fds: &mut [PollFd<'_>], patience: std::time::Duration) -> nix::Result<i32> {
+        ppoll(fds, Some(TimeSpec::from_duration(patience)), Some(self.others))
+    }
+
+    /// One that came, if any did.
+    pub fn take(&self) -> Option<Signal> {
+        let came = CAME.load(Ordering::Relaxed);
+        let first = self.own.iter().find(|&signal| came & (1 << signal as i32) != 0)?;
+        CAME.fetch_and(!(1 << first as i32), Ordering::Relaxed);
+        Some(first)
+    }
+}
