@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::identity::{Executable, Identity, Kind, is_loader};
+use super::remote::Arguments;
 use super::supervisor::{
     Ask, Belated, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of,
 };
@@ -24,8 +25,6 @@ use crate::sys::seccomp::{Notification, Reply};
 
 /// Longest path.
 const LONGEST_PATH: usize = 4096;
-/// Environment beyond this is refused; the kernel's own bound is about the same.
-const LONGEST_ENVIRONMENT: usize = 8 << 20;
 
 /// A program's name stands among the first words: `node …/npm-cli.js`, `python3 -m pip`.
 const WORDS_WITH_NAMES: usize = 3;
@@ -284,9 +283,11 @@ impl Supervisor {
         self.remote.attach(tid);
         self.setting.repositories.meet(tid);
         let limit = self.setting.policy.command_limits().bytes;
+        // All three at once, and then what they point to.
+        self.remote.fetch([path, argv, environment].into_iter().filter(|&address| address != 0))?;
         let path = self.remote.string(path, LONGEST_PATH)?;
-        let argv = self.remote.strings(argv, limit)?;
-        let environment = self.remote.variables(environment, LONGEST_ENVIRONMENT, wire::is_relevant)?;
+        let Arguments { argv, environment } =
+            self.remote.arguments(argv, environment, limit, wire::is_relevant)?;
         if path == CANARY_PROGRAM.as_bytes() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }

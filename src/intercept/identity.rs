@@ -192,15 +192,15 @@ impl Identities {
 
     /// What a file is.
     pub(super) fn look_at(&mut self, fd: &OwnedFd) -> io::Result<Executable> {
-        let metadata = File::from(fd.try_clone()?).metadata()?;
-        if !metadata.is_file() || metadata.mode() & 0o111 == 0 {
+        let found = nix::sys::stat::fstat(fd)?;
+        if found.st_mode & libc::S_IFMT != libc::S_IFREG || found.st_mode & 0o111 == 0 {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
-        let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
+        let identity = Identity { device: found.st_dev, inode: found.st_ino };
         let state = State {
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            size: u64::try_from(found.st_size).unwrap_or(0),
+            modified: (found.st_mtime, found.st_mtime_nsec),
+            changed: (found.st_ctime, found.st_ctime_nsec),
         };
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());

@@ -14,13 +14,14 @@ use std::time::Duration;
 use nix::sys::socket::sockopt::SendTimeout;
 use nix::sys::socket::{SockaddrStorage, getpeername, getsockopt, setsockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
+use serde::Serialize;
 
 use super::supervisor::{Later, LaterResult, Supervisor, folder_of};
 use super::wire::CONTROL_NAME;
 use crate::egress::{Doors, Visitor};
 use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
-use crate::sys::{process, socket};
+use crate::sys::socket;
 
 /// Sockets that the run itself has bound: on loopback by their inodes, at paths by their names.
 #[derive(Debug, Default)]
@@ -102,28 +103,38 @@ const NETWORK: Refusal = ("sandbox.network", "The policy grants no network there
 const FAMILY: Refusal = ("sandbox.network", "Sockets of this kind are not part of the task.");
 
 impl Supervisor {
-    fn socket_call(&mut self, notification: &Notification) -> io::Result<(OwnedFd, Vec<u8>)> {
-        let [number, address, length, ..] = notification.arguments;
+    /// The address that a call is about. Whose it really is shows when the socket itself is fetched.
+    fn address(&mut self, notification: &Notification) -> io::Result<Vec<u8>> {
+        let [_, address, length, ..] = notification.arguments;
         let length = (length as u32) as usize;
         if length > LONGEST_ADDRESS {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         self.remote.attach(notification.tid);
-        let address = self.remote.bytes(address, length)?;
-        let thread = self.thread(notification)?;
-        Ok((process::descriptor_of(thread.as_fd(), number as i32)?, address))
+        self.remote.bytes(address, length)
+    }
+
+    /// The socket that a call is about.
+    fn socket(&mut self, notification: &Notification) -> io::Result<OwnedFd> {
+        self.descriptor(notification, notification.arguments[0] as i32)
     }
 
     /// Answers a connect; `None` when the answer comes later.
     pub(super) fn connect(&mut self, notification: &Notification) -> Option<Reply> {
-        let (fd, address) = match self.socket_call(notification) {
-            Ok(call) => call,
+        let address = match self.address(notification) {
+            Ok(address) => address,
             Err(error) => return Some(failed(&error)),
         };
         let Some(target) = target(&address) else { return Some(Reply::Error(libc::EINVAL)) };
+        if let Target::UnixPath(path) = target {
+            return self.connect_unix(notification, &path);
+        }
+        let fd = match self.socket(notification) {
+            Ok(fd) => fd,
+            Err(error) => return Some(failed(&error)),
+        };
         match target {
-            Target::UnixPath(path) => self.connect_unix(notification, fd, &path),
-            Target::UnixAbstract => {
+            Target::UnixPath(_) | Target::UnixAbstract => {
                 Some(self.refuse_socket(notification, "connect", "an abstract socket", UNIX_ABSTRACT))
             }
             Target::Internet(to) => {
@@ -173,34 +184,44 @@ impl Supervisor {
         reply.or_else(|| self.connect_later(notification, fd, address, None))
     }
 
-    fn connect_unix(&mut self, notification: &Notification, fd: OwnedFd, path: &[u8]) -> Option<Reply> {
-        let shown = String::from_utf8_lossy(path).into_owned();
+    fn connect_unix(&mut self, notification: &Notification, path: &[u8]) -> Option<Reply> {
+        match self.unix_server(notification, path) {
+            Ok((fd, object)) => {
+                // Through the descriptor: what was judged is what is connected to.
+                let through = format!("/proc/self/fd/{}", object.as_raw_fd());
+                let Some(address) = socket::unix_address(through.as_bytes()) else {
+                    return Some(Reply::Error(libc::EINVAL));
+                };
+                if path != CONTROL_NAME.as_bytes() {
+                    self.note("connect", notification.tid, &String::from_utf8_lossy(path));
+                }
+                self.connect_later(notification, fd, address, Some(object))
+            }
+            Err(reply) => Some(reply),
+        }
+    }
+
+    /// The caller's socket, and the one it is to be connected to; or the answer, if it is not.
+    fn unix_server(&mut self, notification: &Notification, path: &[u8]) -> Result<(OwnedFd, OwnedFd), Reply> {
+        let failed = |error: io::Error| failed(&error);
         if path == CONTROL_NAME.as_bytes() {
             // The one socket of ours: by its name alone, whatever lies there for the caller.
-            return Some(done(connect_through(fd.as_fd(), &self.setting.control)));
+            let fd = self.socket(notification).map_err(failed)?;
+            let object = open_below(fd.as_fd(), self.setting.control.as_os_str().as_bytes(), true);
+            return Ok((fd, object.map_err(failed)?));
         }
-        let known = self.servers.names.get(path).cloned();
-        let path = known.as_deref().unwrap_or(path);
+        let known = self.servers.names.get(path).map_or(path, Vec::as_slice);
         // Of no interest to a path that begins at the root.
-        let folder = if path.starts_with(b"/") { Some("/".into()) } else { folder_of(notification.tid) };
-        let Some(folder) = folder else { return Some(Reply::Error(libc::ESRCH)) };
-        let object = match self.identities.open(notification.tid, &folder, path, true) {
-            Ok(object) => object,
-            Err(error) => return Some(failed(&error)),
-        };
-        if !self.is_waiting(notification) {
-            return None;
+        let folder = if known.starts_with(b"/") { Some("/".into()) } else { folder_of(notification.tid) };
+        let folder = folder.ok_or(Reply::Error(libc::ESRCH))?;
+        let object = self.identities.open(notification.tid, &folder, known, true).map_err(failed)?;
+        // Last: it shows that all of this was the caller's.
+        let fd = self.socket(notification).map_err(failed)?;
+        if self.identities.is_own(notification.tid, object.as_fd()) {
+            return Ok((fd, object));
         }
-        if !self.identities.is_own(notification.tid, object.as_fd()) {
-            return Some(self.refuse_socket(notification, "connect", &shown, UNIX_OUTSIDE));
-        }
-        // Through the descriptor: what was judged is what is connected to.
-        let through = format!("/proc/self/fd/{}", object.as_raw_fd());
-        let Some(address) = socket::unix_address(through.as_bytes()) else {
-            return Some(Reply::Error(libc::EINVAL));
-        };
-        self.note("connect", notification.tid, &shown);
-        self.connect_later(notification, fd, address, Some(object))
+        let shown = String::from_utf8_lossy(path);
+        Err(self.refuse_socket(notification, "connect", &shown, UNIX_OUTSIDE))
     }
 
     /// A connect may wait for the other side: then in a thread of its own.
@@ -241,7 +262,8 @@ impl Supervisor {
 
     /// Answers a bind.
     pub(super) fn bind(&mut self, notification: &Notification) -> Option<Reply> {
-        let (fd, address) = match self.socket_call(notification) {
+        let call = self.address(notification).and_then(|address| Ok((self.socket(notification)?, address)));
+        let (fd, address) = match call {
             Ok(call) => call,
             Err(error) => return Some(failed(&error)),
         };
@@ -321,11 +343,8 @@ impl Supervisor {
 
     /// Answers a listen: a socket that was not bound would get a port by listening.
     pub(super) fn listen(&mut self, notification: &Notification) -> Option<Reply> {
-        let [number, backlog, ..] = notification.arguments;
-        let fd = self
-            .thread(notification)
-            .and_then(|thread| process::descriptor_of(thread.as_fd(), number as i32));
-        let fd = match fd {
+        let [_, backlog, ..] = notification.arguments;
+        let fd = match self.socket(notification) {
             Ok(fd) => fd,
             Err(error) => return Some(failed(&error)),
         };
@@ -352,9 +371,14 @@ impl Supervisor {
     }
 
     fn note(&self, event_type: &'static str, tid: i32, to: &str) {
-        let data = serde_json::json!({ "pid": tid, "to": to });
-        self.setting.recorder.record(event_type, to, &data);
+        self.setting.recorder.record(event_type, to, &SocketData { pid: tid, to });
     }
+}
+
+#[derive(Serialize)]
+struct SocketData<'a> {
+    pid: i32,
+    to: &'a str,
 }
 
 /// The longest that everybody else waits for one connect.
@@ -376,14 +400,6 @@ fn connect_at_once(fd: BorrowedFd<'_>, address: &[u8]) -> Option<Reply> {
         Some(libc::EAGAIN | libc::EINPROGRESS | libc::EALREADY) => None,
         _ => Some(done(result)),
     }
-}
-
-/// Connects to a socket at a path of any length.
-fn connect_through(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let object = open_below(fd, path.as_os_str().as_bytes(), true)?;
-    let through = format!("/proc/self/fd/{}", object.as_raw_fd());
-    let address = socket::unix_address(through.as_bytes());
-    socket::connect(fd, &address.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?)
 }
 
 fn done(result: io::Result<()>) -> Reply {

@@ -3,22 +3,39 @@
 //! Whole pages are fetched, many with one call, and kept for the one notification: argv and environment of a typical
 //! program lie in a handful of them. The buffers live as long as the supervisor, so a notification allocates little.
 
-use std::collections::HashMap;
 use std::io;
 
 use crate::sys::memory;
 
 const PAGE: usize = 4096;
+/// Bytes of a pointer.
+const POINTER: u64 = size_of::<u64>() as u64;
 /// Pages of one notification: 16 MiB, more than the kernel takes for arguments and environment together.
 const MOST_PAGES: usize = 4096;
+
+/// Environment beyond this is refused; the kernel's own bound is about the same.
+const LONGEST_ENVIRONMENT: usize = 8 << 20;
+
+/// The words of a program that was started: no more than the kernel takes.
+const LONGEST_ARGV: usize = 8 << 20;
+
+/// What a program is started with.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Arguments {
+    pub(super) argv: Vec<Vec<u8>>,
+    /// Those that mean something to a policy.
+    pub(super) environment: Vec<(Vec<u8>, Vec<u8>)>,
+}
 
 /// A window into a process's memory.
 #[derive(Debug, Default)]
 pub(super) struct Remote {
     pid: i32,
-    /// Where pages are in `bytes`, by their addresses; `None` where they could not be read.
-    pages: HashMap<u64, Option<usize>>,
+    /// Where pages are in `bytes`, by their addresses, in their order; `None` where they could not be read.
+    pages: Vec<(u64, Option<usize>)>,
     bytes: Vec<u8>,
+    /// Pages that are to be fetched.
+    wanted: Vec<u64>,
 }
 
 /// The memory is not there, or there is more than is looked at.
@@ -36,31 +53,36 @@ impl Remote {
 
     fn page(&self, address: u64) -> Option<Option<usize>> {
         let page = address & !(PAGE as u64 - 1);
-        self.pages.get(&page).copied()
+        let at = self.pages.binary_search_by_key(&page, |(known, _)| *known).ok()?;
+        Some(self.pages[at].1)
     }
 
-    /// Fetches the pages of these addresses that are not here yet.
-    fn fetch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
-        let mut wanted: Vec<u64> = Vec::new();
-        for address in addresses {
-            let page = address & !(PAGE as u64 - 1);
-            if self.page(page).is_none() {
-                wanted.push(page);
-            }
-        }
+    /// Fetches the pages of these addresses that are not here yet, with one call where they are not many. What cannot be read
+    /// fails when it is looked at.
+    pub(super) fn fetch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.clear();
+        wanted.extend(addresses.map(|address| address & !(PAGE as u64 - 1)));
         wanted.sort_unstable();
         wanted.dedup();
+        wanted.retain(|&page| self.page(page).is_none());
+        let fetched = self.fetch_pages(&wanted);
+        self.wanted = wanted;
+        fetched
+    }
+
+    fn fetch_pages(&mut self, wanted: &[u64]) -> io::Result<()> {
         // Every pointer may lead to a page of its own: what is looked at is bounded, whatever the words say.
         if self.pages.len() + wanted.len() > MOST_PAGES {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
-        let mut rest = wanted.as_slice();
+        let mut rest = wanted;
         while !rest.is_empty() {
             let batch = &rest[..rest.len().min(memory::MOST_PLACES)];
-            let places: Vec<(u64, usize)> = batch.iter().map(|&page| (page, PAGE)).collect();
             let start = self.bytes.len();
             self.bytes.resize(start + batch.len() * PAGE, 0);
-            let got = match memory::read(self.pid, &places, &mut self.bytes[start..]) {
+            let places = batch.iter().map(|&page| (page, PAGE));
+            let got = match memory::read(self.pid, places, &mut self.bytes[start..]) {
                 Ok(got) => got / PAGE,
                 // The first page is not mapped.
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => 0,
@@ -70,16 +92,12 @@ impl Remote {
                 }
             };
             self.bytes.truncate(start + got * PAGE);
-            self.pages.extend(
-                batch[..got].iter().enumerate().map(|(index, &page)| (page, Some(start + index * PAGE))),
-            );
-            let mut done = got;
-            if got < batch.len() {
-                self.pages.insert(batch[got], None);
-                done += 1;
-            }
-            rest = &rest[done..];
+            let there = batch[..got].iter().enumerate();
+            self.pages.extend(there.map(|(index, &page)| (page, Some(start + index * PAGE))));
+            self.pages.extend(batch.get(got).map(|&page| (page, None)));
+            rest = &rest[(got + 1).min(batch.len())..];
         }
+        self.pages.sort_unstable();
         Ok(())
     }
 
@@ -126,8 +144,19 @@ impl Remote {
         }
     }
 
+    /// A number as it lies in memory.
+    pub(super) fn number(&mut self, address: u64) -> io::Result<u64> {
+        let tail = self.tail(address)?;
+        if let Some(raw) = tail.first_chunk() {
+            return Ok(u64::from_ne_bytes(*raw));
+        }
+        // It goes over the end of a page.
+        let raw = self.bytes(address, POINTER as usize)?;
+        raw.try_into().map(u64::from_ne_bytes).map_err(|_| unreadable())
+    }
+
     /// The pointers of an array that ends with a null pointer.
-    pub(super) fn pointers(&mut self, address: u64, most: usize) -> io::Result<Vec<u64>> {
+    fn pointers(&mut self, address: u64, most: usize) -> io::Result<Vec<u64>> {
         let mut pointers = Vec::new();
         // The kernel takes a null array for an empty one.
         if address == 0 {
@@ -135,28 +164,59 @@ impl Remote {
         }
         let mut address = address;
         loop {
-            let raw = self.bytes(address, 8)?;
-            let pointer = u64::from_ne_bytes(raw.try_into().map_err(|_| unreadable())?);
+            let pointer = self.number(address)?;
             if pointer == 0 {
-                break;
+                return Ok(pointers);
             }
             // The kernel counts the pointers as well.
-            if pointers.len() >= most / 8 {
+            if pointers.len() >= most / POINTER as usize {
                 return Err(io::Error::from_raw_os_error(libc::E2BIG));
             }
             pointers.push(pointer);
-            address = address.checked_add(8).ok_or_else(unreadable)?;
+            address = address.checked_add(POINTER).ok_or_else(unreadable)?;
         }
-        self.fetch(pointers.iter().copied())?;
-        Ok(pointers)
     }
 
-    /// The strings of such an array, of at most `most` bytes together.
-    pub(super) fn strings(&mut self, address: u64, most: usize) -> io::Result<Vec<Vec<u8>>> {
-        let pointers = self.pointers(address, most)?;
+    /// The words and the variables of a program start, from the arrays that point to them. Words of at most `most` bytes
+    /// together; only the variables that `keep` wants.
+    pub(super) fn arguments(
+        &mut self,
+        argv: u64,
+        environment: u64,
+        most: usize,
+        keep: impl Fn(&[u8]) -> bool,
+    ) -> io::Result<Arguments> {
+        let argv = self.pointers(argv, most)?;
+        let environment = self.pointers(environment, LONGEST_ENVIRONMENT)?;
+        self.fetch(argv.iter().chain(&environment).copied())?;
+        Ok(Arguments { argv: self.strings(&argv, most)?, environment: self.variables(&environment, keep)? })
+    }
+
+    /// The same of a program that was started and has not run yet: the kernel has put everything where its stack ends.
+    pub(super) fn started_with(&mut self, stack: u64, keep: impl Fn(&[u8]) -> bool) -> io::Result<Arguments> {
+        /// Most programs have no more than that.
+        const USUAL_PAGES: u64 = 3;
+        self.fetch((0..USUAL_PAGES).map(|page| stack.saturating_add(page * PAGE as u64)))?;
+        let count = self.number(stack)?;
+        let after = |words: u64| {
+            words.checked_mul(POINTER).and_then(|bytes| stack.checked_add(bytes)).ok_or_else(unreadable)
+        };
+        // The number of words, the words, null, the variables.
+        let arguments = self.arguments(
+            after(1)?,
+            after(count.checked_add(2).ok_or_else(unreadable)?)?,
+            LONGEST_ARGV,
+            keep,
+        )?;
+        // A null among the words would be their end here, and not to the program.
+        if arguments.argv.len() as u64 == count { Ok(arguments) } else { Err(unreadable()) }
+    }
+
+    /// Strings of at most `most` bytes together.
+    fn strings(&mut self, pointers: &[u64], most: usize) -> io::Result<Vec<Vec<u8>>> {
         let mut left = most;
         let mut strings = Vec::with_capacity(pointers.len());
-        for pointer in pointers {
+        for &pointer in pointers {
             let text = self.string(pointer, left)?;
             left = left.saturating_sub(text.len() + 1);
             strings.push(text);
@@ -164,22 +224,20 @@ impl Remote {
         Ok(strings)
     }
 
-    /// The variables of an environment that `keep` wants.
-    pub(super) fn variables(
+    fn variables(
         &mut self,
-        address: u64,
-        most: usize,
+        pointers: &[u64],
         keep: impl Fn(&[u8]) -> bool,
     ) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut kept = Vec::new();
-        for pointer in self.pointers(address, most)? {
+        for &pointer in pointers {
             // Most variables are of no interest: their names are looked at where they lie.
             let tail = self.tail(pointer)?;
             let end = tail.iter().position(|&byte| byte == 0 || byte == b'=');
             if end.is_some_and(|end| !keep(&tail[..end])) {
                 continue;
             }
-            let text = self.string(pointer, most)?;
+            let text = self.string(pointer, LONGEST_ENVIRONMENT)?;
             if let Some(at) = text.iter().position(|&byte| byte == b'=')
                 && keep(&text[..at])
             {

@@ -9,6 +9,7 @@
 //! One thread, no locks: the answer to one process never waits for another's. What may block (a connect, a question to
 //! a person) goes to threads of its own and comes back through a queue. Every error on the way is an answer: *no*.
 
+use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -228,6 +229,8 @@ pub(super) struct Supervisor {
     proven: bool,
     /// Who asks hands its processor over.
     is_handed_over: bool,
+    /// The thread a descriptor was asked of last.
+    last_thread: Option<(i32, OwnedFd)>,
 }
 
 /// The numbers of the calls that are notified.
@@ -277,6 +280,7 @@ impl Supervisor {
             numbers,
             proven: setting.proof.is_none(),
             is_handed_over: false,
+            last_thread: None,
             setting,
         })
     }
@@ -317,7 +321,8 @@ impl Supervisor {
             }
             let is_ending = self.ending.load(Ordering::Acquire);
             if stopped.contains(PollFlags::POLLIN) {
-                while matches!(stops.read_signal(), Ok(Some(_))) {}
+                // However many changes there were, the signal waits once.
+                let _ = stops.read_signal();
                 self.look_at_changes();
             }
             if listener.contains(PollFlags::POLLIN) {
@@ -400,6 +405,28 @@ impl Supervisor {
         } else {
             Err(std::io::Error::from_raw_os_error(libc::ESRCH))
         }
+    }
+
+    /// A duplicate of a descriptor of the thread that waits. That it could be had also shows that whatever was read by the
+    /// thread's number before was that thread's.
+    pub(super) fn descriptor(
+        &mut self,
+        notification: &Notification,
+        number: i32,
+    ) -> std::io::Result<OwnedFd> {
+        // While whom a number was given to is there, nobody else has it.
+        if let Some((tid, thread)) = &self.last_thread
+            && *tid == notification.tid
+        {
+            match process::descriptor_of(thread.as_fd(), number) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                descriptor => return descriptor,
+            }
+        }
+        let thread = self.thread(notification)?;
+        let descriptor = process::descriptor_of(thread.as_fd(), number);
+        self.last_thread = Some((notification.tid, thread));
+        descriptor
     }
 
     pub(super) fn reply(&self, id: u64, reply: Reply) {
@@ -501,9 +528,12 @@ fn is_descendant(pid: i32, ancestor: i32) -> bool {
 
 /// The parent of a process (or of a thread's process).
 pub(super) fn parent_of(pid: i32) -> Option<i32> {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // What matters comes first: with one look, because every program start is told with its parent.
+    let mut text = [0; 256];
+    let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
+    let length = file.read(&mut text).ok()?;
     // The name in brackets may contain anything, brackets and blanks too.
-    let rest = &text[text.iter().rposition(|&byte| byte == b')')? + 1..];
+    let rest = &text[text[..length].iter().rposition(|&byte| byte == b')')? + 1..length];
     let mut words = rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
     std::str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }

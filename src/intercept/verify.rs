@@ -5,18 +5,18 @@ use std::path::PathBuf;
 
 use super::exec::{Start, line};
 use super::identity::{Executable, Identity};
+use super::remote::Arguments;
 use super::supervisor::{Supervisor, folder_of};
 use super::wire;
 use crate::policy::Action;
 use crate::sys::ptrace::{self, Change};
 
 /// What a thread should be when its exec is done.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Expected {
     identity: Identity,
     copy_of: Option<Vec<u8>>,
-    command_line: Vec<u8>,
-    environment: Vec<(Vec<u8>, Vec<u8>)>,
+    arguments: Arguments,
     folder: PathBuf,
 }
 
@@ -26,8 +26,7 @@ impl Expected {
         Self {
             identity,
             copy_of: start.chain.last().and_then(|file| file.copy_of.clone()),
-            command_line: command_line(&argv),
-            environment: start.environment.clone(),
+            arguments: Arguments { argv, environment: start.environment.clone() },
             folder: start.folder.clone(),
         }
     }
@@ -36,8 +35,7 @@ impl Expected {
 /// What a thread really is when its exec is done.
 struct Actual {
     program: Executable,
-    command_line: Vec<u8>,
-    environment: Vec<(Vec<u8>, Vec<u8>)>,
+    arguments: Arguments,
     folder: PathBuf,
 }
 
@@ -72,22 +70,18 @@ impl Supervisor {
 
     fn look_again(&mut self, pid: i32) -> io::Result<Actual> {
         let gone = || io::Error::from_raw_os_error(libc::ESRCH);
-        let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
-        let variables = environment.split(|&byte| byte == 0).filter_map(|text| {
-            let at = text.iter().position(|&byte| byte == b'=')?;
-            wire::is_relevant(&text[..at]).then(|| (text[..at].to_vec(), text[at + 1..].to_vec()))
-        });
+        let stack = ptrace::stack_pointer(pid)?;
+        self.remote.attach(pid);
         Ok(Actual {
+            arguments: self.remote.started_with(stack, wire::is_relevant)?,
             program: self.identities.running(pid)?,
-            command_line: std::fs::read(format!("/proc/{pid}/cmdline"))?,
-            environment: variables.collect(),
             folder: folder_of(pid).ok_or_else(gone)?,
         })
     }
 
     /// Whether a program that has started is what was allowed, or something else that is.
     fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
-        let Ok(Actual { program, command_line, environment, folder }) = self.look_again(pid) else {
+        let Ok(Actual { program, arguments, folder }) = self.look_again(pid) else {
             self.refuse(
                 "deny.exec",
                 pid,
@@ -100,14 +94,12 @@ impl Supervisor {
         if let Some(expected) = expected
             && expected.identity == program.identity
             && expected.copy_of == program.copy_of
-            && expected.command_line == command_line
-            && expected.environment == environment
+            && expected.arguments == arguments
             && expected.folder == folder
         {
             return true;
         }
-        let argv: Vec<Vec<u8>> = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
-        let argv = argv[..argv.len().saturating_sub(1)].to_vec();
+        let Arguments { argv, environment } = arguments;
         let loaded = self.loaded(pid, &folder, std::slice::from_ref(&program), &argv);
         let path = program.path.clone();
         let start = Start { path, environment, folder, chain: vec![program], argv, loaded };
@@ -123,14 +115,4 @@ impl Supervisor {
         self.record_denial(pid, &start, &verdict);
         false
     }
-}
-
-/// The bytes that `/proc/PID/cmdline` shows.
-fn command_line(argv: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(argv.iter().map(|word| word.len() + 1).sum());
-    for word in argv {
-        bytes.extend_from_slice(word);
-        bytes.push(0);
-    }
-    bytes
 }

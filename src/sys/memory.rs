@@ -3,20 +3,20 @@
 use std::io;
 
 /// Copies from one process's memory at several places into one buffer, as far as it can be read: the number of bytes.
-/// Reading stops at the first place that is not mapped. At most 1024 places.
-pub fn read(pid: i32, places: &[(u64, usize)], into: &mut [u8]) -> io::Result<usize> {
-    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 64];
-    let count = places.len().min(remote.len());
-    let mut wanted = 0;
-    for (slot, &(address, length)) in remote.iter_mut().zip(places) {
+/// Reading stops at the first place that is not mapped. At most `MOST_PLACES` places.
+pub fn read(pid: i32, places: impl Iterator<Item = (u64, usize)>, into: &mut [u8]) -> io::Result<usize> {
+    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_PLACES];
+    let (mut count, mut wanted) = (0, 0);
+    for (slot, (address, length)) in remote.iter_mut().zip(places) {
         let length = length.min(into.len() - wanted);
         *slot = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length };
         wanted += length;
+        count += 1;
     }
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: wanted };
     // SAFETY: `local` is one writable buffer of `wanted` bytes that lives through the call; `remote` are addresses in
     // the other process, which the kernel checks; both counts are right.
-    let got = unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count as _, 0) };
+    let got = unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count, 0) };
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
 }
 

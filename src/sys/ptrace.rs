@@ -27,6 +27,25 @@ pub fn watch_exec(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0)
 }
 
+/// Where the stack of a stopped thread ends. Only of a program for this machine: the stack of one for another (32 bits)
+/// would be read wrongly.
+pub fn stack_pointer(tid: i32) -> io::Result<u64> {
+    // SAFETY: plain integers: all-zero is a valid value.
+    let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+    let mut place =
+        libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of::<libc::user_regs_struct>() };
+    let set = libc::NT_PRSTATUS as usize;
+    // SAFETY: the kernel writes at most `iov_len` bytes to the structure, which lives through the call.
+    check(unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid, set, &raw mut place) })?;
+    if place.iov_len != size_of::<libc::user_regs_struct>() {
+        return Err(io::Error::from_raw_os_error(libc::ENOEXEC));
+    }
+    #[cfg(target_arch = "x86_64")]
+    return Ok(registers.rsp);
+    #[cfg(not(target_arch = "x86_64"))]
+    return Ok(registers.sp);
+}
+
 /// Lets a stopped thread go and forgets it.
 pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, signal as usize)
