@@ -221,6 +221,56 @@ fn no_arguments_and_very_many_are_judged() {
     }
 }
 
+/// What is found when a program has started is what was read when it was asked for, however it is called: nothing that was
+/// allowed is taken for something else.
+#[test]
+fn a_program_is_known_again_when_it_has_started() {
+    let Some(python) = python() else { return };
+    let code = r##"
+import ctypes, os
+libc = ctypes.CDLL(None)
+def words(list):
+    return None if list is None else (ctypes.c_char_p * (len(list) + 1))(*list, None)
+def run(path, argv, environment):
+    argv, environment = words(argv), words(environment)
+    child = os.fork()
+    if child == 0:
+        libc.execve(path, argv, environment)
+        os._exit(99)
+    assert os.waitpid(child, 0)[1] == 0, (path, argv)
+for name, text in [("plain", "/bin/sh"), ("worded", "/bin/sh -u"), ("nested", "./plain")]:
+    open(name, "w").write(f"#!{text}\nexit 0\n")
+    os.chmod(name, 0o755)
+true = b"/usr/bin/true"
+run(true, None, None)
+run(true, [], [])
+run(true, [b""], [b"GIT_A=1"])
+run(true, [b"\xff\xfe", b"", b"a b", b""], [b"", b"=", b"=x", b"GIT_A", b"GIT_=", b"GIT_A=1", b"GIT_A=2", b"\xff=1"])
+run(true, [b"true"] + [b"word"] * 20000, [b"LD_NOTHING=1"])
+run(true, [b"true", b"w" * 100000], [b"GIT_LONG=" + b"v" * 100000, b"GIT_LAST=1"])
+run(true, [b"true"], [b"V%d=%s" % (n, b"v" * (n % 200)) for n in range(3000)] + [b"GIT_LAST=1"])
+for pages in range(1, 9):
+    # Whatever lies at the end of a page.
+    for beside in range(-20, 20):
+        run(true, [b"true", b"w" * (pages * 4096 // 2)], [b"GIT_A=" + b"v" * (pages * 4096 // 2 + beside)])
+run(b"./plain", [b"called", b"one", b"two"], [b"GIT_A=1"])
+run(b"./worded", [b"called"], [])
+run(b"./nested", [b"called", b"one"], [])
+run(b"./nested", None, None)
+print('{"errno": 0}')
+"##;
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let mut command = place.guard(configuration, &["--policy", "strict"]);
+        let report = Report::of(&command.args([python, "-c", code]).output().unwrap());
+        assert!(report.succeeded(), "{configuration:?}: {report:?}");
+        let events = place.events();
+        let of = |kind: &str| events.iter().filter(|event| event["event_type"] == kind).count();
+        assert!(of("exec") >= 11 + 8 * 40, "{configuration:?}: {} programs were recorded", of("exec"));
+        assert_eq!((of("exec.changed"), of("deny.exec")), (0, 0), "{configuration:?}");
+    }
+}
+
 #[test]
 fn a_static_program_of_many_names_is_refused() {
     let Some(busybox) =
