@@ -6,6 +6,10 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{AtFlags, OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::{AccessFlags, faccessat};
+
 use super::plan::LaunchPlan;
 use crate::sandbox::{Grant, Rights};
 
@@ -48,7 +52,10 @@ pub(super) fn settings_above(folder: &Path, grants: &[Grant]) -> Above {
     let mut above = Above::default();
     let is_granted = |path: &Path| grants.iter().any(|grant| path.starts_with(&grant.path));
     for folder in folder.ancestors().skip(1) {
-        for name in NAMES.iter().filter(|name| is_there(&folder.join(name))) {
+        // All of them at once: there are many, in every folder up to the root, and hardly ever one is there.
+        let Ok(opened) = open(folder, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()) else { continue };
+        let is_there = |name: &str| faccessat(&opened, name, AccessFlags::F_OK, AtFlags::empty()).is_ok();
+        for name in NAMES.iter().filter(|name| is_there(name)) {
             let path = folder.join(name);
             let Ok(real) = path.canonicalize() else { continue };
             if is_granted(&real) {
@@ -66,10 +73,6 @@ pub(super) fn settings_above(folder: &Path, grants: &[Grant]) -> Above {
         }
     }
     above
-}
-
-fn is_there(path: &Path) -> bool {
-    nix::unistd::access(path, nix::unistd::AccessFlags::F_OK).is_ok()
 }
 
 /// Why a file is not shown.

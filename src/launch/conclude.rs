@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::init::Used;
 use super::parent::{Failure, Finished};
 use super::prepare;
 use super::task::Task;
@@ -25,8 +26,42 @@ impl Running {
         counts: Counts,
         task: &mut Option<Task>,
     ) -> Result<Finished, Failure> {
-        self.close();
+        let mut result = self.put_together(end, enforcement, counts, task);
+        // The first process ends while the disk is waited for, and nobody needs the run's own folders any more.
+        self.writer.close();
         self.see_all_dead();
+        self.links.iter().for_each(|links| links.stop());
+        prepare::Belongs::to(&self.started.plan).clean();
+        // So is what this process would have to give back when it ends, which is soon.
+        memory::let_go_of_code();
+        let Self { writer, started, recorder, tally, network, tails, links, .. } = self;
+        match writer.finish() {
+            Ok(head) => result.transcript.head = Some(head.hash),
+            Err(error) => {
+                result.success = false;
+                result.error = Some(format!("the transcript cannot be written: {error}"));
+                result.error_kind = Some("internal".to_string());
+            }
+        }
+        // Never taken apart: the process ends with the run.
+        std::mem::forget((started, recorder, tally, network, tails, links));
+        Ok(Finished { result, ended: end.ended })
+    }
+
+    /// What there is to say of the run, which is the last thing that is recorded.
+    fn put_together(
+        &mut self,
+        end: &End,
+        enforcement: Enforcement,
+        counts: Counts,
+        task: &mut Option<Task>,
+    ) -> RunResult {
+        self.close();
+        // The first process says what all others used, unless it was ended itself.
+        let used = self.used.unwrap_or_else(|| {
+            self.see_all_dead();
+            Used::by_children()
+        });
         let traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
         let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
         let plan = &self.started.plan;
@@ -66,7 +101,13 @@ impl Running {
             findings: ending.findings,
             files_changed: files,
             files_changed_truncated: !complete,
-            usage: Usage { model: model_usage(&traffic.spent), ..usage(counts) },
+            usage: Usage {
+                programs: counts.starts,
+                refusals: counts.refusals,
+                cpu_ms: used.cpu_ms,
+                max_rss_kib: used.max_rss_kib,
+                model: model_usage(&traffic.spent),
+            },
             network: traffic.rows,
             transcript: TranscriptPlace {
                 path: plan.run_folder.join(transcript::FILE).to_string_lossy().into_owned(),
@@ -84,21 +125,7 @@ impl Running {
             Some(error) => error.clone(),
         };
         self.recorder.record(transcript::FINISHED, &message, &result);
-        // Nobody needs the run's own folders any more, and they are removed while the disk is waited for.
-        self.writer.close();
-        self.links.iter().for_each(|links| links.stop());
-        prepare::Belongs::to(&self.started.plan).clean();
-        // So is what this process would have to give back when it ends, which is soon.
-        memory::let_go_of_code();
-        match self.writer.finish() {
-            Ok(head) => result.transcript.head = Some(head.hash),
-            Err(error) => {
-                result.success = false;
-                result.error = Some(format!("the transcript cannot be written: {error}"));
-                result.error_kind = Some("internal".to_string());
-            }
-        }
-        Ok(Finished { result, ended: end.ended })
+        result
     }
 
     /// Refusals are seen by the writer's thread, which may be a moment behind.
@@ -217,15 +244,4 @@ fn model_usage(spent: &egress::Spent) -> Option<ModelUsage> {
         estimated: spent.estimated,
         cost: spent.cost_micros as f64 / 1e6,
     })
-}
-
-/// What everything that has ended used. The first process has waited for its children, and we for it.
-fn usage(counts: Counts) -> Usage {
-    let used = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN);
-    let milliseconds =
-        |time: nix::sys::time::TimeVal| (time.tv_sec() * 1000 + time.tv_usec() / 1000).max(0) as u64;
-    let (cpu_ms, max_rss_kib) = used.map_or((0, 0), |used| {
-        (milliseconds(used.user_time()) + milliseconds(used.system_time()), used.max_rss().max(0) as u64)
-    });
-    Usage { programs: counts.starts, refusals: counts.refusals, cpu_ms, max_rss_kib, model: None }
 }

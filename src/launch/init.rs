@@ -10,8 +10,10 @@ use std::path::Path;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::time::TimeVal;
 
 use super::child::{self, Equipment};
 use super::plan::LaunchPlan;
@@ -28,7 +30,7 @@ pub(super) mod message {
     pub(in crate::launch) const FAILED: u8 = b'F';
     /// The agent ended: its wait status follows.
     pub(in crate::launch) const ENDED: u8 = b'E';
-    /// Nothing of the run is left.
+    /// Nothing of the run is left; what all of it used follows.
     pub(in crate::launch) const EMPTY: u8 = b'Z';
     /// To it: kill everything.
     pub(in crate::launch) const KILL: u8 = b'K';
@@ -210,7 +212,47 @@ fn end(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
     leave(control)
 }
 
+/// Says so before it ends, which takes a moment: nobody has to wait for that.
 fn leave(control: &OwnedFd) -> ! {
-    let _ = nix::unistd::write(control, &[message::EMPTY]);
+    let mut last = [message::EMPTY; 1 + Used::BYTES];
+    last[1..].copy_from_slice(&Used::by_children().to_bytes());
+    let _ = nix::unistd::write(control, &last);
     process::exit_now(0)
+}
+
+/// What processes that have ended used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Used {
+    pub(super) cpu_ms: u64,
+    pub(super) max_rss_kib: u64,
+}
+
+impl Used {
+    /// As long as it is when it is told.
+    pub(super) const BYTES: usize = 16;
+
+    /// By everything that this process has waited for.
+    pub(super) fn by_children() -> Self {
+        let Ok(used) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Self::default() };
+        let milliseconds =
+            |time: TimeVal| (time.tv_sec() * 1000 + time.tv_usec() / 1000).max(0).unsigned_abs();
+        Self {
+            cpu_ms: milliseconds(used.user_time()) + milliseconds(used.system_time()),
+            max_rss_kib: used.max_rss().max(0).unsigned_abs(),
+        }
+    }
+
+    fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.cpu_ms.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.max_rss_kib.to_le_bytes());
+        bytes
+    }
+
+    /// As it was told.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (cpu_ms, rest) = bytes.split_first_chunk()?;
+        let (max_rss_kib, _) = rest.split_first_chunk()?;
+        Some(Self { cpu_ms: u64::from_le_bytes(*cpu_ms), max_rss_kib: u64::from_le_bytes(*max_rss_kib) })
+    }
 }

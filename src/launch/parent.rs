@@ -123,7 +123,10 @@ fn prepare_and_run(
     let finished =
         started.and_then(|started| watch::oversee(started, policy, streams, observer, &group, task, network));
     group.remove();
-    drop(cleaner);
+    // A run that was concluded has been cleaned up after.
+    if finished.is_ok() {
+        std::mem::forget(cleaner);
+    }
     finished
 }
 

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::descendants;
 use super::group::Group;
-use super::init;
+use super::init::{self, Used};
 use super::links::Links;
 use super::network::{self, Network};
 use super::parent::{Failure, Finished, Places, Started, Streams, machine, own_signals};
@@ -82,6 +82,8 @@ pub(super) struct Running {
     pub(super) sleepers: Vec<Sleeper>,
     /// Caches that are made when they are needed.
     pub(super) links: Option<Arc<Links>>,
+    /// What the run used, as its first process has said: nothing else is left of it.
+    pub(super) used: Option<Used>,
     /// Every process of the run was seen dead, the first one too.
     pub(super) all_dead: bool,
     /// Ends the thread that reads keys.
@@ -215,6 +217,7 @@ fn attach(
         pumps: Vec::new(),
         sleepers: Vec::new(),
         links: None,
+        used: None,
         all_dead: false,
         over: Arc::new(AtomicBool::new(false)),
         raw: None,
@@ -356,7 +359,11 @@ impl Running {
                     end.ended = Some(ended);
                     break;
                 }
-                Event::Empty | Event::Gone => break,
+                Event::Empty(used) => {
+                    self.used = Some(used);
+                    break;
+                }
+                Event::Gone => break,
                 Event::Signal(Signal::SIGWINCH) => self.follow_size(),
                 // Asked twice: no more grace.
                 Event::Signal(_) if kill_at.is_some() => break,
@@ -390,7 +397,9 @@ impl Running {
         if end.cut.is_none() && self.exhausted.load(Ordering::Acquire) {
             end.cut = Some(Cut::Budget);
         }
-        end.ended = self.end_everything(end.ended);
+        if self.used.is_none() {
+            end.ended = self.end_everything(end.ended);
+        }
         end
     }
 
@@ -401,7 +410,7 @@ impl Running {
         let limits = &self.started.plan.limits;
         if activity != clock.seen {
             (clock.seen, clock.last_active) = (activity, now);
-            clock.work.reset();
+            clock.work.reset(now);
         } else if limits.idle_seconds.is_some() && clock.work.goes_on(self.started.first_process, now) {
             clock.last_active = now;
         }
@@ -445,7 +454,10 @@ impl Running {
             }
             match self.next_message(None, Duration::from_secs(1)) {
                 Event::Ended(now) => ended = ended.or(Some(now)),
-                Event::Empty => return ended,
+                Event::Empty(used) => {
+                    self.used = Some(used);
+                    return ended;
+                }
                 Event::Gone => break,
                 Event::Signal(_) | Event::Nothing => {}
             }
@@ -509,14 +521,16 @@ impl Running {
         if !came[0] {
             return Event::Nothing;
         }
-        let mut message = [0u8; 16];
+        let mut message = [0u8; 64];
         match nix::unistd::read(&self.started.control, &mut message) {
             Ok(5) if message[0] == init::message::ENDED => {
                 let status = i32::from_le_bytes([message[1], message[2], message[3], message[4]]);
                 Event::Ended(Ended::from_status(status))
             }
             Ok(0) | Err(_) => Event::Gone,
-            Ok(1) if message[0] == init::message::EMPTY => Event::Empty,
+            Ok(length) if message[0] == init::message::EMPTY => {
+                Event::Empty(Used::from_bytes(&message[1..length]).unwrap_or_default())
+            }
             Ok(_) => Event::Nothing,
         }
     }
@@ -568,7 +582,7 @@ struct Clock {
 enum Event {
     Ended(Ended),
     /// The first process says that nothing of the run is left but itself.
-    Empty,
+    Empty(Used),
     /// It is gone.
     Gone,
     Signal(Signal),

@@ -36,9 +36,9 @@ struct Look {
 }
 
 impl Work {
-    /// Something else showed that the run is alive: the next look is a first one.
-    pub(super) fn reset(&mut self) {
-        *self = Self::default();
+    /// Something else shows that the run is alive: the next look is a first one, and has time.
+    pub(super) fn reset(&mut self, now: Instant) {
+        *self = Self { last: Some(now), ..Self::default() };
     }
 
     /// Whether what is below a process has worked since it was last seen at work; looks once in a while.
