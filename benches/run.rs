@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use guard::sandbox::{Grant, Rights};
+
 /// The ordinary user that root's measurements are taken as.
 const USER: u32 = 1000;
 /// Where the measuring processes find each other's things.
@@ -74,7 +76,7 @@ impl Scratch {
         };
         make(&folder, false);
         make(&folder.join("bin"), false);
-        for own in ["home", "home/.local", "home/.local/state", "home/project", "files"] {
+        for own in ["home", "home/.local", "home/.local/state", "home/project", "home/sources", "files"] {
             make(&folder.join(own), true);
         }
         let copy = |from: &Path, name: &str| {
@@ -83,8 +85,9 @@ impl Scratch {
         copy(Path::new(env!("CARGO_BIN_EXE_guard")), "guard");
         copy(Path::new(env!("CARGO_BIN_EXE_guard-shim")), "guard-shim");
         copy(&std::env::current_exe().expect("this program"), "run");
-        for index in 0..FILES {
-            let part = folder.join("files").join(format!("part-{}", index % 50));
+        let places = ["files", "home/sources"].map(|place| folder.join(place));
+        for (index, place) in (0..FILES).flat_map(|index| places.iter().map(move |place| (index, place))) {
+            let part = place.join(format!("part-{}", index % 50));
             std::fs::create_dir_all(&part).expect("a folder of files");
             std::fs::write(part.join(format!("file-{index}.txt")), "some text\n".repeat(100))
                 .expect("a file");
@@ -256,7 +259,11 @@ impl Bench {
         let network = Where { policy: &loopback, folder: &work };
         self.row("connect: TCP, own server", network, &["tcp", "300"], 31, 4.0);
         self.row("connect: unix socket, own server", network, &["unix", "300"], 31, 4.0);
-        self.row("read: 5,000 files", place, &["read", &files], 31, 1.15);
+        let sources = self.scratch.join("home/sources");
+        let own = Where { policy: "strict", folder: &sources };
+        self.row("read: 5,000 files it works on", own, &["read", "."], 31, 1.15);
+        self.row("read: 5,000 files it may only read", place, &["read", &files], 31, 1.15);
+        self.row_of_landlock(place, &files);
         self.crowd(Where { policy: &many, folder: &work });
         self.layers(place);
     }
@@ -292,6 +299,28 @@ impl Bench {
                 self.medians(&self.ways(), self.rounds(rounds), |way| self.inside(way, place, words));
             print_row(name, &medians, medians[0], [bar; 2], "bare");
         }
+    }
+
+    /// What the kernel takes for a Landlock domain alone, whoever asks for it: reading files cannot cost less.
+    fn row_of_landlock(&self, place: Where<'_>, files: &str) {
+        let name = "read: the same under Landlock alone";
+        if !self.wants(name) {
+            return;
+        }
+        let rounds = self.rounds(31);
+        let of = |words: &[&str]| self.inside(&Way::Bare, place, words);
+        let mut all = [Vec::new(), Vec::new()];
+        for _ in 0..=rounds {
+            all[0].extend(of(&["read", files]));
+            all[1].extend(of(&["landlocked", "read", files]));
+        }
+        let [bare, landlocked] = all.map(median);
+        let ratio = landlocked.unwrap_or(0.0) / bare.unwrap_or(1.0);
+        println!(
+            "{name:<42} {:>10} {:>10}   {ratio:.2} (of bare)",
+            bare.map_or("-".to_string(), show),
+            landlocked.map_or("-".to_string(), show)
+        );
     }
 
     /// What a program start costs when a thousand processes are alive already.
@@ -500,6 +529,14 @@ fn shuffle(order: &mut [usize], round: usize) {
 
 /// The measurements that are taken inside: each prints one number of nanoseconds.
 fn inside(words: &[String]) {
+    if let Some((first, rest)) = words.split_first()
+        && first == "landlocked"
+    {
+        let grant = |path: &str| Grant { path: path.into(), rights: Rights::Read, why: String::new() };
+        guard::sys::process::set_no_new_privileges().expect("no new rights");
+        guard::sandbox::restrict(&["/usr", "/etc", &rest[1]].map(grant)).expect("a Landlock domain");
+        return inside(rest);
+    }
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<usize>().ok()).unwrap_or(100);
     let time = match words.first().map(String::as_str) {
         Some("spawn") => spawns(number(1)),

@@ -33,6 +33,16 @@ impl Rights {
         matches!(self, Self::Write | Self::WriteExecute)
     }
 
+    /// Whether these let do everything that others do, and more.
+    fn exceeds(self, other: Self) -> bool {
+        match self {
+            Self::Read => false,
+            Self::ReadExecute | Self::Write => other == Self::Read,
+            Self::WriteExecute => matches!(other, Self::Read | Self::ReadExecute | Self::Write),
+            Self::Device => false,
+        }
+    }
+
     /// The letters that `--dry-run` shows.
     pub fn letters(self) -> &'static str {
         match self {
@@ -98,7 +108,11 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
         ruleset = ruleset.scope(Scope::from_all(abi)).map_err(|error| failed(&error))?;
     }
     let mut created = ruleset.create().map_err(|error| failed(&error))?;
-    for grant in grants {
+    // Each costs several calls in the life of a run's first program.
+    let is_needless = |grant: &&Grant| {
+        grants.iter().any(|other| other.path == grant.path && other.rights.exceeds(grant.rights))
+    };
+    for grant in grants.iter().filter(|grant| !is_needless(grant)) {
         let Ok(path) = PathFd::new(&grant.path) else { continue };
         let wanted = access(grant.rights, abi);
         let is_folder =
