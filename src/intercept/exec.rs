@@ -184,6 +184,8 @@ impl Supervisor {
         self.busy();
         let start = match self.read_start(notification) {
             Ok(start) => start,
+            // Killed meanwhile: nobody starts anything, and nobody was refused.
+            Err(_) if !self.is_waiting(notification) => return None,
             // The kernel would say the same: no such file, a folder, a loop of links, too much.
             Err(error) => return Some(self.failed_start(notification, &error)),
         };
@@ -367,6 +369,9 @@ impl Supervisor {
     fn admit(&mut self, notification: &Notification, start: &Start) -> Option<Reply> {
         if self.setting.verify {
             if ptrace::watch_exec(notification.tid).is_err() {
+                if !self.is_waiting(notification) {
+                    return None;
+                }
                 self.refuse(
                     "deny.exec",
                     notification.tid,

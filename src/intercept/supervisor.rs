@@ -408,7 +408,8 @@ impl Supervisor {
     }
 
     /// A duplicate of a descriptor of the thread that waits. That it could be had also shows that whatever was read by the
-    /// thread's number before was that thread's.
+    /// thread's number before was that thread's; or its process's, when another of its threads has just executed a program and
+    /// taken the number over, with the same rights.
     pub(super) fn descriptor(
         &mut self,
         notification: &Notification,

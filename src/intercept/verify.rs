@@ -81,15 +81,25 @@ impl Supervisor {
 
     /// Whether a program that has started is what was allowed, or something else that is.
     fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
-        let Ok(Actual { program, arguments, folder }) = self.look_again(pid) else {
-            self.refuse(
-                "deny.exec",
-                pid,
-                "a program that cannot be looked at",
-                "sandbox.unreadable",
-                "What cannot be looked at does not run.",
-            );
-            return false;
+        let Actual { program, arguments, folder } = match self.look_again(pid) {
+            Ok(actual) => actual,
+            // Killed meanwhile, and so no longer where it stopped: it was not refused.
+            Err(_)
+                if ptrace::stack_pointer(pid)
+                    .is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH)) =>
+            {
+                return false;
+            }
+            Err(_) => {
+                self.refuse(
+                    "deny.exec",
+                    pid,
+                    "a program that cannot be looked at",
+                    "sandbox.unreadable",
+                    "What cannot be looked at does not run.",
+                );
+                return false;
+            }
         };
         if let Some(expected) = expected
             && expected.identity == program.identity

@@ -36,14 +36,20 @@ struct Look {
 }
 
 impl Work {
-    /// Something else shows that the run is alive: the next look is a first one, and has time.
+    /// Something else shows that the run is alive: the next look is a first one. Not at once, because a short run needs none;
+    /// but so that a second one, which can show work, comes before the shortest limit of a second.
     pub(super) fn reset(&mut self, now: Instant) {
-        *self = Self { last: Some(now), ..Self::default() };
+        *self = Self { last: Some(now.checked_sub(PAUSE / 2).unwrap_or(now)), ..Self::default() };
+    }
+
+    /// Whether it is time for a look.
+    fn is_due(&self, now: Instant) -> bool {
+        self.last.is_none_or(|last| now.duration_since(last) >= PAUSE)
     }
 
     /// Whether what is below a process has worked since it was last seen at work; looks once in a while.
     pub(super) fn goes_on(&mut self, root: i32, now: Instant) -> bool {
-        if self.last.is_some_and(|last| now.duration_since(last) < PAUSE) {
+        if !self.is_due(now) {
             return false;
         }
         self.last = Some(now);
@@ -98,6 +104,16 @@ mod tests {
         }
         assert_eq!(time_in("7 (sh) R 1 7"), Some((true, Duration::ZERO)));
         assert_eq!((time_in(""), time_in("7 (sh)")), (None, None));
+    }
+
+    #[test]
+    fn two_looks_come_before_the_shortest_limit() {
+        let (began, mut work) = (Instant::now(), Work::default());
+        let after = |milliseconds: u64| began + Duration::from_millis(milliseconds);
+        work.reset(began);
+        assert!(!work.is_due(after(10)) && work.is_due(after(250)));
+        work.last = Some(after(250));
+        assert!(!work.is_due(after(740)) && work.is_due(after(750)));
     }
 
     #[test]

@@ -271,6 +271,62 @@ print('{"errno": 0}')
     }
 }
 
+/// Whoever is killed while it starts a program, or when it has just become one, was not refused anything.
+#[test]
+fn a_program_that_is_killed_at_its_start_was_not_refused() {
+    let Some(python) = python() else { return };
+    let code = r#"
+import os, random, signal, time
+for _ in range(300):
+    child = os.fork()
+    if child == 0:
+        os.execv("/bin/true", ["true"])
+    until = time.perf_counter() + random.random() * 0.0015
+    while time.perf_counter() < until:
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+print('{"errno": 0}')
+"#;
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let mut command = place.guard(configuration, &["--policy", "strict"]);
+        let report = Report::of(&command.args([python, "-c", code]).output().unwrap());
+        assert!(report.succeeded(), "{configuration:?}: {report:?}");
+        assert_eq!(denials(&place), [], "{configuration:?}");
+    }
+}
+
+/// However many connects wait, a shim is told why something is refused.
+#[test]
+fn a_refusal_is_explained_while_many_wait() {
+    let Some(python) = python() else { return };
+    let code = r#"
+import os, socket, subprocess, threading, time
+server = socket.socket(socket.AF_UNIX)
+server.bind("busy")
+server.listen(0)
+def wait():
+    try:
+        socket.socket(socket.AF_UNIX).connect("busy")
+    except OSError:
+        pass
+threading.stack_size(64 << 10)
+for _ in range(300):
+    threading.Thread(target=wait, daemon=True).start()
+time.sleep(0.5)
+said = subprocess.run(["git", "push"], stderr=subprocess.PIPE, text=True).stderr
+print('{"errno": 0}' if "git.remote" in said else said, flush=True)
+os._exit(0)
+"#;
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let mut command = place.guard(configuration, &["--policy", "strict"]);
+        let report = Report::of(&command.args([python, "-c", code]).output().unwrap());
+        assert!(report.succeeded(), "{configuration:?}: {report:?}");
+    }
+}
+
 #[test]
 fn a_static_program_of_many_names_is_refused() {
     let Some(busybox) =
