@@ -103,38 +103,33 @@ const NETWORK: Refusal = ("sandbox.network", "The policy grants no network there
 const FAMILY: Refusal = ("sandbox.network", "Sockets of this kind are not part of the task.");
 
 impl Supervisor {
-    /// The address that a call is about. Whose it really is shows when the socket itself is fetched.
-    fn address(&mut self, notification: &Notification) -> io::Result<Vec<u8>> {
+    /// The socket that a call is about, and the address.
+    fn socket_call(&mut self, notification: &Notification) -> io::Result<(OwnedFd, Vec<u8>)> {
         let [_, address, length, ..] = notification.arguments;
         let length = (length as u32) as usize;
         if length > LONGEST_ADDRESS {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         self.remote.attach(notification.tid);
-        self.remote.bytes(address, length)
+        let address = self.remote.bytes(address, length)?;
+        Ok((self.socket(notification)?, address))
     }
 
-    /// The socket that a call is about.
+    /// The socket alone.
     fn socket(&mut self, notification: &Notification) -> io::Result<OwnedFd> {
         self.descriptor(notification, notification.arguments[0] as i32)
     }
 
     /// Answers a connect; `None` when the answer comes later.
     pub(super) fn connect(&mut self, notification: &Notification) -> Option<Reply> {
-        let address = match self.address(notification) {
-            Ok(address) => address,
+        let (fd, address) = match self.socket_call(notification) {
+            Ok(call) => call,
             Err(error) => return Some(failed(&error)),
         };
         let Some(target) = target(&address) else { return Some(Reply::Error(libc::EINVAL)) };
-        if let Target::UnixPath(path) = target {
-            return self.connect_unix(notification, &path);
-        }
-        let fd = match self.socket(notification) {
-            Ok(fd) => fd,
-            Err(error) => return Some(failed(&error)),
-        };
         match target {
-            Target::UnixPath(_) | Target::UnixAbstract => {
+            Target::UnixPath(path) => self.connect_unix(notification, fd, &path),
+            Target::UnixAbstract => {
                 Some(self.refuse_socket(notification, "connect", "an abstract socket", UNIX_ABSTRACT))
             }
             Target::Internet(to) => {
@@ -184,47 +179,47 @@ impl Supervisor {
         reply.or_else(|| self.connect_later(notification, fd, address, None))
     }
 
-    fn connect_unix(&mut self, notification: &Notification, path: &[u8]) -> Option<Reply> {
-        match self.unix_server(notification, path) {
-            Ok((fd, object)) => {
-                // Through the descriptor: what was judged is what is connected to.
-                let through = format!("/proc/self/fd/{}", object.as_raw_fd());
-                let Some(address) = socket::unix_address(through.as_bytes()) else {
-                    return Some(Reply::Error(libc::EINVAL));
-                };
-                if path != CONTROL_NAME.as_bytes() {
-                    self.note("connect", notification.tid, &String::from_utf8_lossy(path));
-                } else if let Some(reply) = connect_at_once(fd.as_fd(), &address) {
-                    // However many connects of the run's own wait, a shim can ask.
-                    return Some(reply);
-                }
-                self.connect_later(notification, fd, address, Some(object))
+    fn connect_unix(&mut self, notification: &Notification, fd: OwnedFd, path: &[u8]) -> Option<Reply> {
+        let is_control = path == CONTROL_NAME.as_bytes();
+        let object = if is_control {
+            // The one socket of ours: by its name alone, whatever lies there for the caller.
+            open_below(fd.as_fd(), self.setting.control.as_os_str().as_bytes(), true)
+        } else {
+            self.open_server(notification, path)
+        };
+        let object = match object {
+            Ok(object) => object,
+            Err(error) => return Some(failed(&error)),
+        };
+        // Through the descriptor: what was judged is what is connected to.
+        let through = format!("/proc/self/fd/{}", object.as_raw_fd());
+        let Some(address) = socket::unix_address(through.as_bytes()) else {
+            return Some(Reply::Error(libc::EINVAL));
+        };
+        if is_control {
+            // However many connects of the run's own wait, a shim can ask.
+            if let Some(reply) = connect_at_once(fd.as_fd(), &address) {
+                return Some(reply);
             }
-            Err(reply) => Some(reply),
+        } else if !self.is_waiting(notification) {
+            // What was opened by its number may have been another's.
+            return None;
+        } else if self.identities.is_own(notification.tid, object.as_fd()) {
+            self.note("connect", notification.tid, &String::from_utf8_lossy(path));
+        } else {
+            let shown = String::from_utf8_lossy(path);
+            return Some(self.refuse_socket(notification, "connect", &shown, UNIX_OUTSIDE));
         }
+        self.connect_later(notification, fd, address, Some(object))
     }
 
-    /// The caller's socket, and the one it is to be connected to; or the answer, if it is not.
-    fn unix_server(&mut self, notification: &Notification, path: &[u8]) -> Result<(OwnedFd, OwnedFd), Reply> {
-        let failed = |error: io::Error| failed(&error);
-        if path == CONTROL_NAME.as_bytes() {
-            // The one socket of ours: by its name alone, whatever lies there for the caller.
-            let fd = self.socket(notification).map_err(failed)?;
-            let object = open_below(fd.as_fd(), self.setting.control.as_os_str().as_bytes(), true);
-            return Ok((fd, object.map_err(failed)?));
-        }
+    /// The socket that a path leads the caller to.
+    fn open_server(&mut self, notification: &Notification, path: &[u8]) -> io::Result<OwnedFd> {
         let known = self.servers.names.get(path).map_or(path, Vec::as_slice);
         // Of no interest to a path that begins at the root.
         let folder = if known.starts_with(b"/") { Some("/".into()) } else { folder_of(notification.tid) };
-        let folder = folder.ok_or(Reply::Error(libc::ESRCH))?;
-        let object = self.identities.open(notification.tid, &folder, known, true).map_err(failed)?;
-        // Last: it shows that all of this was the caller's.
-        let fd = self.socket(notification).map_err(failed)?;
-        if self.identities.is_own(notification.tid, object.as_fd()) {
-            return Ok((fd, object));
-        }
-        let shown = String::from_utf8_lossy(path);
-        Err(self.refuse_socket(notification, "connect", &shown, UNIX_OUTSIDE))
+        let folder = folder.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        self.identities.open(notification.tid, &folder, known, true)
     }
 
     /// A connect may wait for the other side: then in a thread of its own.
@@ -265,8 +260,7 @@ impl Supervisor {
 
     /// Answers a bind.
     pub(super) fn bind(&mut self, notification: &Notification) -> Option<Reply> {
-        let call = self.address(notification).and_then(|address| Ok((self.socket(notification)?, address)));
-        let (fd, address) = match call {
+        let (fd, address) = match self.socket_call(notification) {
             Ok(call) => call,
             Err(error) => return Some(failed(&error)),
         };
@@ -324,6 +318,10 @@ impl Supervisor {
                 Ok(object) => object,
                 Err(error) => return failed(&error),
             };
+        if !self.is_waiting(notification) {
+            // What was opened by its number may have been another's; nobody hears the answer.
+            return Reply::Error(libc::ESRCH);
+        }
         if !self.identities.is_own(notification.tid, object.as_fd()) {
             return self.refuse_socket(notification, "bind", &shown, UNIX_OUTSIDE);
         }

@@ -95,9 +95,9 @@ impl Remote {
             let there = batch[..got].iter().enumerate();
             self.pages.extend(there.map(|(index, &page)| (page, Some(start + index * PAGE))));
             self.pages.extend(batch.get(got).map(|&page| (page, None)));
+            self.pages.sort_unstable();
             rest = &rest[(got + 1).min(batch.len())..];
         }
-        self.pages.sort_unstable();
         Ok(())
     }
 

@@ -221,11 +221,22 @@ fn no_arguments_and_very_many_are_judged() {
     }
 }
 
+/// Runs Python code under `strict` in every configuration; it must say that it succeeded. Then looks at what is left.
+fn python_succeeds(code: &str, look: impl Fn(Configuration, &Place)) {
+    let Some(python) = python() else { return };
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let mut command = place.guard(configuration, &["--policy", "strict"]);
+        let report = Report::of(&command.args([python, "-c", code]).output().unwrap());
+        assert!(report.succeeded(), "{configuration:?}: {report:?}");
+        look(configuration, &place);
+    }
+}
+
 /// What is found when a program has started is what was read when it was asked for, however it is called: nothing that was
 /// allowed is taken for something else.
 #[test]
 fn a_program_is_known_again_when_it_has_started() {
-    let Some(python) = python() else { return };
     let code = r##"
 import ctypes, os
 libc = ctypes.CDLL(None)
@@ -259,22 +270,17 @@ run(b"./nested", [b"called", b"one"], [])
 run(b"./nested", None, None)
 print('{"errno": 0}')
 "##;
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let mut command = place.guard(configuration, &["--policy", "strict"]);
-        let report = Report::of(&command.args([python, "-c", code]).output().unwrap());
-        assert!(report.succeeded(), "{configuration:?}: {report:?}");
+    python_succeeds(code, |configuration, place| {
         let events = place.events();
         let of = |kind: &str| events.iter().filter(|event| event["event_type"] == kind).count();
         assert!(of("exec") >= 11 + 8 * 40, "{configuration:?}: {} programs were recorded", of("exec"));
         assert_eq!((of("exec.changed"), of("deny.exec")), (0, 0), "{configuration:?}");
-    }
+    });
 }
 
 /// Whoever is killed while it starts a program, or when it has just become one, was not refused anything.
 #[test]
 fn a_program_that_is_killed_at_its_start_was_not_refused() {
-    let Some(python) = python() else { return };
     let code = r#"
 import os, random, signal, time
 for _ in range(300):
@@ -288,19 +294,12 @@ for _ in range(300):
     os.waitpid(child, 0)
 print('{"errno": 0}')
 "#;
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let mut command = place.guard(configuration, &["--policy", "strict"]);
-        let report = Report::of(&command.args([python, "-c", code]).output().unwrap());
-        assert!(report.succeeded(), "{configuration:?}: {report:?}");
-        assert_eq!(denials(&place), [], "{configuration:?}");
-    }
+    python_succeeds(code, |configuration, place| assert_eq!(denials(place), [], "{configuration:?}"));
 }
 
 /// However many connects wait, a shim is told why something is refused.
 #[test]
 fn a_refusal_is_explained_while_many_wait() {
-    let Some(python) = python() else { return };
     let code = r#"
 import os, socket, subprocess, threading, time
 server = socket.socket(socket.AF_UNIX)
@@ -319,12 +318,7 @@ said = subprocess.run(["git", "push"], stderr=subprocess.PIPE, text=True).stderr
 print('{"errno": 0}' if "git.remote" in said else said, flush=True)
 os._exit(0)
 "#;
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let mut command = place.guard(configuration, &["--policy", "strict"]);
-        let report = Report::of(&command.args([python, "-c", code]).output().unwrap());
-        assert!(report.succeeded(), "{configuration:?}: {report:?}");
-    }
+    python_succeeds(code, |_, _| {});
 }
 
 #[test]
