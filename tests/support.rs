@@ -1,6 +1,8 @@
 //! What several tests need: the built-in policies, a judgement in one call, the built program.
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
 use guard::command::{Context, Folder, Request};
@@ -63,6 +65,27 @@ pub(crate) fn most_memory(pid: u32) -> u64 {
 
 pub(crate) fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Copies a program to where it can be started at once, with the folders that lead there.
+///
+/// Another process writes it: a descriptor of ours would be had, for a moment, by whatever another test starts just then,
+/// and what somebody may still write cannot be started (`ETXTBSY`).
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    install(from, to, b"");
+}
+
+/// A program of this text, as by [`copy_program`].
+pub(crate) fn make_program(to: &Path, text: impl AsRef<[u8]>) {
+    install(Path::new("/dev/stdin"), to, text.as_ref());
+}
+
+fn install(from: &Path, to: &Path, input: &[u8]) {
+    let mut command = Command::new("install");
+    command.args(["-D", "-m", "755", "--"]).arg(from).arg(to).stdin(Stdio::piped());
+    let mut installing = command.spawn().unwrap();
+    installing.stdin.take().unwrap().write_all(input).unwrap();
+    assert!(installing.wait().unwrap().success(), "{} was not made", to.display());
 }
 
 /// A fresh folder that goes away with the value.

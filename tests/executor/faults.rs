@@ -1,7 +1,6 @@
 //! CLIs that break, lie, hang or flood: programs of the test's own in the agent's place.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Answered, exec};
 use crate::launch::world::{World, one_world, program};
-use crate::support::most_memory;
+use crate::support::{make_program, most_memory};
 
 const INIT: &str = r#"{"type":"init","session_id":"s"}"#;
 const DONE: &str = r#"{"type":"result","status":"success","stats":{}}"#;
@@ -18,9 +17,7 @@ const FAILED: &str = r#"{"type":"result","status":"error","error":{"message":"no
 
 /// A program with this script.
 fn script(path: &Path, text: &str) {
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    make_program(path, format!("#!/bin/sh\n{text}\n"));
 }
 
 /// A request for the agent that this script is.

@@ -1,12 +1,12 @@
 //! An agent that does what its prompt says, word for word: a shell script that speaks like the Gemini CLI.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use super::{Answered, exec};
 use crate::launch::world::World;
+use crate::support::make_program;
 
 /// Prints the session it was given, runs its prompt, says what that printed, and succeeds.
 const SCRIPT: &str = r#"#!/bin/bash
@@ -26,10 +26,8 @@ printf '{"type":"result","status":"success","stats":{}}\n'
 /// Puts a script somewhere in a world where its person can start it, under the name of the CLI.
 pub(crate) fn agent(world: &World, folder: &str, script: &str) -> PathBuf {
     let folder = world.folder.with_file_name(folder);
-    std::fs::create_dir_all(&folder).unwrap();
     let program = folder.join("gemini");
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    make_program(&program, script);
     program
 }
 

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::{is_event, is_result, scripted};
 use crate::launch::world::{World, in_every_world, is_root, mark, marked, nothing_left, one_world, program};
+use crate::support::make_program;
 
 /// An executor whose guard is this world's: its person, its state folder.
 fn executor(world: &World) -> Executor {
@@ -27,8 +28,7 @@ fn executor(world: &World) -> Executor {
     let variables: String = variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
     let script = format!("#!/bin/sh\nexec env -i {variables} '{}' \"$@\"\n", program().display());
     let guard = folder.join("guard");
-    std::fs::write(&guard, script).unwrap();
-    std::fs::set_permissions(&guard, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    make_program(&guard, script);
     Executor { guard, sessions: folder.join("sessions") }
 }
 

@@ -1,7 +1,6 @@
 //! The task's branch to a real repository, and nothing else to it.
 
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use guard::forge::{ForgeError, Push, Remote, push};
 use guard::workspace::Repository;
 
 use super::is_silent;
+use crate::support::make_program;
 use crate::workspace::{Place, git, git_in};
 
 /// A user's repository with a branch of a task, and the bare one it is pushed to.
@@ -65,9 +65,7 @@ impl World {
     }
 
     fn script(&self, path: &Path, text: &str) {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        make_program(path, format!("#!/bin/sh\n{text}\n"));
     }
 
     /// A program that leaves a mark when it is run.

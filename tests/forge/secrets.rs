@@ -1,12 +1,10 @@
 //! Where tokens come from, and where they do not get to.
 
-use std::os::unix::fs::PermissionsExt;
-
 use guard::forge::{Remote, Token};
 use guard::policy::Pattern;
 
 use super::{SECRET, environment, is_silent};
-use crate::support::{Scratch, built_in, guard, policy, text};
+use crate::support::{Scratch, built_in, guard, make_program, policy, text};
 
 fn remote() -> Remote {
     let url = "git@github.com:acme/widget.git";
@@ -44,8 +42,7 @@ fn the_usual_variables_in_their_order() {
 fn the_program_of_github_is_asked_for_the_right_host() {
     let scratch = Scratch::new("gh");
     let gh = |script: &str| {
-        let file = scratch.write("bin/gh", format!("#!/bin/sh\n{script}\n"));
-        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        make_program(&scratch.0.join("bin/gh"), format!("#!/bin/sh\n{script}\n"));
     };
     let bin = scratch.0.join("bin");
     let (bin, log) = (bin.to_str().unwrap(), scratch.0.join("log"));

@@ -1,7 +1,6 @@
 //! The real shim under the names of real programs, asked and answered over a real socket. That nothing runs that is not
 //! allowed is the supervisor's matter, and tested there.
 
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
 
@@ -9,7 +8,7 @@ use guard::command::Context;
 use guard::intercept::answer;
 use guard::intercept::wire::{Answer, Question, SOCKET_VARIABLE};
 
-use crate::support::{Scratch, policy};
+use crate::support::{Scratch, make_program, policy};
 
 /// A folder with shims under these names, and a PATH that begins with it.
 fn shims(scratch: &Scratch, names: &[&str]) -> String {
@@ -28,9 +27,7 @@ fn refused(scratch: &Scratch, names: &[&str]) -> String {
     let interpreter = folder.join("not-executable");
     std::fs::write(&interpreter, "").unwrap();
     for name in names {
-        let file = folder.join(name);
-        std::fs::write(&file, format!("#!{}\n", interpreter.display())).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        make_program(&folder.join(name), format!("#!{}\n", interpreter.display()));
     }
     format!("{}:{}", scratch.0.join("shims").display(), folder.display())
 }

@@ -15,7 +15,7 @@ use super::world::{
     Ran, World, collect, first_child, in_every_world, in_every_world_at_once, in_two_worlds, is_root, mark,
     nothing_left, one_world, program,
 };
-use crate::support::most_memory;
+use crate::support::{make_program, most_memory};
 
 /// Insists that the transcript of a run is whole, with its end.
 fn is_complete(ran: &Ran) {
@@ -39,12 +39,8 @@ fn has_changed(ran: &Ran, path: &str) -> bool {
 fn programs_that_cannot_be_started() {
     in_every_world(|world| {
         std::fs::write(world.folder.join("plain"), "#!/bin/sh\n").unwrap();
-        std::fs::write(world.folder.join("alien"), "\x7fELF nothing").unwrap();
-        std::fs::write(world.folder.join("orphan"), "#!/no/such/interpreter\n").unwrap();
-        for name in ["alien", "orphan"] {
-            let path = world.folder.join(name);
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        }
+        make_program(&world.folder.join("alien"), "\x7fELF nothing");
+        make_program(&world.folder.join("orphan"), "#!/no/such/interpreter\n");
         let cases = [
             ("no-such-program", "command_not_found", 127),
             ("./no-such-program", "command_not_found", 127),

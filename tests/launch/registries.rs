@@ -1,11 +1,11 @@
 //! The hosts that package tools fetch from, by their settings in homes made for it.
 
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::make_program;
 use guard::launch::registries::{Registries, Tool, of, of_system};
 
 /// A home, an `/etc` and a folder of programs.
@@ -38,10 +38,8 @@ impl Place {
     /// A program that counts its starts in `started`.
     fn program(self, name: &str, script: &str) -> Self {
         let text = format!("#!/bin/sh\necho x >> {}\n{script}\n", self.0.join("started").display());
-        let file = format!("bin/{name}");
-        let place = self.with(&file, &text);
-        std::fs::set_permissions(place.0.join(file), PermissionsExt::from_mode(0o755)).unwrap();
-        place
+        make_program(&self.0.join("bin").join(name), text);
+        self
     }
 
     fn starts(&self) -> usize {
@@ -231,9 +229,9 @@ fn what_lies_in_the_working_tree_is_not_believed() {
 #[test]
 fn a_tool_that_is_asked_finds_nothing_in_the_working_tree() {
     let script = "command -v node && exit 1; [ -z \"$NODE_OPTIONS$PYTHONPATH\" ] && echo https://own.example";
-    let place = Place::new().program("npm", script).with("work/bin/node", "");
+    let place = Place::new().program("npm", script);
     let work = place.0.join("work");
-    std::fs::set_permissions(work.join("bin/node"), PermissionsExt::from_mode(0o755)).unwrap();
+    make_program(&work.join("bin/node"), "");
     let path = std::env::join_paths([work.join("bin"), place.0.join("bin")]).unwrap();
     let environment = [
         ("PATH".into(), path),

@@ -13,6 +13,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::copy_program;
 use serde_json::Value;
 
 /// A run that takes longer hangs.
@@ -72,7 +73,7 @@ pub(crate) fn program() -> &'static Path {
         {
             // Renamed into place: an older one may be running.
             let copy = folder.join(format!("{name}-{}", std::process::id()));
-            std::fs::copy(file, &copy).unwrap();
+            copy_program(Path::new(file), &copy);
             std::fs::rename(&copy, folder.join(name)).unwrap();
         }
         folder.join("guard")
@@ -158,8 +159,7 @@ fn furnish(home: &Path) {
         let bin = home.join(".cargo/bin");
         match rustup.filter(|bin| bin.join("rustup").is_file()) {
             Some(real) => {
-                std::fs::create_dir_all(&bin).unwrap();
-                std::fs::copy(real.join("rustup"), bin.join("rustup")).unwrap();
+                copy_program(&real.join("rustup"), &bin.join("rustup"));
                 for name in ["cargo", "rustc", "rustdoc"] {
                     symlink("rustup", bin.join(name)).unwrap();
                 }

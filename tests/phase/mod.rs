@@ -21,6 +21,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::launch::world::{Ran, World, one_world, program};
+use crate::support::make_program;
 
 /// A world with a repository in which nothing has happened, and the scripted agent.
 pub(crate) struct Yard {
@@ -37,13 +38,11 @@ impl Yard {
     pub(crate) fn of(world: World) -> Self {
         let repository = world.folder.with_file_name("repository");
         let agent = world.folder.with_file_name("agent.sh");
-        let text = include_bytes!("../../fixtures/agents/scripted.sh");
-        std::fs::write(&agent, text).unwrap();
+        make_program(&agent, include_bytes!("../../fixtures/agents/scripted.sh"));
         world.outside(
             "git -C repository worktree remove ../project && git -C repository branch -q -D task/work \
              && git -C repository config user.name Person && git -C repository config user.email person@example.org",
         );
-        std::fs::set_permissions(&agent, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         Self { world, repository, agent }
     }
 

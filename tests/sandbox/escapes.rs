@@ -15,7 +15,7 @@ use super::control::git;
 use super::exec::marker;
 use super::race::lost;
 use super::{Boundary, Configuration, Place, Report, User, configurations, eventually, python, skip, tools};
-use crate::support::most_memory;
+use crate::support::{make_program, most_memory};
 
 const PROBE: &str = "escapes.py";
 const SECRET: &str = "a secret that must not be read";
@@ -412,11 +412,10 @@ fn named_by_an_agent(ways: &[(&str, &str)]) {
             for folder in ["x", "x/bin", "x/lib"] {
                 super::folder(&place.home.join(folder), Some(place.id), 0o755);
             }
-            let secret = place.file(&place.home.join("x/bin/tool"), &format!("#!/bin/cat\n{SECRET}"));
-            super::set_mode(&secret, 0o755);
+            let secret = place.home.join("x/bin/tool");
+            make_program(&secret, format!("#!/bin/cat\n{SECRET}"));
             symlink(place.work.join("t"), place.outside.join("linked")).unwrap();
-            let tool = place.file(&place.outside.join("through-env"), "#!/usr/bin/env python9\n");
-            super::set_mode(&tool, 0o755);
+            make_program(&place.outside.join("through-env"), "#!/usr/bin/env python9\n");
             let script = plant.replace("SECRET", secret.to_str().unwrap());
             let script = script.replace("HOME", place.home.to_str().unwrap());
             let script = format!("{script}; chmod -f +x t python9 v/bin/t || true");

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::control::{git, policy, repository, was_won};
 use super::{Configuration, Place, Report, User, configurations, python, tools};
+use crate::support::copy_program;
 
 /// `strict`, and the programs of these tests are refused, too.
 pub(super) fn marker_policy(place: &Place) -> PathBuf {
@@ -18,8 +19,7 @@ pub(super) fn marker_policy(place: &Place) -> PathBuf {
 /// A program that leaves a file behind, under a name that the policy refuses.
 pub(super) fn marker(place: &Place) -> PathBuf {
     let path = place.outside.join("marker");
-    std::fs::copy("/usr/bin/touch", &path).unwrap();
-    super::set_mode(&path, 0o755);
+    copy_program(Path::new("/usr/bin/touch"), &path);
     path
 }
 

@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::copy_program;
 use serde_json::Value;
 
 /// The user that stands for an ordinary one: nobody else's, so that what is done to all its processes hits only ours.
@@ -128,8 +129,7 @@ static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
     folder(&tools, None, 0o755);
     for program in [env!("CARGO_BIN_EXE_guard"), env!("CARGO_BIN_EXE_guard-shim")] {
         let to = tools.join(Path::new(program).file_name().unwrap());
-        std::fs::copy(program, &to).unwrap();
-        set_mode(&to, 0o755);
+        copy_program(Path::new(program), &to);
     }
     let probes = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/probes");
     for probe in std::fs::read_dir(probes).unwrap().flatten().filter(|entry| entry.path().is_file()) {

@@ -3,6 +3,7 @@
 use std::os::unix::fs::{MetadataExt, chown};
 
 use super::{Boundary, Place, Report, User, configurations, python, set_mode, tools};
+use crate::support::copy_program;
 
 #[test]
 fn no_capability_is_left() {
@@ -38,7 +39,7 @@ fn a_set_user_id_program_gives_nothing() {
     let setup = |place: &Place| {
         let real = std::fs::canonicalize(python().unwrap()).unwrap();
         let path = place.outside.join("program");
-        std::fs::copy(real, &path).unwrap();
+        copy_program(&real, &path);
         chown(&path, Some(0), Some(0)).unwrap();
         set_mode(&path, 0o6755);
     };

@@ -3,6 +3,7 @@
 
 use super::exec::{marker, marker_policy};
 use super::{Configuration, Place, User, configurations, python, tools};
+use crate::support::copy_program;
 
 /// How often the refused program ran, in so many tries. The safe path and the refused one, made for a place.
 fn wins(
@@ -34,8 +35,7 @@ fn named(place: &Place) -> (String, String) {
 /// A copy in the working folder, of a program that is refused by its name.
 fn copied(place: &Place) -> (String, String) {
     let path = place.work.join("innocent");
-    std::fs::copy("/usr/bin/touch", &path).unwrap();
-    super::set_mode(&path, 0o755);
+    copy_program("/usr/bin/touch".as_ref(), &path);
     ("/usr/bin/true".to_string(), path.display().to_string())
 }
 

@@ -11,7 +11,7 @@ use guard::workspace::dangers::{Danger, DangerKind, Inspection, effect, inspect,
 use proptest::prelude::*;
 
 use super::fingerprint::{git, run};
-use crate::support::Scratch;
+use crate::support::{Scratch, make_program};
 
 /// A user's repository, and a linked worktree the agent has worked in.
 struct Left {
@@ -53,8 +53,8 @@ impl Left {
     }
 
     fn program(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.write(name, format!("#!/bin/sh\n{text}\n"));
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        let path = self.tree().join(name);
+        make_program(&path, format!("#!/bin/sh\n{text}\n"));
         path
     }
 
@@ -108,8 +108,7 @@ fn plant(left: &Left, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     run(folder, &["init", "--quiet"]);
     run(folder, &["commit", "--quiet", "--allow-empty", "-m", "inner"]);
-    let monitor = left.scratch.write("tree/monitor", format!("#!/bin/sh\n{}\n", left.proof()));
-    std::fs::set_permissions(&monitor, PermissionsExt::from_mode(0o755)).unwrap();
+    let monitor = left.program("monitor", &left.proof());
     run(folder, &["config", "core.fsmonitor", monitor.to_str().unwrap()]);
 }
 

@@ -1,16 +1,14 @@
 //! The user's hooks, identity, trailers and filters, as the agent's git meets them.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use guard::workspace::{Request, Workspace};
 
 use super::{Place, agent, commit, git};
+use crate::support::make_program;
 
 fn script(path: &Path, text: &str) {
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    make_program(path, format!("#!/bin/sh\n{text}\n"));
 }
 
 #[test]

@@ -8,12 +8,12 @@ use std::time::Duration;
 use guard::workspace::{Disposal, Limits, ReceiveError, RefError, Workspace};
 
 use super::{Place, agent, commit, git, git_in};
+use crate::support::make_program;
 
 /// A program that leaves a mark when it is run, and where the mark is.
 fn trap(place: &Place) -> (PathBuf, PathBuf) {
     let (program, mark) = (place.scratch.0.join("trap.sh"), place.scratch.0.join("MARK"));
-    std::fs::write(&program, format!("#!/bin/sh\necho ran >> '{}'\nexit 1\n", mark.display())).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    make_program(&program, format!("#!/bin/sh\necho ran >> '{}'\nexit 1\n", mark.display()));
     (program, mark)
 }
 

@@ -24,7 +24,7 @@ use std::process::{Command, Output};
 
 use guard::workspace::{Repository, Request, Workspace};
 
-use crate::support::Scratch;
+use crate::support::{Scratch, copy_program};
 
 /// A user's repository in a scratch folder, with the user's own configuration beside it.
 pub(crate) struct Place {
@@ -163,7 +163,7 @@ fn as_an_ordinary_user() {
     let scratch = Scratch::new("ordinary");
     std::os::unix::fs::chown(&scratch.0, Some(user), Some(user)).unwrap();
     let program = scratch.0.join("tests");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &program);
     let output = Command::new("setpriv")
         .args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"])
         .arg(&program)
