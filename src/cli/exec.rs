@@ -4,12 +4,11 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
 
 use super::args::Exec;
 use super::exec_args::Asked;
 use super::exit::Exit;
-use super::{Failure, note};
+use super::{Failure, note, signals};
 use crate::agent::AgentEvent;
 use crate::executor::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::transcript::state_folder;
@@ -133,18 +132,8 @@ pub(super) fn print(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
 
 /// The first signal cancels; the run is asked to end, and its result still comes.
 pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        signals.add(signal);
-    }
-    signals.thread_block()?;
     let cancel = cancel.clone();
-    let work = move || {
-        while signals.wait().is_ok() {
-            cancel.set();
-        }
-    };
-    std::thread::Builder::new().name("signals".to_string()).spawn(work).map(drop)
+    signals::on_each(move || cancel.set())
 }
 
 /// Whoever was to read the result has gone: nobody wants it any more, however silent the agent is.

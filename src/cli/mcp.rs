@@ -2,12 +2,11 @@
 
 use std::io::{self, Write};
 
-use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
 use super::args::Mcp;
 use super::exit::Exit;
-use super::{Failure, note};
+use super::{Failure, note, signals};
 use crate::mcp::{Listening, Roots, Setting, Stop, Token, serve, serve_http};
 
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -64,16 +63,6 @@ fn served(how: io::Result<()>) -> Result<Exit, Failure> {
 
 /// The first signal ends the server; calls are asked to end, and their results are kept.
 fn stop_on_signals(stop: &Stop) -> io::Result<()> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        signals.add(signal);
-    }
-    signals.thread_block()?;
     let stop = stop.clone();
-    let work = move || {
-        while signals.wait().is_ok() {
-            stop.set();
-        }
-    };
-    std::thread::Builder::new().name("signals".to_string()).spawn(work).map(drop)
+    signals::on_each(move || stop.set())
 }

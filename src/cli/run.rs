@@ -54,6 +54,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         };
     }
     let streams = streams(form)?;
+    launch::hold_signals()?;
     let Opened { task, folder } = match asked.open() {
         Ok(opened) => opened,
         Err(problem) => return no_worktree(&request, &problem, form, out),
@@ -407,7 +408,7 @@ fn no_worktree(
         ..failure_result(problem.kind, &problem.message)
     };
     print_failure(&result, &problem.hint, form, out)?;
-    Ok(Exit::OwnFailure)
+    Ok(problem.exit)
 }
 
 /// What is known of a run before it begins.

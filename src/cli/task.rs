@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::args;
+use super::exit::Exit;
 use super::note;
 use crate::launch::{Checkout, Task, check_links, is_shared_place, may_be_in_repository};
 use crate::policy::Policy;
@@ -145,6 +146,7 @@ impl Asked<'_> {
             message: format!("{} lies in no git repository", self.folder.display()),
             hint: "leave --name, --base, --here, --branch, --auto, --keep and --discard out, or go into a repository"
                 .to_string(),
+            exit: Exit::OwnFailure,
         }
     }
 }
@@ -155,6 +157,7 @@ pub(super) struct Problem {
     pub(super) kind: &'static str,
     pub(super) message: String,
     pub(super) hint: String,
+    pub(super) exit: Exit,
 }
 
 impl From<WorkspaceError> for Problem {
@@ -163,8 +166,14 @@ impl From<WorkspaceError> for Problem {
         let kind = match error {
             WorkspaceError::Lost(_) => LOST,
             WorkspaceError::Busy(_) => "worktree_busy",
+            WorkspaceError::Interrupted(_) => "cancelled",
             _ => "invalid_input",
         };
-        Self { kind, message: error.to_string(), hint: error.hint().unwrap_or(usual).to_string() }
+        let exit = match error {
+            // As a run that is ended by it.
+            WorkspaceError::Interrupted(signal) => Exit::Code(128 + signal as u8),
+            _ => Exit::OwnFailure,
+        };
+        Self { kind, message: error.to_string(), hint: error.hint().unwrap_or(usual).to_string(), exit }
     }
 }

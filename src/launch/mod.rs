@@ -42,6 +42,6 @@ pub use checkout::{Checkout, is_shared_place, may_be_in_repository};
 pub use folder::check_links;
 pub use keys::{KeySource, Keys, Secrets};
 pub use network::{AllowedHost, NetworkPlan, PlannedGateway, network_rules};
-pub use parent::{Failure, Finished, Streams, run};
+pub use parent::{Failure, Finished, Streams, hold_signals, run};
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};
 pub use task::Task;

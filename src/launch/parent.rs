@@ -28,7 +28,7 @@ use crate::outcome::RunResult;
 use crate::policy::{Namespaces, Policy};
 use crate::sandbox::{self, Need};
 use crate::sys::process::{self, Ended};
-use crate::sys::socket;
+use crate::sys::{signals, socket};
 use crate::transcript::{self, Observer, Sink, Stream};
 
 /// What the run's standard streams are connected to.
@@ -114,7 +114,7 @@ fn prepare_and_run(
     network: Network,
 ) -> Result<Finished, Failure> {
     check_kernel(&plan, &policy)?;
-    block_signals().map_err(machine("block signals"))?;
+    hold_signals().map_err(machine("block signals"))?;
     process::set_dumpable(false).map_err(machine("protect the supervisor's memory"))?;
     process::become_subreaper().map_err(machine("become subreaper"))?;
     let cleaner = Cleaner(prepare::Belongs::to(&plan));
@@ -147,14 +147,13 @@ fn check_kernel(plan: &LaunchPlan, policy: &Policy) -> Result<(), Failure> {
 
 /// Signals come as messages, not as interruptions.
 pub(super) fn own_signals() -> SigSet {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH] {
-        signals.add(signal);
-    }
+    let mut signals = signals::ending();
+    signals.add(Signal::SIGWINCH);
     signals
 }
 
-fn block_signals() -> io::Result<()> {
+/// Signals wait from here on: what is being made for a run is finished or undone, and the run is the one to hear of them.
+pub fn hold_signals() -> io::Result<()> {
     let mut signals = own_signals();
     signals.add(Signal::SIGCHLD);
     // A limit on the size of files is an error of the write, which is told, and no reason to die.

@@ -1,5 +1,7 @@
 //! Signals that are noticed where they are waited for, and nowhere else.
 //!
+//! Who started guard may have decided that it does not hear of some, as `nohup` does: then it does not.
+//!
 //! A descriptor for signals would wake everybody in the process who waits on one, at every signal: the main thread at each of
 //! the supervisor's, which comes with every program start.
 
@@ -17,6 +19,42 @@ extern "C" fn notice(signal: libc::c_int) {
     CAME.fetch_or(1 << signal, Ordering::Relaxed);
 }
 
+/// Those by which people and machines end a program.
+const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// Those that end a program, as far as whoever started this one wants it to hear them: a hangup not under `nohup`, a key not in
+/// the background of a script. A request to end (`SIGTERM`) is always heard.
+pub fn ending() -> SigSet {
+    ENDING.into_iter().filter(|&signal| signal == Signal::SIGTERM || !is_ignored(signal)).collect()
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    let mut found = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: nothing is changed; a place for what the kernel fills in when it succeeds.
+    unsafe {
+        libc::sigaction(signal as libc::c_int, std::ptr::null(), found.as_mut_ptr()) == 0
+            && found.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// One that is to end this program, and waits because it is blocked.
+pub fn waiting() -> Option<Signal> {
+    let mut found = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: a place for what the kernel fills in when it succeeds, which is all that is looked at.
+    let found = unsafe {
+        if libc::sigpending(found.as_mut_ptr()) != 0 {
+            return None;
+        }
+        SigSet::from_sigset_t_unchecked(found.assume_init())
+    };
+    ending().iter().find(|&signal| found.contains(signal))
+}
+
+/// Whether those keys that end a program wait, because this thread blocks them.
+pub fn are_held() -> bool {
+    SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))
+}
+
 /// Signals that are blocked but while `Caught::poll` waits.
 #[derive(Debug)]
 pub struct Caught {
@@ -26,7 +64,7 @@ pub struct Caught {
 }
 
 impl Caught {
-    /// Blocks these signals and notices them from now on; also those that were ignored so far.
+    /// Blocks these signals and notices them from now on.
     pub fn new(signals: &SigSet) -> io::Result<Self> {
         signals.thread_block()?;
         let action = SigAction::new(SigHandler::Handler(notice), SaFlags::empty(), SigSet::empty());

@@ -9,15 +9,17 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 
 use super::jail::Jail;
+use crate::sys::signals;
 
 /// Whose configuration is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +118,14 @@ pub enum GitError {
         /// How long it had.
         limit: Duration,
     },
+    /// This program is to end, and did not wait for it.
+    #[error("git {verb} was ended by {signal}")]
+    Interrupted {
+        /// What it was to do.
+        verb: String,
+        /// What came.
+        signal: Signal,
+    },
     /// It said more than can be an honest answer.
     #[error("git {verb} answered more than {limit} bytes")]
     TooMuch {
@@ -157,6 +167,7 @@ pub(super) struct Git {
     limit: Duration,
     most: usize,
     is_alone: bool,
+    is_interruptible: bool,
 }
 
 /// What a call answered.
@@ -217,7 +228,16 @@ impl Git {
             .arg(verb);
         let verb = verb.to_string();
         let input = Vec::new();
-        Ok(Self { command, verb, config, input, limit: LONGEST, most: 1 << 30, is_alone: false })
+        Ok(Self {
+            command,
+            verb,
+            config,
+            input,
+            limit: LONGEST,
+            most: 1 << 30,
+            is_alone: false,
+            is_interruptible: false,
+        })
     }
 
     /// The repository.
@@ -288,6 +308,12 @@ impl Git {
         self
     }
 
+    /// Ends when this program is to end: a signal for that has come, and is blocked.
+    pub(super) fn interruptible(mut self) -> Self {
+        self.is_interruptible = true;
+        self
+    }
+
     fn failed(&self, source: io::Error) -> GitError {
         GitError::Io { verb: self.verb.clone(), source }
     }
@@ -329,14 +355,18 @@ impl Git {
             self.command.env(format!("GIT_CONFIG_KEY_{index}"), key);
             self.command.env(format!("GIT_CONFIG_VALUE_{index}"), value);
         }
+        // Whoever holds signals back until something is done does not have it broken off by a key either.
+        if !self.is_alone && !self.is_interruptible && signals::are_held() {
+            self.command.process_group(0);
+        }
         // A file, not a pipe: nobody has to read it while the program runs.
         let errors = memory_file().map_err(|error| self.failed(error))?;
         let for_child = errors.try_clone().map_err(|error| self.failed(error))?;
         self.command.stderr(for_child);
         let child = self.command.spawn().map_err(|error| self.failed(error))?;
-        let Self { verb, input, limit, most, is_alone, .. } = self;
+        let Self { verb, input, limit, most, is_alone, is_interruptible, .. } = self;
         let deadline = Instant::now() + limit;
-        Ok(Running { child, errors, verb, input, deadline, limit, most, is_alone })
+        Ok(Running { child, errors, verb, input, deadline, limit, most, is_alone, is_interruptible })
     }
 
     /// Runs it to its end, however it ends.
@@ -367,6 +397,9 @@ pub(super) fn again_when_interfered<T, E: std::fmt::Display>(
     }
 }
 
+/// How often a call that can be interrupted looks whether it is.
+const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
+
 fn memory_file() -> io::Result<File> {
     let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
     Ok(nix::sys::memfd::memfd_create(c"git", flags)?.into())
@@ -382,6 +415,7 @@ pub(super) struct Running {
     limit: Duration,
     most: usize,
     is_alone: bool,
+    is_interruptible: bool,
 }
 
 impl Running {
@@ -438,12 +472,21 @@ impl Running {
         GitError::Io { verb: self.verb.clone(), source }
     }
 
+    fn interrupted(&self) -> Result<(), GitError> {
+        match self.is_interruptible.then(signals::waiting).flatten() {
+            Some(signal) => Err(GitError::Interrupted { verb: self.verb.clone(), signal }),
+            None => Ok(()),
+        }
+    }
+
     /// Time left; none is an error.
     pub(super) fn left(&self) -> Result<PollTimeout, GitError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(self.timed_out());
         }
+        self.interrupted()?;
+        let left = if self.is_interruptible { left.min(LOOK_FOR_SIGNALS) } else { left };
         let milliseconds = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
         Ok(PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX))
     }
@@ -505,6 +548,10 @@ impl Running {
                 self.end();
                 return Err(self.timed_out());
             }
+            if let Err(interrupted) = self.interrupted() {
+                self.end();
+                return Err(interrupted);
+            }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(5));
         }
@@ -515,7 +562,7 @@ impl Running {
         let pid = self.child.id() as i32;
         // Its process group, where it leads one: what it has started would hold on to the other side.
         let pid = nix::unistd::Pid::from_raw(if self.is_alone { -pid } else { pid });
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
         let patience = Instant::now() + Duration::from_secs(2);
         while Instant::now() < patience {
             if !matches!(self.child.try_wait(), Ok(None)) {
@@ -523,7 +570,7 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
         let _ = self.child.wait();
     }
 
@@ -537,5 +584,14 @@ impl Running {
         let lines: Vec<String> =
             text.lines().map(|line| plain(line.trim())).filter(|line| !line.is_empty()).collect();
         lines.join("; ")
+    }
+}
+
+impl Drop for Running {
+    /// Nobody waits for it any more, because something else has failed.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.end();
+        }
     }
 }

@@ -99,6 +99,9 @@ pub enum WorkspaceError {
     /// The worktree that a run was to go on in is not there, or is not what it was. Nothing was made.
     #[error("{0}")]
     Lost(String),
+    /// A signal came while it was made. Nothing was made.
+    #[error("cancelled by {0} while the worktree was made")]
+    Interrupted(nix::sys::signal::Signal),
     /// The jail.
     #[error(transparent)]
     Jail(#[from] crate::sandbox::SandboxError),
@@ -120,6 +123,7 @@ impl WorkspaceError {
             Self::Lost(_) => {
                 Some("`guard worktree list` shows what there is; begin a new run without --branch")
             }
+            Self::Interrupted(_) => Some("nothing of it is left; start it again when it is wanted"),
             Self::Busy(_) => Some("wait for the run to end; `guard worktree list` shows it"),
             _ => None,
         }

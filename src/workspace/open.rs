@@ -14,6 +14,7 @@ use super::repository::{Head, Repository};
 use super::settings::Settings;
 use super::{WorkspaceError, at, doubts, hooks, name, pointer, untracked};
 use crate::policy::Policy;
+use crate::sys::signals;
 
 /// What a workspace is to be.
 #[derive(Debug, Clone, Default)]
@@ -103,9 +104,10 @@ impl Workspace {
         match workspace.make(repository, &settings, request) {
             Ok(()) => Ok(workspace),
             Err(error) => {
-                // What went wrong first is what the user has to know.
+                // What went wrong first is what the user has to know. Where a key was pressed, git has heard of it as well.
+                let interrupted = interrupted();
                 let _ = workspace.undo();
-                Err(error)
+                interrupted.and(Err(error))
             }
         }
     }
@@ -154,6 +156,7 @@ impl Workspace {
             self.record.brought = at("bring files to", &self.record.worktree, brought)?;
         }
         self.record.submodules = if self.record.here { self.submodule_pointers()? } else { Vec::new() };
+        interrupted()?;
         self.record.state = State::Open;
         self.record.write(&self.run_folder)
     }
@@ -176,7 +179,7 @@ impl Workspace {
         super::git::again_when_interfered(|| {
             let git =
                 repository.git("worktree")?.args(["add", "--quiet", "--lock", "--reason", &reason, "--"]);
-            git.arg(&record.worktree).arg(branch).run()
+            git.arg(&record.worktree).arg(branch).interruptible().run()
         })
         .map_err(|error| missing_objects(error, repository))?;
         // Nobody but git has written here yet.
@@ -322,6 +325,11 @@ impl Workspace {
         let pointed = pointer::point(&record.worktree, &record.admin_dir, &self.run_folder);
         at("point at the repository from", &record.worktree, pointed)
     }
+}
+
+/// Whether this program is to end, and so makes nothing more.
+fn interrupted() -> Result<(), WorkspaceError> {
+    signals::waiting().map_or(Ok(()), |signal| Err(WorkspaceError::Interrupted(signal)))
 }
 
 /// How long a look at the user's own files is waited for: it is only for a note, and an earlier agent may have left a pipe

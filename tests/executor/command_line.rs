@@ -144,7 +144,7 @@ fn endless(world: &World, mark: &str, more: &Value) -> Child {
     }
     let file = world.folder.with_file_name("endless.json");
     std::fs::write(&file, asked.to_string()).unwrap();
-    let mut command = world.command(program());
+    let mut command = world.ignoring("");
     command.args(["exec", "--stream-json", "--request"]).arg(file);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }

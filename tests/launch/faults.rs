@@ -12,13 +12,13 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::world::{
-    Ran, World, collect, first_child, in_every_world, in_every_world_at_once, in_two_worlds, is_root, mark,
+    Ran, collect, first_child, in_every_world, in_every_world_at_once, in_two_worlds, is_root, mark,
     nothing_left, one_world, program,
 };
 use crate::support::{make_program, most_memory};
 
 /// Insists that the transcript of a run is whole, with its end.
-fn is_complete(ran: &Ran) {
+pub(super) fn is_complete(ran: &Ran) {
     let checked = check(&ran.transcript()).unwrap_or_else(|error| panic!("{error}: {:#}", ran.result));
     assert_eq!(checked.outcome, Outcome::Complete, "{:#}", ran.result);
 }
@@ -301,100 +301,6 @@ os.kill(os.getpid(), signal.SIGSTOP)";
             is_complete(&ran);
             nothing_left(&mark, Duration::ZERO);
         }
-    });
-}
-
-/// A run that was started and said that it is ready.
-struct Ready {
-    child: std::process::Child,
-    mark: String,
-    started: Instant,
-    rest: BufReader<std::process::ChildStdout>,
-}
-
-impl Ready {
-    /// Starts a script that says `ready` when it is.
-    fn new(world: &World, script: &str) -> Self {
-        let mark = mark();
-        let mut command = world.guard(&["--stream-json", "--env", &mark], &["bash", "-c", script]);
-        let started = Instant::now();
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut rest = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        while !(line.contains("\"output\"") && line.contains("ready")) {
-            line.clear();
-            assert!(rest.read_line(&mut line).unwrap() > 0, "{}: ended before it was ready", world.name());
-        }
-        Self { child, mark, started, rest }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
-    }
-
-    /// Sees it to its end.
-    fn end(mut self) -> Ran {
-        let mut output = Vec::new();
-        self.rest.read_to_end(&mut output).unwrap();
-        let mut ran = collect(self.child, b"", self.started);
-        let last = output.trim_ascii_end().rsplit(|&byte| byte == b'\n').next().unwrap();
-        ran.result = serde_json::from_slice(last).unwrap_or_default();
-        nothing_left(&self.mark, Duration::ZERO);
-        ran
-    }
-}
-
-#[test]
-fn signals_reach_the_agent() {
-    in_every_world(|world| {
-        for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
-            // A program by itself, and one that tidies up first.
-            let run = Ready::new(world, "echo ready; exec sleep 60");
-            run.signal(signal);
-            let ran = run.end();
-            assert_eq!(
-                (ran.code, ran.kind()),
-                (code, "cancelled"),
-                "{} {signal}: {:#}",
-                world.name(),
-                ran.result
-            );
-            assert!(ran.took < Duration::from_secs(4), "{} {signal}: {:?}", world.name(), ran.took);
-            is_complete(&ran);
-            let name = &signal.as_str()[3..];
-            let tidy = format!("trap 'echo tidied; exit 9' {name}; echo ready; while :; do sleep 0.02; done");
-            let run = Ready::new(world, &tidy);
-            run.signal(signal);
-            let ran = run.end();
-            assert_eq!(
-                (ran.code, ran.kind()),
-                (9, "cancelled"),
-                "{} {signal}: {:#}",
-                world.name(),
-                ran.result
-            );
-            assert_eq!(ran.printed(), "ready\ntidied\n", "{} {signal}", world.name());
-            assert_eq!(ran.result["success"], false);
-            is_complete(&ran);
-        }
-    });
-}
-
-#[test]
-fn a_second_signal_ends_it_at_once() {
-    in_every_world_at_once(|world| {
-        let run = Ready::new(
-            world,
-            "trap '' INT TERM HUP; (setsid sleep 60 &); echo ready; while :; do sleep 0.05; done",
-        );
-        run.signal(Signal::SIGINT);
-        std::thread::sleep(Duration::from_millis(700));
-        let asked = Instant::now();
-        run.signal(Signal::SIGINT);
-        let ran = run.end();
-        assert!(asked.elapsed() < Duration::from_secs(2), "{}: {:?}", world.name(), asked.elapsed());
-        assert_eq!((ran.code, ran.kind()), (137, "cancelled"), "{}: {:#}", world.name(), ran.result);
-        is_complete(&ran);
     });
 }
 

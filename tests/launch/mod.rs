@@ -6,5 +6,6 @@ mod installation;
 mod killed;
 mod links;
 mod registries;
+mod signals;
 mod toolchain;
 pub(crate) mod world;

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::make_program;
 use guard::launch::registries::{Registries, Tool, of, of_system};
+
+use crate::support::make_program;
 
 /// A home, an `/etc` and a folder of programs.
 struct Place(PathBuf);

@@ -13,8 +13,9 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::copy_program;
 use serde_json::Value;
+
+use crate::support::copy_program;
 
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -277,6 +278,15 @@ impl World {
         if let Some((user, group)) = self.person.ids {
             command.gid(group).uid(user);
         }
+        command
+    }
+
+    /// Guard, ignoring these signals and no others: whoever runs the tests may let them ignore some (`nohup`, or `&` in a
+    /// script), which is handed on.
+    pub(crate) fn ignoring(&self, signals: &str) -> Command {
+        let mut command = self.command("env");
+        command.arg("--default-signal=HUP,INT,QUIT");
+        command.args((!signals.is_empty()).then(|| format!("--ignore-signal={signals}"))).arg(program());
         command
     }
 

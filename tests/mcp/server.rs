@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::agents;
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{World, program};
+use crate::launch::world::World;
 
 /// An answer that takes longer does not come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ pub(super) struct Piped {
 
 impl Piped {
     pub(super) fn start(world: &World, url: &str, gemini: &Gemini, options: &[&str]) -> Self {
-        let mut command: Command = world.command(program());
+        let mut command: Command = world.ignoring("");
         command.args(["mcp", "--root"]).arg(&world.folder).args(options);
         agents(&mut command, world, gemini, url);
         let errors = world.temporary().join("stderr");
@@ -117,7 +117,7 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) fn start(world: &World, url: &str, gemini: &Gemini, options: &[&str]) -> Self {
-        let mut command: Command = world.command(program());
+        let mut command: Command = world.ignoring("");
         command.args(["mcp", "--http", "--root"]).arg(&world.folder).args(options);
         agents(&mut command, world, gemini, url);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();

@@ -29,8 +29,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::copy_program;
 use serde_json::Value;
+
+use crate::support::copy_program;
 
 /// The user that stands for an ordinary one: nobody else's, so that what is done to all its processes hits only ours.
 const ORDINARY: u32 = 64_017;

@@ -1,0 +1,222 @@
+//! Signals: the agent hears of them, what is being made for it is undone, and who is not to hear of one does not.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use guard::workspace::{State, list};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::faults::is_complete;
+use super::world::{Ran, World, collect, in_every_world, in_every_world_at_once, mark, nothing_left};
+use crate::support::make_program;
+
+/// A run that was started and said that it is ready.
+struct Ready {
+    child: std::process::Child,
+    mark: String,
+    started: Instant,
+    rest: BufReader<std::process::ChildStdout>,
+}
+
+impl Ready {
+    /// Starts a script that says `ready` when it is.
+    fn new(world: &World, script: &str) -> Self {
+        Self::ignoring(world, "", script)
+    }
+
+    /// The same where whoever starts guard lets it ignore these signals.
+    fn ignoring(world: &World, signals: &str, script: &str) -> Self {
+        let mark = mark();
+        let mut command = world.ignoring(signals);
+        command.args(world.arguments(&["--stream-json", "--env", &mark], &["bash", "-c", script]));
+        let started = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut rest = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !(line.contains("\"output\"") && line.contains("ready")) {
+            line.clear();
+            assert!(rest.read_line(&mut line).unwrap() > 0, "{}: ended before it was ready", world.name());
+        }
+        Self { child, mark, started, rest }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Sees it to its end.
+    fn end(mut self) -> Ran {
+        let mut output = Vec::new();
+        self.rest.read_to_end(&mut output).unwrap();
+        let mut ran = collect(self.child, b"", self.started);
+        let last = output.trim_ascii_end().rsplit(|&byte| byte == b'\n').next().unwrap();
+        ran.result = serde_json::from_slice(last).unwrap_or_default();
+        nothing_left(&self.mark, Duration::ZERO);
+        ran
+    }
+}
+
+#[test]
+fn signals_reach_the_agent() {
+    in_every_world(|world| {
+        for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+            // A program by itself, and one that tidies up first.
+            let run = Ready::new(world, "echo ready; exec sleep 60");
+            run.signal(signal);
+            let ran = run.end();
+            assert_eq!(
+                (ran.code, ran.kind()),
+                (code, "cancelled"),
+                "{} {signal}: {:#}",
+                world.name(),
+                ran.result
+            );
+            assert!(ran.took < Duration::from_secs(4), "{} {signal}: {:?}", world.name(), ran.took);
+            is_complete(&ran);
+            let name = &signal.as_str()[3..];
+            let tidy = format!("trap 'echo tidied; exit 9' {name}; echo ready; while :; do sleep 0.02; done");
+            let run = Ready::new(world, &tidy);
+            run.signal(signal);
+            let ran = run.end();
+            assert_eq!(
+                (ran.code, ran.kind()),
+                (9, "cancelled"),
+                "{} {signal}: {:#}",
+                world.name(),
+                ran.result
+            );
+            assert_eq!(ran.printed(), "ready\ntidied\n", "{} {signal}", world.name());
+            assert_eq!(ran.result["success"], false);
+            is_complete(&ran);
+        }
+    });
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    in_every_world_at_once(|world| {
+        let run = Ready::new(
+            world,
+            "trap '' INT TERM HUP; (setsid sleep 60 &); echo ready; while :; do sleep 0.05; done",
+        );
+        run.signal(Signal::SIGINT);
+        std::thread::sleep(Duration::from_millis(700));
+        let asked = Instant::now();
+        run.signal(Signal::SIGINT);
+        let ran = run.end();
+        assert!(asked.elapsed() < Duration::from_secs(2), "{}: {:?}", world.name(), asked.elapsed());
+        assert_eq!((ran.code, ran.kind()), (137, "cancelled"), "{}: {:#}", world.name(), ran.result);
+        is_complete(&ran);
+    });
+}
+
+#[test]
+fn who_is_not_to_hear_of_a_signal_does_not() {
+    in_every_world_at_once(|world| {
+        let run = Ready::ignoring(world, "HUP,INT,QUIT", "echo ready; sleep 1; echo done");
+        for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+            run.signal(signal);
+        }
+        let ran = run.end();
+        assert_eq!((ran.code, ran.kind()), (0, ""), "{}: {:#}", world.name(), ran.result);
+        assert_eq!(ran.printed(), "ready\ndone\n", "{}", world.name());
+        // Who asks it to end is heard.
+        let run = Ready::ignoring(world, "HUP,TERM", "echo ready; exec sleep 60");
+        run.signal(Signal::SIGTERM);
+        let ran = run.end();
+        assert_eq!((ran.code, ran.kind()), (143, "cancelled"), "{}: {:#}", world.name(), ran.result);
+    });
+}
+
+#[test]
+fn a_worktree_that_is_being_made_is_undone() {
+    in_every_world_at_once(|world| {
+        let real = world.outside("command -v git").trim().to_string();
+        let bin = world.folder.with_file_name("bin");
+        let begun = world.temporary().join("begun");
+        let state = "git -C repository for-each-ref; git -C repository worktree list --porcelain; ls -A .worktrees || true";
+        // A git that takes its time: before it has made the worktree, and after.
+        for first in ["true".to_string(), format!("'{real}' \"$@\"")] {
+            let slow = format!("{first} && : > '{}' && exec sleep 600", begun.display());
+            let script = format!(
+                "#!/bin/sh\n[ \"$1 $2\" != 'worktree add' ] || {{ {slow}; }}\nexec '{real}' \"$@\"\n"
+            );
+            make_program(&bin.join("git"), script);
+            let before = world.outside(state);
+            for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+                let _ = std::fs::remove_file(&begun);
+                let mark = mark();
+                let (name, value) = mark.split_once('=').unwrap();
+                let mut command = world.ignoring("");
+                command.args(world.arguments(&["--json", "--name", "cut"], &["true"]));
+                command.env("PATH", format!("{}:{}", bin.display(), world.person.path)).env(name, value);
+                let started = Instant::now();
+                let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+                while !begun.exists() {
+                    assert!(
+                        started.elapsed() < Duration::from_secs(20),
+                        "{}: it does not start",
+                        world.name()
+                    );
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+                let ran = collect(child, b"", started);
+                assert_eq!((ran.code, ran.kind()), (code, "cancelled"), "{} {signal}: {ran:?}", world.name());
+                nothing_left(&mark, Duration::ZERO);
+                assert_eq!(world.outside(state), before, "{} {signal}", world.name());
+                for entry in list(&world.runs()).unwrap() {
+                    assert_eq!(entry.record.unwrap().state, State::Removed, "{} {signal}", world.name());
+                }
+            }
+        }
+    });
+}
+
+/// A key goes to all of the terminal's foreground: guard, which waits, and the git it has started.
+#[test]
+fn a_key_while_commits_are_received_loses_none() {
+    in_every_world_at_once(|world| {
+        let real = world.outside("command -v git").trim().to_string();
+        let bin = world.folder.with_file_name("bin");
+        let (ended, begun) = (world.folder.join("ended"), world.temporary().join("begun"));
+        // The list of what was received; those that look at the agent's objects before cannot start anything.
+        let slow = format!("[ ! -e '{}' ] || {{ : > '{}'; sleep 1; }}", ended.display(), begun.display());
+        make_program(
+            &bin.join("git"),
+            format!(
+                "#!/bin/sh\n[ \"$1 $2\" != 'rev-list --no-commit-header' ] || {{ {slow}; }}\nexec '{real}' \"$@\"\n"
+            ),
+        );
+        let work = format!(
+            "PATH={}:$PATH; echo more > more; git add more; git -c user.name=n -c user.email=e commit -qm more && : > ended",
+            real.strip_suffix("/git").unwrap()
+        );
+        let mut command = world.ignoring("");
+        command.args(world.arguments(&["--json", "--here"], &["bash", "-c", &work]));
+        command.env("PATH", format!("{}:{}", bin.display(), world.person.path)).process_group(0);
+        let started = Instant::now();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        while !begun.exists() {
+            if started.elapsed() > Duration::from_secs(20) {
+                panic!("{}: nothing is received: {:#}", world.name(), collect(child, b"", started).result);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        kill(Pid::from_raw(-(child.id() as i32)), Signal::SIGINT).unwrap();
+        let ran = collect(child, b"", started);
+        assert_eq!((ran.code, ran.kind()), (0, ""), "{}: {:#}", world.name(), ran.result);
+        assert_eq!(
+            ran.result["commits"].as_array().map(Vec::len),
+            Some(1),
+            "{}: {:#}",
+            world.name(),
+            ran.result
+        );
+        let subjects = world.outside("git -C repository log --format=%s task/work");
+        assert_eq!(subjects, "more\nfirst\n", "{}", world.name());
+    });
+}
