@@ -1,7 +1,5 @@
 //! The end of a run: what it did becomes its result, which is the last thing that is written down.
 
-use std::time::{Duration, Instant};
-
 use serde_json::json;
 
 use super::init::Used;
@@ -119,26 +117,13 @@ impl Running {
         if let Some((kind, words)) = ending.failure {
             fail(&mut result, kind, words);
         }
-        self.settle_denials(counts, &mut result);
+        result.denials = self.denials(counts);
         let message = match &result.error {
             None => "ended by itself".to_string(),
             Some(error) => error.clone(),
         };
         self.recorder.record(transcript::FINISHED, &message, &result);
         result
-    }
-
-    /// Refusals are seen by the writer's thread, which may be a moment behind.
-    fn settle_denials(&self, counts: Counts, result: &mut RunResult) {
-        let deadline = Instant::now() + Duration::from_millis(500);
-        loop {
-            result.denials = self.tally.denials();
-            let seen: u64 = result.denials.iter().map(|denial| denial.count).sum();
-            if seen >= counts.refusals || Instant::now() > deadline || self.recorder.failure().is_some() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     /// What the agent said, for the result.

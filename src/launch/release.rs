@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::eventfd::EventFd;
@@ -18,7 +17,7 @@ use super::parent::{Failure, machine};
 use super::watch::{Running, Sleeper, Stopped};
 use crate::command::Context;
 use crate::intercept::{self, Answering, Ask, Belated, Counts, Handle, Repositories, Setting};
-use crate::outcome::Enforcement;
+use crate::outcome::{Denial, Enforcement};
 use crate::policy::Policy;
 use crate::sandbox::Need;
 use crate::sys::socket;
@@ -78,8 +77,10 @@ impl Running {
             Some((&child::message::EXEC_FAILED, errno)) => {
                 let errno = errno.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
                 let counts = supervisor.finish();
-                let refusal = self.recorder_flushed_denial(counts);
-                let problem = refusal.unwrap_or_else(|| io::Error::from_raw_os_error(errno).to_string());
+                let mut denials = self.denials(counts).into_iter();
+                let refusal = denials.find(|denial| denial.kind == "deny.exec" && !denial.rule.is_empty());
+                let error = || io::Error::from_raw_os_error(errno).to_string();
+                let problem = refusal.map_or_else(error, |denial| denial.message);
                 Err(Stopped::NotStarted(errno, problem))
             }
             Some((&child::message::FAILED, said)) => Err(broken("restrict the agent", said)),
@@ -172,24 +173,12 @@ impl Running {
         Ok((Box::new(proof), proven))
     }
 
-    /// The refusal that kept the command from running, once the transcript has it.
-    fn recorder_flushed_denial(&self, counts: Counts) -> Option<String> {
-        if counts.refusals == 0 {
-            return None;
+    /// What was refused. That is seen by the writer's thread, which may be a moment behind.
+    pub(super) fn denials(&self, counts: Counts) -> Vec<Denial> {
+        if counts.refusals > 0 {
+            self.writer.catch_up();
         }
-        let deadline = Instant::now() + Duration::from_secs(1);
-        while Instant::now() < deadline {
-            if let Some(denial) = self
-                .tally
-                .denials()
-                .into_iter()
-                .find(|denial| denial.kind == "deny.exec" && !denial.rule.is_empty())
-            {
-                return Some(denial.message);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        None
+        self.tally.denials()
     }
 
     fn context(&self, policy: &Policy) -> Context {

@@ -136,6 +136,8 @@ pub(super) fn oversee(
     std::mem::forget(policy.clone());
     match running.release(&policy, shims, asker, group) {
         Ok((enforcement, supervisor)) => {
+            // The agent's program has begun, and nothing here waits for anything: the time for the disk.
+            running.writer.hasten();
             let mut end = running.wait();
             // 137 is how a shell tells that what it waited for was killed.
             let was_killed = !matches!(end.ended, Some(Ended::Code(code)) if code != 137);

@@ -95,7 +95,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// The writer waits here.
     work: Condvar,
-    /// Callers wait here for room.
+    /// Callers wait here for room, or for the writer to be done.
     room: Condvar,
     failed: AtomicBool,
     /// Output is not kept waiting.
@@ -119,7 +119,9 @@ struct State {
     asleep: bool,
     /// It was told that much has come.
     told: bool,
-    /// Callers that wait for room.
+    /// The writer has taken something, and is not done with it.
+    busy: bool,
+    /// Callers that wait for room, or for the writer to be done.
     waiting: usize,
     closing: bool,
     /// The end is to survive a power failure.
@@ -166,14 +168,32 @@ impl Shared {
     }
 
     fn with_room(&self, room: usize) -> MutexGuard<'_, State> {
+        self.wait_while(|state| state.batch.bytes.len() >= room)
+    }
+
+    /// A caller's wait, for the writer, which is told.
+    fn wait_while(&self, reason: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        while state.batch.bytes.len() >= room && !state.closed {
+        while reason(&state) && !state.closed {
             state.waiting += 1;
             self.nudge(&mut state);
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
         }
         state
+    }
+
+    /// Waits until everything that was recorded is written and was seen.
+    pub(super) fn catch_up(&self) {
+        drop(self.wait_while(|state| state.busy || !state.batch.entries.is_empty()));
+    }
+
+    /// The writer comes back for more.
+    fn is_done(&self, state: &mut State) {
+        state.busy = false;
+        if state.waiting > 0 {
+            self.room.notify_all();
+        }
     }
 
     fn wake(&self, state: &mut State) {
@@ -192,12 +212,21 @@ impl Shared {
         self.hurries.load(Ordering::Relaxed)
     }
 
+    /// Asks the writer to write what there is.
+    pub(super) fn hasten(&self) {
+        self.nudge(&mut self.lock());
+    }
+
     /// Asks the writer to write what there is and end.
     pub(super) fn close(&self, durably: bool) {
         let mut state = self.lock();
         state.closing = true;
         state.durably = durably;
         self.nudge(&mut state);
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.lock().closing
     }
 
     pub(super) fn closes_durably(&self) -> bool {
@@ -225,6 +254,7 @@ impl Shared {
     /// The writer's wait: until an event comes, however long it takes.
     pub(super) fn sleep(&self) {
         let mut state = self.lock();
+        self.is_done(&mut state);
         if state.batch.entries.is_empty() && !state.closing {
             state.asleep = true;
         }
@@ -237,7 +267,8 @@ impl Shared {
 
     /// The writer's wait: this long, less when much comes or the end. Takes what came in exchange for an empty batch.
     pub(super) fn linger(&self, time: Duration, batch: &mut Batch) -> Waited {
-        let state = self.lock();
+        let mut state = self.lock();
+        self.is_done(&mut state);
         let (mut state, _) = self
             .work
             .wait_timeout_while(state, time, |state| !state.told && !state.closing)
@@ -247,14 +278,15 @@ impl Shared {
         if state.waiting > 0 {
             self.room.notify_all();
         }
-        match batch.entries.is_empty() {
-            false => Waited::Work,
-            true if state.closing => {
+        state.busy = !batch.entries.is_empty();
+        match state.busy {
+            true => Waited::Work,
+            false if state.closing => {
                 state.closed = true;
                 self.room.notify_all();
                 Waited::Closing
             }
-            true => Waited::Quiet,
+            false => Waited::Quiet,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The writer's end: one thread that redacts, chains, shows and writes what the recorders left in the buffer.
 //!
 //! Lines reach the file within about ten milliseconds, many to a `write`; a process killed at any moment leaves a file
-//! that can be read up to its last complete line. Nothing is synchronised to the disk before [`Writer::finish`].
+//! that can be read up to its last complete line. Twice it is made durable: when its first lines are written, so that a
+//! power failure leaves a transcript of every run, and by [`Writer::finish`], which then has little left to wait for.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -87,10 +88,10 @@ pub trait Sink: Write + Send {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The file of a run, and the folder whose entry must be durable too.
+/// The file of a run, and the folder whose entry must be durable too, until it is.
 struct RunFile {
     file: File,
-    folder: PathBuf,
+    folder: Option<PathBuf>,
 }
 
 impl Write for RunFile {
@@ -104,11 +105,13 @@ impl Write for RunFile {
 }
 
 impl Sink for RunFile {
-    /// Both at the end: where a journal holds them, the folder's entry is on the disk with the file, and a sync while the
-    /// run begins would only be in its way.
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
-        File::open(&self.folder)?.sync_all()
+        if let Some(folder) = &self.folder {
+            File::open(folder)?.sync_all()?;
+            self.folder = None;
+        }
+        Ok(())
     }
 }
 
@@ -121,7 +124,7 @@ pub fn start(settings: &Settings, observer: Option<Observer>) -> io::Result<(Rec
 pub fn create(folder: &Path) -> io::Result<Box<dyn Sink>> {
     let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(folder.join(FILE))?;
     lock(&file)?;
-    Ok(Box::new(RunFile { file, folder: folder.to_path_buf() }))
+    Ok(Box::new(RunFile { file, folder: Some(folder.to_path_buf()) }))
 }
 
 /// The same, with another place for the lines.
@@ -160,6 +163,7 @@ pub fn prepare(
             message: Vec::new(),
             data: Vec::new(),
             finished: false,
+            is_kept: false,
         };
         pen.run()
     };
@@ -181,6 +185,18 @@ impl Writer {
             self.thread = Some(std::thread::Builder::new().name("transcript".to_string()).spawn(work)?);
         }
         Ok(())
+    }
+
+    /// Writes what there is without waiting for company.
+    pub fn hasten(&self) {
+        self.shared.hasten();
+    }
+
+    /// Waits until everything that was recorded is written and was seen by the observer.
+    pub fn catch_up(&self) {
+        if self.thread.is_some() {
+            self.shared.catch_up();
+        }
     }
 
     /// Begins to do what [`finish`](Self::finish) waits for.
@@ -238,6 +254,8 @@ struct Pen {
     data: Vec<u8>,
     /// The last event was seen; what comes now comes too late.
     finished: bool,
+    /// The beginning is on the disk.
+    is_kept: bool,
 }
 
 impl Pen {
@@ -256,7 +274,25 @@ impl Pen {
             if waited == Waited::Closing {
                 return self.close();
             }
+            self.keep();
         }
+    }
+
+    /// The first lines are made durable while the agent works.
+    fn keep(&mut self) {
+        if self.is_kept || self.bound.written == 0 || self.shared.is_closing() {
+            return;
+        }
+        self.is_kept = true;
+        if self.shared.failure().is_none()
+            && let Err(error) = self.sink.sync()
+        {
+            self.fail(&error);
+        }
+    }
+
+    fn fail(&self, error: &io::Error) {
+        self.shared.fail(format!("the transcript cannot be written: {error}"));
     }
 
     fn take(&mut self, batch: &mut Batch) {
@@ -405,7 +441,7 @@ impl Pen {
         if self.shared.failure().is_none()
             && let Err(error) = self.sink.write_all(&self.ready)
         {
-            self.shared.fail(format!("the transcript cannot be written: {error}"));
+            self.fail(&error);
         }
         self.ready.clear();
         self.ready.shrink_to(KEPT_BUFFER);

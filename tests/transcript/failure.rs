@@ -1,4 +1,4 @@
-//! A disk that is full, an observer that panics, many callers at once: told, never waited for.
+//! A disk that is full or broken, an observer that panics, many callers at once: told, never waited for.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -70,7 +70,86 @@ fn an_observer_that_panics_blocks_nobody() {
         recorder.output(Stream::Stdout, &vec![b'x'; 1 << 20]);
     }
     wait_for(|| recorder.failure().is_some());
+    writer.catch_up();
     assert!(writer.finish().is_err());
+}
+
+/// A disk that notes how much it had when it was asked to keep it, and may not be able to.
+struct Disk {
+    bytes: usize,
+    kept: Arc<Mutex<Vec<usize>>>,
+    is_broken: bool,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink for Disk {
+    fn sync(&mut self) -> io::Result<()> {
+        self.kept.lock().unwrap().push(self.bytes);
+        if self.is_broken { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn the_beginning_and_the_end_are_made_durable() {
+    let scratch = Scratch::new("durable");
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let disk = |is_broken| Box::new(Disk { bytes: 0, kept: kept.clone(), is_broken });
+    let (recorder, writer) = transcript::start_on(disk(false), &settings(&scratch), None).unwrap();
+    recorder.record("run.started", "", &json!({}));
+    writer.hasten();
+    wait_for(|| kept.lock().unwrap().len() == 1);
+    for _ in 0..100 {
+        recorder.record("exec", "one", &json!({}));
+        writer.hasten();
+    }
+    recorder.record("run.finished", "", &json!({}));
+    let head = writer.finish().unwrap();
+    let times = kept.lock().unwrap().clone();
+    assert!(matches!(times[..], [first, last] if first > 0 && last as u64 == head.bytes), "{times:?}");
+    // What was lost at the beginning is lost, whatever the end says.
+    let (recorder, writer) = transcript::start_on(disk(true), &settings(&scratch), None).unwrap();
+    recorder.record("run.started", "", &json!({}));
+    wait_for(|| recorder.failure().is_some());
+    assert!(writer.finish().is_err());
+}
+
+#[test]
+fn who_catches_up_finds_that_everything_was_seen() {
+    let scratch = Scratch::new("catch-up");
+    let seen = Arc::new(Mutex::new(0));
+    let observer = {
+        let seen = seen.clone();
+        Box::new(move |_: &transcript::Line<'_>| {
+            std::thread::sleep(Duration::from_micros(300));
+            *seen.lock().unwrap() += 1;
+        })
+    };
+    let (recorder, writer) = transcript::start(&settings(&scratch), Some(observer)).unwrap();
+    writer.catch_up();
+    for round in 1..=50 {
+        for _ in 0..7 {
+            recorder.record("exec", "one", &json!({}));
+        }
+        writer.catch_up();
+        assert_eq!(*seen.lock().unwrap(), 7 * round);
+    }
+    // Also when it sleeps.
+    std::thread::sleep(Duration::from_millis(1500));
+    writer.catch_up();
+    recorder.record("exec", "last", &json!({}));
+    writer.catch_up();
+    assert_eq!(*seen.lock().unwrap(), 351);
+    writer.finish().unwrap();
 }
 
 struct Panics;
