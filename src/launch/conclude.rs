@@ -12,7 +12,7 @@ use crate::intercept::Counts;
 use crate::outcome::{
     Enforcement, ErrorDetail, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
 };
-use crate::sys::{memory, process::Ended};
+use crate::sys::process::Ended;
 use crate::transcript::{self, Stream};
 
 impl Running {
@@ -30,8 +30,6 @@ impl Running {
         self.see_all_dead();
         self.links.iter().for_each(|links| links.stop());
         prepare::Belongs::to(&self.started.plan).clean();
-        // So is what this process would have to give back when it ends, which is soon.
-        memory::let_go_of_code();
         let Self { writer, started, recorder, tally, network, tails, links, .. } = self;
         match writer.finish() {
             Ok(head) => result.transcript.head = Some(head.hash),

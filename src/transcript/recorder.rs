@@ -225,10 +225,6 @@ impl Shared {
         self.nudge(&mut state);
     }
 
-    pub(super) fn is_closing(&self) -> bool {
-        self.lock().closing
-    }
-
     pub(super) fn closes_durably(&self) -> bool {
         self.lock().durably
     }
@@ -238,6 +234,11 @@ impl Shared {
         let mut state = self.lock();
         state.closed = true;
         self.room.notify_all();
+    }
+
+    /// Nothing can be written any more, because of this.
+    pub(super) fn fail_for(&self, error: &std::io::Error) {
+        self.fail(format!("the transcript cannot be written: {error}"));
     }
 
     /// Nothing can be written any more. Events are still taken, for the observer.
@@ -263,6 +264,12 @@ impl Shared {
         }
         // Being woken is no reason to hurry, unless somebody watches: what comes now comes in bursts.
         state.told = state.closing || state.batch.bytes.len() >= MUCH || self.hurries();
+    }
+
+    /// The writer's wait before it begins: this long, less when much comes or the end.
+    pub(super) fn pause(&self, time: Duration) {
+        let state = self.lock();
+        drop(self.work.wait_timeout_while(state, time, |state| !state.told && !state.closing));
     }
 
     /// The writer's wait: this long, less when much comes or the end. Takes what came in exchange for an empty batch.

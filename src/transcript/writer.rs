@@ -1,8 +1,8 @@
 //! The writer's end: one thread that redacts, chains, shows and writes what the recorders left in the buffer.
 //!
 //! Lines reach the file within about ten milliseconds, many to a `write`; a process killed at any moment leaves a file
-//! that can be read up to its last complete line. Twice it is made durable: when its first lines are written, so that a
-//! power failure leaves a transcript of every run, and by [`Writer::finish`], which then has little left to wait for.
+//! that can be read up to its last complete line. Twice it is made durable: when it begins, while nobody waits for that,
+//! and by [`Writer::finish`], which then has little left to wait for.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -148,8 +148,14 @@ pub fn prepare(
 ) -> (Recorder, Writer) {
     let shared = Arc::new(Shared::default());
     let theirs = shared.clone();
+    let mut sink = sink;
     let work = move || {
         let _end = EndsWithThread(theirs.clone());
+        // While others begin, the disk; and then nothing that would be in their way.
+        if let Err(error) = sink.sync() {
+            theirs.fail_for(&error);
+        }
+        theirs.pause(TICK);
         let settings = settings();
         let pen = Pen {
             shared: theirs,
@@ -163,7 +169,6 @@ pub fn prepare(
             message: Vec::new(),
             data: Vec::new(),
             finished: false,
-            is_kept: false,
         };
         pen.run()
     };
@@ -254,8 +259,6 @@ struct Pen {
     data: Vec<u8>,
     /// The last event was seen; what comes now comes too late.
     finished: bool,
-    /// The beginning is on the disk.
-    is_kept: bool,
 }
 
 impl Pen {
@@ -274,25 +277,7 @@ impl Pen {
             if waited == Waited::Closing {
                 return self.close();
             }
-            self.keep();
         }
-    }
-
-    /// The first lines are made durable while the agent works.
-    fn keep(&mut self) {
-        if self.is_kept || self.bound.written == 0 || self.shared.is_closing() {
-            return;
-        }
-        self.is_kept = true;
-        if self.shared.failure().is_none()
-            && let Err(error) = self.sink.sync()
-        {
-            self.fail(&error);
-        }
-    }
-
-    fn fail(&self, error: &io::Error) {
-        self.shared.fail(format!("the transcript cannot be written: {error}"));
     }
 
     fn take(&mut self, batch: &mut Batch) {
@@ -441,7 +426,7 @@ impl Pen {
         if self.shared.failure().is_none()
             && let Err(error) = self.sink.write_all(&self.ready)
         {
-            self.fail(&error);
+            self.shared.fail_for(&error);
         }
         self.ready.clear();
         self.ready.shrink_to(KEPT_BUFFER);
