@@ -294,7 +294,7 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
         writeln!(out, "  {}  {}  ({}, {covered})", grant.rights.letters(), grant.path.display(), grant.why)?;
     }
     writeln!(out, "\nin namespaces of its own")?;
-    for (_, at) in &plan.view.private {
+    for at in plan.view.own() {
         writeln!(out, "  private    {}", at.display())?;
     }
     for hidden in &plan.view.hidden {

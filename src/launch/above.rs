@@ -103,8 +103,7 @@ fn may_hold_secret(text: &[u8]) -> bool {
 impl LaunchPlan {
     /// Whether a view of the run's own puts something else in the place of a path.
     pub(super) fn view_covers(&self, path: &Path) -> bool {
-        let private = self.view.private.iter().map(|(_, at)| at);
-        private.chain(&self.view.hidden).any(|folder| path.starts_with(folder))
+        self.view.own().chain(&self.view.hidden).any(|folder| path.starts_with(folder))
     }
 }
 

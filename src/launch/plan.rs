@@ -319,9 +319,11 @@ impl LaunchPlan {
         self.grants.retain(|grant| !grant.path.starts_with(&self.tmp));
         // A policy that gives no temporary files gives none here either.
         if let Some(rights) = rights {
-            let usual = self.view.private.iter().map(|(_, at)| at.clone());
-            let grant = |path| Grant { path, rights, why: "private temporary files".to_string() };
-            self.grants.extend(usual.map(grant));
+            let grant = |path: &PathBuf| {
+                let why = "private temporary files".to_string();
+                Grant { path: path.clone(), rights, why }
+            };
+            self.grants.extend(self.view.own().map(grant));
         }
         for path in ["/dev/ptmx", "/dev/pts"] {
             let why = "terminals of the run's own".to_string();
@@ -607,6 +609,9 @@ fn find_program(
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))
 }
 
+/// The folder beside the private home that is the run's own `/var/tmp`, where it has a view of its own.
+pub(super) const VAR_TMP: &str = "var-tmp";
+
 fn view(
     request: &RunRequest,
     grants: &[Grant],
@@ -616,21 +621,15 @@ fn view(
     notes: &mut Vec<String>,
 ) -> View {
     let hidden = hidden_folders(request, notes);
-    let private = [
-        (places.tmp.join("tmp"), "/tmp"),
-        (places.tmp.join("var"), "/var/tmp"),
-        (places.tmp.join("shm"), "/dev/shm"),
-    ];
-    let private =
-        private.into_iter().map(|(from, at)| (from, PathBuf::from(at))).filter(|(_, at)| at.is_dir());
-    let private: Vec<(PathBuf, PathBuf)> = private.collect();
+    let private = [(places.tmp.to_path_buf(), "/tmp"), (places.home.with_file_name(VAR_TMP), "/var/tmp")];
+    let private = private.into_iter().map(|(from, at)| (from, PathBuf::from(at)));
+    let private = private.filter(|(_, at)| at.is_dir()).collect();
+    let memory = [PathBuf::from("/dev/shm")].into_iter().filter(|at| at.is_dir()).collect();
+    let mut view = View { private, memory, layers, ..View::default() };
     // What lies below a private folder is out of sight with it.
-    let hidden: Vec<PathBuf> =
-        hidden.into_iter().filter(|folder| !private.iter().any(|(_, at)| folder.starts_with(at))).collect();
-    let is_covered = |path: &Path| {
-        hidden.iter().any(|folder| path.starts_with(folder))
-            || private.iter().any(|(_, at)| path.starts_with(at))
-    };
+    let is_own = |path: &Path| view.own().any(|folder| path.starts_with(folder));
+    let hidden: Vec<PathBuf> = hidden.into_iter().filter(|folder| !is_own(folder)).collect();
+    let is_covered = |path: &Path| is_own(path) || hidden.iter().any(|folder| path.starts_with(folder));
     let mut writable: Vec<PathBuf> = Vec::new();
     let mut visible: Vec<PathBuf> = git.inside.clone();
     for grant in grants {
@@ -652,8 +651,8 @@ fn view(
     // What lies in a writable tree comes with it.
     let roots = writable.clone();
     visible.retain(|path| git.inside.contains(path) || !roots.iter().any(|root| path.starts_with(root)));
-    let pointers = request.checkout.iter().flat_map(Checkout::mounted_files).collect();
-    View { writable, visible, hidden, private, layers, pointers, user: None }
+    view.pointers = request.checkout.iter().flat_map(Checkout::mounted_files).collect();
+    View { writable, visible, hidden, ..view }
 }
 
 /// The user's home, and the folder with the records: hidden where that does not hide the machine.

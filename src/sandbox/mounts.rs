@@ -40,12 +40,21 @@ pub struct View {
     pub hidden: Vec<PathBuf>,
     /// (a folder of the run, the usual path it appears at): `/tmp` and the like.
     pub private: Vec<(PathBuf, PathBuf)>,
+    /// The same in memory: `/dev/shm`.
+    pub memory: Vec<PathBuf>,
     /// Caches with a writable layer.
     pub layers: Vec<Layer>,
     /// (a file, the file it takes the place of), read-only.
     pub pointers: Vec<(PathBuf, PathBuf)>,
     /// Maps of a new user namespace to write, if one was made: (user, group).
     pub user: Option<(u32, u32)>,
+}
+
+impl View {
+    /// The usual paths at which the run has something of its own.
+    pub fn own(&self) -> impl Iterator<Item = &PathBuf> {
+        self.private.iter().map(|(_, at)| at).chain(&self.memory)
+    }
 }
 
 fn at<T>(step: impl Into<String>, result: io::Result<T>) -> Result<T, SandboxError> {
@@ -82,10 +91,12 @@ pub fn enter(view: &View) -> Result<(), SandboxError> {
             Some("newinstance,ptmxmode=0666,mode=620"),
         ),
     )?;
-    for hidden in &view.hidden {
-        let step = format!("hide {}", hidden.display());
+    let hidden = view.hidden.iter().map(|folder| ("hide", folder, "size=1m,mode=0755"));
+    let memory = view.memory.iter().map(|folder| ("renew", folder, "mode=0700"));
+    for (what, folder, options) in hidden.chain(memory) {
+        let step = format!("{what} {}", folder.display());
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        at(step, mount_with(Some("guard"), hidden, Some("tmpfs"), flags, Some("size=1m,mode=0755")))?;
+        at(step, mount_with(Some("guard"), folder, Some("tmpfs"), flags, Some(options)))?;
     }
     // Outer places first: inner ones are put on top of them.
     trees.sort_by_key(|(_, place)| place.components().count());
