@@ -31,6 +31,8 @@ const NAMES: [&str; 14] = [
     "setup.cfg",
 ];
 
+/// A folder of this size holds hardly more than a hundred files.
+const SHORT: u64 = 4096;
 /// No settings are longer.
 const MOST_BYTES: u64 = 64 << 10;
 
@@ -52,10 +54,7 @@ pub(super) fn settings_above(folder: &Path, grants: &[Grant]) -> Above {
     let mut above = Above::default();
     let is_granted = |path: &Path| grants.iter().any(|grant| path.starts_with(&grant.path));
     for folder in folder.ancestors().skip(1) {
-        // All of them at once: there are many, in every folder up to the root, and hardly ever one is there.
-        let Ok(opened) = open(folder, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()) else { continue };
-        let is_there = |name: &str| faccessat(&opened, name, AccessFlags::F_OK, AtFlags::empty()).is_ok();
-        for name in NAMES.iter().filter(|name| is_there(name)) {
+        for name in names_in(folder) {
             let path = folder.join(name);
             let Ok(real) = path.canonicalize() else { continue };
             if is_granted(&real) {
@@ -73,6 +72,28 @@ pub(super) fn settings_above(folder: &Path, grants: &[Grant]) -> Above {
         }
     }
     above
+}
+
+/// Those of the names that are there. There are many, in every folder up to the root, and hardly ever one is there: who
+/// lists a folder that is not large asks once.
+fn names_in(folder: &Path) -> Vec<&'static str> {
+    let is_short = folder.metadata().is_ok_and(|found| found.len() <= SHORT);
+    let entries = if is_short { std::fs::read_dir(folder).ok() } else { None };
+    let listed: Option<Vec<_>> =
+        entries.map(|entries| entries.flatten().map(|entry| entry.file_name()).collect());
+    let mut opened = None;
+    let mut is_there = |name: &str| {
+        let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+        let folder = opened.get_or_insert_with(|| open(folder, flags, Mode::empty()));
+        folder
+            .as_ref()
+            .is_ok_and(|folder| faccessat(folder, name, AccessFlags::F_OK, AtFlags::empty()).is_ok())
+    };
+    let may_be_there = |name: &str| {
+        let first = name.split('/').next();
+        listed.as_ref().is_none_or(|listed| listed.iter().any(|entry| entry.to_str() == first))
+    };
+    NAMES.into_iter().filter(|name| may_be_there(name) && is_there(name)).collect()
 }
 
 /// Why a file is not shown.

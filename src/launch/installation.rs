@@ -275,7 +275,7 @@ fn head(file: &Path) -> Option<Vec<u8>> {
     if !std::fs::metadata(file).ok()?.is_file() {
         return None;
     }
-    let mut head = Vec::new();
+    let mut head = Vec::with_capacity(HEAD_BYTES as usize);
     std::fs::File::open(file).ok()?.take(HEAD_BYTES).read_to_end(&mut head).ok()?;
     Some(head)
 }

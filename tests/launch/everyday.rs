@@ -148,6 +148,10 @@ fn cargo_with_settings_above_the_working_folder() {
         );
         world.works("cargo build -q --offline");
         assert_eq!(world.works("cat ../.cargo/config.toml"), "[env]\nABOVE = \"seen\"\n", "{}", world.name());
+        // Also in a folder with many others.
+        world.outside("mkdir crowd && touch $(seq -f crowd/a-file-with-a-long-name-%g 300) && mv crowd/* .");
+        assert_eq!(world.works("cat ../.cargo/config.toml"), "[env]\nABOVE = \"seen\"\n", "{}", world.name());
+        world.outside("rm a-file-*");
         // Nothing else of that folder is shown, and not the settings either when there is a token in them.
         assert_ne!(world.bash("cat ../beside || cat ../.cargo/other").code, 0, "{}", world.name());
         world.outside("printf '[registry]\\ntoken = \"hidden\"\\n' > .cargo/config.toml");
