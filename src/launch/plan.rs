@@ -609,9 +609,6 @@ fn find_program(
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))
 }
 
-/// The folder beside the private home that is the run's own `/var/tmp`, where it has a view of its own.
-pub(super) const VAR_TMP: &str = "var-tmp";
-
 fn view(
     request: &RunRequest,
     grants: &[Grant],
@@ -621,7 +618,8 @@ fn view(
     notes: &mut Vec<String>,
 ) -> View {
     let hidden = hidden_folders(request, notes);
-    let private = [(places.tmp.to_path_buf(), "/tmp"), (places.home.with_file_name(VAR_TMP), "/var/tmp")];
+    // Below a folder that nobody else can enter, however the run opens its own.
+    let private = [(places.tmp.join("tmp"), "/tmp"), (places.tmp.join("var"), "/var/tmp")];
     let private = private.into_iter().map(|(from, at)| (from, PathBuf::from(at)));
     let private = private.filter(|(_, at)| at.is_dir()).collect();
     let memory = [PathBuf::from("/dev/shm")].into_iter().filter(|at| at.is_dir()).collect();

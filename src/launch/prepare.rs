@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
-use super::plan::{LaunchPlan, VAR_TMP};
+use super::plan::LaunchPlan;
 use super::{links, network};
 
 /// Makes everything the plan names inside the run's own folders.
@@ -65,7 +65,7 @@ fn make_shims(folder: &Path, shim: &Path, names: &[String]) -> io::Result<()> {
 pub(super) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
     for (folder, _) in &plan.view.private {
         match DirBuilder::new().mode(0o700).create(folder) {
-            // The run's temporary files; a second try with fewer layers.
+            // A second try with fewer layers.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
@@ -80,15 +80,15 @@ pub(super) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
 
 /// What only the run itself needs; the transcript stays.
 pub(super) struct Belongs {
-    folders: [PathBuf; 5],
+    folders: [PathBuf; 4],
     control: PathBuf,
 }
 
 impl Belongs {
     pub(super) fn to(plan: &LaunchPlan) -> Self {
-        let of_run = |name| plan.run_folder.join(name);
-        let (home, tmp, aside) = (plan.home.clone(), plan.tmp.clone(), links::aside(plan));
-        Self { folders: [home, tmp, of_run(VAR_TMP), of_run("layers"), aside], control: plan.control.clone() }
+        let folders =
+            [plan.home.clone(), plan.tmp.clone(), plan.run_folder.join("layers"), links::aside(plan)];
+        Self { folders, control: plan.control.clone() }
     }
 
     /// Removes it.
