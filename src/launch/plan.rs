@@ -206,7 +206,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let policy = &request.policy;
     let run_folder = request.runs.join(&run_id);
     let home = run_folder.join("home");
-    let tmp = request.scratch.join(format!("guard-{}", short(&run_id)));
+    let tmp = request.scratch.join(format!("guard-{}", short(&run_id))).join("tmp");
     let mut notes = Vec::new();
     let toolchains = found_toolchains(request);
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
@@ -330,6 +330,11 @@ impl LaunchPlan {
             self.grants.push(Grant { path: path.into(), rights: Rights::Device, why });
         }
         self
+    }
+
+    /// The folder around the temporary files, which nobody else can enter however the run opens what is in it.
+    pub(super) fn around_tmp(&self) -> &Path {
+        self.tmp.parent().unwrap_or(&self.tmp)
     }
 
     /// The roots below which the run may write.
@@ -618,8 +623,7 @@ fn view(
     notes: &mut Vec<String>,
 ) -> View {
     let hidden = hidden_folders(request, notes);
-    // Below a folder that nobody else can enter, however the run opens its own.
-    let private = [(places.tmp.join("tmp"), "/tmp"), (places.tmp.join("var"), "/var/tmp")];
+    let private = [(places.tmp.to_path_buf(), "/tmp"), (places.tmp.with_file_name("var"), "/var/tmp")];
     let private = private.into_iter().map(|(from, at)| (from, PathBuf::from(at)));
     let private = private.filter(|(_, at)| at.is_dir()).collect();
     let memory = [PathBuf::from("/dev/shm")].into_iter().filter(|at| at.is_dir()).collect();

@@ -19,6 +19,7 @@ pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
     }
     private(&plan.home)?;
     // Exclusive: somebody else's folder of that name in a shared place is not taken over.
+    private(plan.around_tmp())?;
     private(&plan.tmp)?;
     plan.belongings.bring(&plan.home)?;
     for (to, text) in &plan.home_files {
@@ -65,7 +66,7 @@ fn make_shims(folder: &Path, shim: &Path, names: &[String]) -> io::Result<()> {
 pub(super) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
     for (folder, _) in &plan.view.private {
         match DirBuilder::new().mode(0o700).create(folder) {
-            // A second try with fewer layers.
+            // The run's temporary files; a second try with fewer layers.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
@@ -86,8 +87,8 @@ pub(super) struct Belongs {
 
 impl Belongs {
     pub(super) fn to(plan: &LaunchPlan) -> Self {
-        let folders =
-            [plan.home.clone(), plan.tmp.clone(), plan.run_folder.join("layers"), links::aside(plan)];
+        let tmp = plan.around_tmp().to_path_buf();
+        let folders = [plan.home.clone(), tmp, plan.run_folder.join("layers"), links::aside(plan)];
         Self { folders, control: plan.control.clone() }
     }
 

@@ -1,6 +1,8 @@
 //! What the run may not read: keys, other users' files, password hashes, guard's own records.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use super::{Boundary, Place, User, configurations, python, tools};
 
@@ -83,5 +85,55 @@ fn the_transcript_is_neither_read_nor_written() {
             let last = events.last().and_then(|event| event["event_type"].as_str()).unwrap();
             assert_eq!((first, last), ("run.started", "run.finished"), "{configuration:?}: after {attack}");
         }
+    }
+}
+
+/// What a run opens to everybody is not open to other users of the machine: not its temporary files, not its home.
+#[test]
+fn what_a_run_opens_stays_its_own() {
+    const OTHER: &str = "64021";
+    if super::own_id() != 0 {
+        return super::skip("folders a run opens to everybody", "only root can become another user");
+    }
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let scratch = place.base.join("scratch");
+        super::folder(&scratch, Some(place.id), 0o777);
+        // Those who come from outside can get as far as where the runs are kept.
+        let own = format!(
+            "for f in $TMPDIR /tmp /var/tmp $HOME .; do echo '{SECRET}' > $f/leak; chmod 777 $f $f/leak; done 2>/dev/null; \
+             echo ready; while [ ! -e done ]; do sleep 0.02; done"
+        );
+        let mut run = place.guard(configuration, &[]);
+        run.args(["/bin/sh", "-c", &own]).env("TMPDIR", &scratch).stdout(Stdio::piped());
+        let mut run = run.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(run.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let search = |user: Option<&str>| {
+            let mut search = match user {
+                Some(user) => {
+                    let mut search = Command::new("setpriv");
+                    search.args(["--reuid", user, "--regid", user, "--clear-groups", "grep"]);
+                    search
+                }
+                None => Command::new("grep"),
+            };
+            let found = search.args(["-rl", SECRET]).arg(&place.base).output().unwrap();
+            let found = String::from_utf8_lossy(&found.stdout).into_owned();
+            found.lines().map(PathBuf::from).collect::<Vec<_>>()
+        };
+        let (everything, seen) = (search(None), search(Some(OTHER)));
+        std::fs::write(place.work.join("done"), "").unwrap();
+        assert!(run.wait().unwrap().success(), "{configuration:?}");
+        let in_scratch = everything.iter().filter(|path| path.starts_with(&scratch)).count();
+        let in_state = everything.iter().filter(|path| path.ends_with("home/leak")).count();
+        assert_eq!((line.trim(), in_state), ("ready", 1), "{configuration:?}: {everything:?}");
+        assert_eq!(
+            in_scratch,
+            if configuration.namespaces { 2 } else { 1 },
+            "{configuration:?}: {everything:?}"
+        );
+        // The working folder is the user's, who has opened what is above.
+        assert_eq!(seen, [place.work.join("leak")], "{configuration:?}");
     }
 }
