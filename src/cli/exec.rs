@@ -8,9 +8,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::args::Exec;
 use super::exec_args::Asked;
 use super::exit::Exit;
-use super::{Failure, note, signals};
+use super::{Failure, note};
 use crate::agent::AgentEvent;
 use crate::executor::{Cancel, ExecRequest, ExecResult, Executor};
+use crate::launch;
 use crate::transcript::state_folder;
 
 /// A larger request is a mistake.
@@ -133,7 +134,7 @@ pub(super) fn print(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
 /// The first signal cancels; the run is asked to end, and its result still comes.
 pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     let cancel = cancel.clone();
-    signals::on_each(move || cancel.set())
+    launch::on_signals(move || cancel.set())
 }
 
 /// Whoever was to read the result has gone: nobody wants it any more, however silent the agent is.

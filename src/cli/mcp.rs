@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::args::Mcp;
 use super::exit::Exit;
-use super::{Failure, note, signals};
+use super::{Failure, note};
+use crate::launch;
 use crate::mcp::{Listening, Roots, Setting, Stop, Token, serve, serve_http};
 
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -64,5 +65,5 @@ fn served(how: io::Result<()>) -> Result<Exit, Failure> {
 /// The first signal ends the server; calls are asked to end, and their results are kept.
 fn stop_on_signals(stop: &Stop) -> io::Result<()> {
     let stop = stop.clone();
-    signals::on_each(move || stop.set())
+    launch::on_signals(move || stop.set())
 }

@@ -18,7 +18,6 @@ mod replay;
 mod run;
 mod runs;
 mod screen;
-mod signals;
 mod task;
 mod task_args;
 mod tasks;

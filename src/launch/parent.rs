@@ -11,7 +11,6 @@ use std::time::{Instant, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use super::child::{self, Equipment};
@@ -21,6 +20,7 @@ use super::keys::Secrets;
 use super::links::{self, Links};
 use super::network::{self, Network};
 use super::plan::LaunchPlan;
+use super::signals::hold_signals;
 use super::task::Task;
 use super::{prepare, watch};
 use crate::intercept;
@@ -28,7 +28,7 @@ use crate::outcome::RunResult;
 use crate::policy::{Namespaces, Policy};
 use crate::sandbox::{self, Need};
 use crate::sys::process::{self, Ended};
-use crate::sys::{signals, socket};
+use crate::sys::socket;
 use crate::transcript::{self, Observer, Sink, Stream};
 
 /// What the run's standard streams are connected to.
@@ -143,23 +143,6 @@ fn check_kernel(plan: &LaunchPlan, policy: &Policy) -> Result<(), Failure> {
     // Whether namespaces can be had shows when they are made.
     let needs = sandbox::quick_probe().missing_for(policy, plan.namespaces);
     if needs.is_empty() { Ok(()) } else { Err(Failure::Unavailable { policy: plan.policy.clone(), needs }) }
-}
-
-/// Signals come as messages, not as interruptions.
-pub(super) fn own_signals() -> SigSet {
-    let mut signals = signals::ending();
-    signals.add(Signal::SIGWINCH);
-    signals
-}
-
-/// Signals wait from here on: what is being made for a run is finished or undone, and the run is the one to hear of them.
-pub fn hold_signals() -> io::Result<()> {
-    let mut signals = own_signals();
-    signals.add(Signal::SIGCHLD);
-    // A limit on the size of files is an error of the write, which is told, and no reason to die.
-    signals.add(Signal::SIGXFSZ);
-    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
-    Ok(())
 }
 
 /// A run whose first process exists.
