@@ -551,7 +551,7 @@ const FILES: &[Case] = &[
     ),
     (
         "line ends",
-        "printf 'a\\r\\nb\\n' > mixed.bat; git add mixed.bat; git ls-files --eol; printf 'x\\n' > run.bat; git diff; git add --renormalize .; git status -s; git -c core.autocrlf=true diff crlf.txt; printf 'c\\r\\n' > auto; git -c core.autocrlf=input add auto; git -c core.safecrlf=true -c core.autocrlf=input add auto; git show :auto | od -c; git commit -qm ends; od -c run.bat; rm *.bat auto; git restore '*.bat' auto; od -c run.bat auto",
+        "printf 'a\\r\\nb\\n' > mixed.bat; git add mixed.bat; git ls-files --eol; printf 'x\\n' > run.bat; git diff; git add --renormalize .; git status -s; git -c core.autocrlf=true diff crlf.txt; printf 'c\\r\\n' > auto; git -c core.autocrlf=input add auto; touch -d 2001-01-01 auto; git -c core.safecrlf=true -c core.autocrlf=input add auto; git show :auto | od -c; git commit -qm ends; od -c run.bat; rm *.bat auto; git restore '*.bat' auto; od -c run.bat auto",
     ),
     (
         "working-tree encodings",
