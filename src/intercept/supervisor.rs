@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -123,19 +123,11 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Ends the thread when nothing of the run is left. It has recorded everything, but may still be tidying up.
+    /// Ends the thread, unless it has ended by itself because nothing of the run is left. It has recorded everything, but
+    /// may still be tidying up.
     pub fn finish(self) -> Counts {
         self.ending.store(true, Ordering::Release);
         let _ = self.wake.write(1);
-        // The answer comes in a moment. Who slept would let others go first on this processor, and nothing is left to do
-        // for them but to end.
-        let attention = Attention::new();
-        while attention.lasts() {
-            match self.counts.try_recv() {
-                Err(TryRecvError::Empty) => std::hint::spin_loop(),
-                counts => return counts.unwrap_or_default(),
-            }
-        }
         self.counts.recv().unwrap_or_default()
     }
 }
@@ -167,7 +159,7 @@ const ATTENTION: Duration = Duration::from_micros(200);
 /// Who is let run for so long has other things to do than what is waited for.
 const CROWDED: Duration = Duration::from_micros(50);
 
-/// Waiting without sleep, while a run is launched and when it is over: to wake up can take longer than everything else
+/// Waiting without sleep, while a run is launched: to wake up can take longer than everything else
 /// about a question, and where one processor is awake, others wake up there. Not where others want to run: there, who sleeps
 /// is let in before them, and who only waits is not. In between it gains nothing, because then hardly anybody sleeps.
 struct Attention {
@@ -313,7 +305,7 @@ impl Supervisor {
             ];
             // One that has hung up would be told of every time.
             let asked = if is_over { &mut fds[..2] } else { &mut fds[..] };
-            let stays = (is_over || self.expects_more()) && attention.lasts();
+            let stays = self.expects_more() && attention.lasts();
             match poll(asked, if stays { PollTimeout::ZERO } else { PollTimeout::NONE }) {
                 Err(_) => continue,
                 Ok(0) => {
@@ -344,11 +336,11 @@ impl Supervisor {
                     Err(_) => return,
                 }
             } else if listener.contains(PollFlags::POLLHUP) {
-                // Only the order to end is waited for now, and what was killed on its way through an exec: until it is
-                // taken here, its parent waits for it.
                 is_over = true;
             }
-            if is_ending && !listener.contains(PollFlags::POLLIN) {
+            // What was killed on its way through an exec is still waited for: until it is taken here, its parent waits for it.
+            let is_done = is_over && self.expected.is_empty();
+            if is_done || (is_ending && !listener.contains(PollFlags::POLLIN)) {
                 return;
             }
         }
