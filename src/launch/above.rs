@@ -31,8 +31,10 @@ const NAMES: [&str; 14] = [
     "setup.cfg",
 ];
 
-/// A folder of this size holds hardly more than a hundred files.
+/// A folder of this size holds hardly more than a hundred files, where its size says how many there are.
 const SHORT: u64 = 4096;
+/// No more of a folder is listed.
+const MOST_ENTRIES: usize = 200;
 /// No settings are longer.
 const MOST_BYTES: u64 = 64 << 10;
 
@@ -79,8 +81,10 @@ pub(super) fn settings_above(folder: &Path, grants: &[Grant]) -> Above {
 fn names_in(folder: &Path) -> Vec<&'static str> {
     let is_short = folder.metadata().is_ok_and(|found| found.len() <= SHORT);
     let entries = if is_short { std::fs::read_dir(folder).ok() } else { None };
-    let listed: Option<Vec<_>> =
-        entries.map(|entries| entries.flatten().map(|entry| entry.file_name()).collect());
+    let names = |entries: std::fs::ReadDir| -> Vec<_> {
+        entries.take(MOST_ENTRIES + 1).flatten().map(|entry| entry.file_name()).collect()
+    };
+    let listed = entries.map(names).filter(|listed| listed.len() <= MOST_ENTRIES);
     let mut opened = None;
     let mut is_there = |name: &str| {
         let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;

@@ -137,7 +137,7 @@ pub(super) fn oversee(
     std::mem::forget(policy.clone());
     match running.release(&policy, shims, asker, group) {
         Ok((enforcement, supervisor)) => {
-            // The agent's program has begun, and nothing here waits for anything: the time for the disk.
+            // The agent's program has begun, and nobody waits for what the writer's thread is in the way of.
             running.writer.hasten();
             let mut end = running.wait();
             // 137 is how a shell tells that what it waited for was killed.

@@ -142,13 +142,12 @@ pub fn start_on(
 /// The same, with nobody writing before [`Writer::begin`], and settings that are made by whoever writes then: who begins a
 /// run has other things to do first.
 pub fn prepare(
-    sink: Box<dyn Sink>,
+    mut sink: Box<dyn Sink>,
     settings: Box<dyn FnOnce() -> Settings + Send>,
     observer: Option<Observer>,
 ) -> (Recorder, Writer) {
     let shared = Arc::new(Shared::default());
     let theirs = shared.clone();
-    let mut sink = sink;
     let work = move || {
         let _end = EndsWithThread(theirs.clone());
         // While others begin, the disk; and then nothing that would be in their way.

@@ -233,6 +233,54 @@ fn python_succeeds(code: &str, look: impl Fn(Configuration, &Place)) {
     }
 }
 
+/// The supervisor ends when nobody is left who could ask, and not before: not for one with a filter of its own on top of the
+/// run's, not for a thread whose process has ended, not for one that all others have left.
+#[test]
+fn whoever_is_left_is_judged() {
+    let code = r##"
+import ctypes, os, struct, threading, time
+libc = ctypes.CDLL(None)
+def refused(name):
+    # Outside a repository git itself would end with 128; 127 says that it did not start.
+    code = os.spawnv(os.P_WAIT, "/usr/bin/git", ["git", "checkout", name])
+    open(name, "w").write(str(code))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+if os.fork() == 0:
+    allow = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7fff0000))
+    program = Program(1, ctypes.addressof(allow))
+    assert libc.prctl(22, 2, ctypes.byref(program)) == 0
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(0.1)
+        refused("filtered")
+    os._exit(0)
+if os.fork() == 0:
+    def late():
+        time.sleep(0.1)
+        refused("threaded")
+        os._exit(0)
+    threading.Thread(target=late).start()
+    libc.syscall(60, 0)
+deadline = time.time() + 30
+while time.time() < deadline and not (os.path.exists("filtered") and os.path.exists("threaded")):
+    time.sleep(0.02)
+time.sleep(0.1)
+refused("last")
+print('{"errno": 0}')
+"##;
+    python_succeeds(code, |configuration, place| {
+        for name in ["filtered", "threaded", "last"] {
+            let said = std::fs::read_to_string(place.work.join(name)).unwrap_or_default();
+            assert_eq!(said, "127", "{configuration:?}: {name}");
+            let is_told = |event: &serde_json::Value| {
+                event["event_type"] == "deny.exec" && event["message"].to_string().contains(name)
+            };
+            assert!(place.events().iter().any(is_told), "{configuration:?}: {name}: {:#?}", place.events());
+        }
+    });
+}
+
 /// What is found when a program has started is what was read when it was asked for, however it is called: nothing that was
 /// allowed is taken for something else.
 #[test]
