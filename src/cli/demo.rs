@@ -38,19 +38,20 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     let checkout = task.checkout();
     request.folder.clone_from(&checkout.worktree);
     request.checkout = Some(checkout);
+    let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
+    let streams = Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None };
+    let beginning = launch::begin(&request, &run_id, &streams);
     let plan = launch::plan(&request, run_id)
         .map_err(|error| Failure::usage(error.to_string(), "`guard doctor` shows what this machine gives"))?;
     let run_folder = plan.run_folder.clone();
-    let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
-    let streams = Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None };
-    let finished =
-        launch::run(plan, request.policy, streams, Some(observer()), Some(task), launch::Secrets::default())
-            .map_err(|failure| {
-                Failure::usage(
-                    failure.to_string(),
-                    "`guard doctor` shows what this machine gives, and how to get what is missing",
-                )
-            })?;
+    let (policy, secrets) = (request.policy, launch::Secrets::default());
+    let finished = launch::run(beginning, plan, policy, streams, Some(observer()), Some(task), secrets)
+        .map_err(|failure| {
+            Failure::usage(
+                failure.to_string(),
+                "`guard doctor` shows what this machine gives, and how to get what is missing",
+            )
+        })?;
     let result = finished.result;
     writeln!(out, "\nlooked at from outside:")?;
     let mut all = result.success;

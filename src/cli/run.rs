@@ -61,6 +61,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     };
     request.folder = folder;
     request.checkout = task.as_ref().map(Task::checkout);
+    let beginning = launch::begin(&request, &run_id, &streams);
     let plan = match launch::plan(&request, run_id) {
         Ok(plan) => plan,
         Err(error) => {
@@ -80,7 +81,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         }
     };
     let planned = planned(&plan);
-    match launch::run(plan, request.policy, streams, observer(form), task, secrets) {
+    match launch::run(beginning, plan, request.policy, streams, observer(form), task, secrets) {
         Ok(finished) => report(&finished, form, arguments.quiet, out),
         Err(failure) => failed(planned, &failure, form, out),
     }

@@ -13,15 +13,17 @@ use std::path::Path;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 
-use super::plan::LaunchPlan;
+use super::first::Known;
+use super::group::threads_on_machine;
+use super::orders::{Desk, Orders};
 use crate::intercept::CANARY_PROGRAM;
 use crate::sandbox;
 use crate::sys::{process, seccomp, socket, terminal};
 
 /// What the child and the supervisor say to each other before the program starts.
 pub(super) mod message {
-    /// To it: the run's folders are there, where it does not find them made.
-    pub(in crate::launch) const FOLDERS: u8 = b'D';
+    /// To it, or to the first process where that needs them: orders are there, and so are the run's folders.
+    pub(in crate::launch) const ORDERS: u8 = b'O';
     /// With the listener's descriptor: the notifications arrive there.
     pub(in crate::launch) const LISTENER: u8 = b'L';
     /// The canary could still do something: what follows, one letter each.
@@ -44,22 +46,40 @@ pub(super) struct Equipment {
     pub(super) canary_port: u16,
     /// The run has a view of its own.
     pub(super) has_view: bool,
+    /// The limit of processes counts everything of the user on the machine.
+    pub(super) counts_all: bool,
+}
+
+/// What it is to become.
+pub(super) enum Given<'d> {
+    /// As it is known already.
+    Now(Box<Orders>),
+    /// As it will be found there.
+    Later(&'d Desk),
 }
 
 /// Becomes the agent.
 pub(super) fn become_agent(
-    plan: &LaunchPlan,
+    known: &Known,
     equipment: &Equipment,
     setup: &OwnedFd,
     terminal: Option<&OwnedFd>,
     entered: &io::Result<()>,
+    given: Given<'_>,
 ) -> ! {
-    let problem = match restrict(plan, equipment, setup, terminal, entered) {
+    let restricted = restrict(known, equipment, setup, terminal, entered).and_then(|()| {
+        // The longest part is done while there is nothing to be told.
+        let orders = match given {
+            Given::Now(orders) => *orders,
+            Given::Later(desk) => desk.receive(setup)?,
+        };
+        step("Landlock", sandbox::restrict(&orders.grants))?;
+        canary(known, equipment, setup)?;
+        Ok(orders)
+    });
+    let problem = match restricted {
+        Ok(orders) => execute(&orders, setup),
         Err(problem) => problem,
-        Ok(()) => match canary(plan, equipment, setup) {
-            Err(problem) => problem,
-            Ok(()) => execute(plan, setup),
-        },
     };
     let _ = nix::unistd::write(setup, &[&[message::FAILED], problem.as_bytes()].concat());
     process::exit_now(125)
@@ -70,8 +90,9 @@ fn step<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Result<T, 
     result.map_err(|error| format!("{what}: {error}"))
 }
 
+/// Everything but Landlock, which needs to know what may be reached.
 fn restrict(
-    plan: &LaunchPlan,
+    known: &Known,
     equipment: &Equipment,
     setup: &OwnedFd,
     own_terminal: Option<&OwnedFd>,
@@ -85,7 +106,7 @@ fn restrict(
     process::leave_session_keyring();
     step("enter the working folder", entered.as_ref())?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    limit(plan)?;
+    limit(known, equipment)?;
     step("close descriptors", process::close_on_exec_from(3))?;
     reset_signals()?;
     step("drop capabilities", process::drop_capabilities())?;
@@ -99,20 +120,7 @@ fn restrict(
         "hand over the listener",
         socket::send_with(setup.as_fd(), &[message::LISTENER], listener.as_raw_fd()),
     )?;
-    drop(listener);
-    if !equipment.has_view {
-        await_folders(setup)?;
-    }
-    step("Landlock", sandbox::restrict(&plan.grants))
-}
-
-/// Without mounts of the run's own, what the rules name is made while this process is.
-fn await_folders(setup: &OwnedFd) -> Result<(), String> {
-    let mut said = [0u8; 1];
-    match step("Landlock", nix::unistd::read(setup, &mut said))? {
-        1 if said[0] == message::FOLDERS => Ok(()),
-        _ => Err("Landlock: the run's folders were not made".to_string()),
-    }
+    Ok(())
 }
 
 fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), String> {
@@ -127,12 +135,13 @@ fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), String> {
     step("standard error", process::replace_descriptor(moved[2], 2))
 }
 
-fn limit(plan: &LaunchPlan) -> Result<(), String> {
-    let limits = &plan.limits;
+fn limit(known: &Known, equipment: &Equipment) -> Result<(), String> {
+    let limits = &known.limits;
+    let others = if equipment.counts_all { threads_on_machine() } else { 0 };
     let mib = |value: u64| value.saturating_mul(1 << 20);
     let wanted = [
         (Resource::RLIMIT_NOFILE, limits.open_files),
-        (Resource::RLIMIT_NPROC, limits.processes),
+        (Resource::RLIMIT_NPROC, limits.processes.map(|limit| limit.saturating_add(others))),
         (Resource::RLIMIT_FSIZE, limits.file_mib.map(mib)),
         (Resource::RLIMIT_CORE, Some(0)),
     ];
@@ -158,9 +167,9 @@ fn reset_signals() -> Result<(), String> {
 
 /// Tries what must not be possible any more. What was possible is told, and is the end; otherwise the supervisor looks
 /// for itself when the program is about to start.
-fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(), String> {
+fn canary(known: &Known, equipment: &Equipment, setup: &OwnedFd) -> Result<(), String> {
     let mut report = vec![message::CANARY];
-    let forbidden = canary_file(&plan.run_folder);
+    let forbidden = canary_file(&known.run_folder);
     let refused = [libc::EACCES, libc::EPERM, libc::EROFS];
     let untried = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ENOSYS];
     let is_untried = |error: &io::Error| error.raw_os_error().is_some_and(|errno| untried.contains(&errno));
@@ -192,11 +201,11 @@ fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(
     process::exit_now(125)
 }
 
-fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {
+fn execute(orders: &Orders, setup: &OwnedFd) -> ! {
     let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
-    let program = text(plan.program.as_os_str().as_bytes());
-    let argv: Vec<CString> = plan.argv.iter().map(|word| text(word.as_bytes())).collect();
-    let environment: Vec<CString> = plan
+    let program = text(orders.program.as_os_str().as_bytes());
+    let argv: Vec<CString> = orders.argv.iter().map(|word| text(word.as_bytes())).collect();
+    let environment: Vec<CString> = orders
         .environment
         .iter()
         .map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()))

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::plan::LaunchPlan;
+use super::plan::Limits;
 
 /// The groups made for a run; removed when it is over.
 #[derive(Debug, Default)]
@@ -18,12 +18,12 @@ pub(super) struct Group {
 
 impl Group {
     /// Makes what the machine lets this user make. Nothing is no failure: the caller says what is not bounded.
-    pub(super) fn make(plan: &LaunchPlan) -> Self {
+    pub(super) fn make(run_id: &str, limits: &Limits) -> Self {
         let mut group = Self::default();
         let Ok(own) = std::fs::read_to_string("/proc/self/cgroup") else { return group };
-        let name = format!("guard-{}", plan.run_id);
-        let memory = plan.limits.memory_mib.map(|mib| mib.saturating_mul(1 << 20));
-        let processes = plan.limits.processes;
+        let name = format!("guard-{run_id}");
+        let memory = limits.memory_mib.map(|mib| mib.saturating_mul(1 << 20));
+        let processes = limits.processes;
         for line in own.lines() {
             let mut parts = line.splitn(3, ':');
             let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {

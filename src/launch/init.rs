@@ -15,13 +15,17 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeVal;
 
-use super::child::{self, Equipment};
-use super::plan::LaunchPlan;
-use crate::sandbox::{self, View};
+use super::child::{self, Equipment, Given};
+use super::first::Known;
+use super::orders::{Desk, Orders};
+use super::prepare::Folders;
+use crate::sandbox;
 use crate::sys::{process, socket, terminal};
 
 /// What the first process and the supervisor say to each other.
 pub(super) mod message {
+    /// The run's folders are there.
+    pub(in crate::launch) const FOLDERS: u8 = b'D';
     /// The view is set up, and with it comes the terminal's other end if one was wanted. An event says that it is there:
     /// who is woken by a message runs in the place of its sender, which here goes on. A second event says that the agent
     /// is out of the first process's memory, and that nobody can look into that any more.
@@ -38,17 +42,21 @@ pub(super) mod message {
     pub(in crate::launch) const SIGNAL: u8 = b'S';
 }
 
-/// Which view the run gets.
-pub(super) struct Setting<'p> {
-    /// The mounts, in namespaces of its own.
-    pub(super) view: Option<&'p View>,
+/// Around it.
+pub(super) struct Setting<'s> {
+    /// The maps of its user namespace, if it has one of its own: (user, group).
+    pub(super) user: Option<(u32, u32)>,
+    /// Where its orders will lie.
+    pub(super) desk: &'s Desk,
+    /// What it is to make for the run before anything else.
+    pub(super) folders: Option<&'s Folders>,
     /// The run talks to a terminal: these of its standard streams are replaced by a new one.
     pub(super) terminal: [bool; 3],
 }
 
 /// The life of the first process. Never comes back.
 pub(super) fn live(
-    plan: &LaunchPlan,
+    known: &Known,
     mut equipment: Equipment,
     setting: &Setting<'_>,
     control: &OwnedFd,
@@ -59,17 +67,18 @@ pub(super) fn live(
         let _ = nix::unistd::write(control, &[&[message::FAILED], problem.as_bytes()].concat());
         process::exit_now(125)
     };
-    if let Some(view) = setting.view {
-        // Process 1 takes the whole namespace with it.
-        if let Err(error) = process::die_with_parent() {
-            fail(&error.to_string());
+    if let Some(folders) = setting.folders {
+        if let Err(error) = folders.make() {
+            fail(&format!("prepare the run's folders: {error}"));
         }
-        // The maps of a user namespace are files of the process, which one that cannot be looked at does not own.
-        let _ = process::set_dumpable(true);
-        if let Err(error) = sandbox::enter(view) {
-            fail(&error.to_string());
+        let _ = nix::unistd::write(control, &[message::FOLDERS]);
+    }
+    let mut orders = None;
+    if equipment.has_view {
+        match take_view(setting, setup) {
+            Ok(given) => orders = Some(given),
+            Err(problem) => fail(&problem),
         }
-        let _ = process::set_dumpable(false);
     } else if let Err(error) = process::become_subreaper() {
         fail(&error.to_string());
     }
@@ -84,13 +93,10 @@ pub(super) fn live(
         Ok(ends) => ends,
         Err(error) => fail(&format!("a terminal: {error}")),
     };
-    let scoped = if setting.view.is_none() {
-        process::set_no_new_privileges().is_ok() && sandbox::restrict_signals().is_ok()
-    } else {
-        true
-    };
+    let scoped =
+        equipment.has_view || process::set_no_new_privileges().is_ok() && sandbox::restrict_signals().is_ok();
     // With the rights there still are: what is in it is the agent's own matter.
-    let entered = std::env::set_current_dir(&plan.folder);
+    let entered = std::env::set_current_dir(&known.folder);
     // To reap and to kill one's own children takes no rights, and the agent is to have none.
     let _ = process::set_no_new_privileges();
     let _ = process::drop_capabilities();
@@ -105,7 +111,8 @@ pub(super) fn live(
     let agent = process::start_in_place(|| {
         // Without the first process nothing could end what it started.
         let _ = process::die_with_parent();
-        child::become_agent(plan, &equipment, setup, terminal, &entered)
+        let orders = orders.map_or_else(|| Given::Later(setting.desk), |orders| Given::Now(Box::new(orders)));
+        child::become_agent(known, &equipment, setup, terminal, &entered, orders)
     });
     let agent = match agent {
         Err(error) => fail(&format!("clone: {error}")),
@@ -117,6 +124,20 @@ pub(super) fn live(
     let _ = ready.write(1);
     keep_only(control);
     watch(control, agent, scoped)
+}
+
+/// In namespaces of its own: its view, and what it is to start.
+fn take_view(setting: &Setting<'_>, setup: &OwnedFd) -> Result<Orders, String> {
+    // Process 1 takes the whole namespace with it.
+    process::die_with_parent().map_err(|error| error.to_string())?;
+    // The maps of a user namespace are files of the process, which one that cannot be looked at does not own.
+    let _ = process::set_dumpable(true);
+    let apart = sandbox::part(setting.user).map_err(|error| error.to_string());
+    let _ = process::set_dumpable(false);
+    let apart = apart?;
+    let orders = setting.desk.receive(setup)?;
+    sandbox::enter(apart, &orders.view).map_err(|error| error.to_string())?;
+    Ok(orders)
 }
 
 fn make_terminal(

@@ -6,7 +6,8 @@
 //!     and answers notifications     namespace it is process 1           the program
 //! ```
 //!
-//! [`plan`] decides everything and touches nothing; [`run`] only does what a plan says.
+//! [`plan`] decides everything and touches nothing; [`run`] only does what a plan says. [`begin`] comes before both: the
+//! first process takes from itself what no plan decides over, while the plan is made, and waits for orders (orders.rs).
 
 mod above;
 mod belongings;
@@ -16,6 +17,7 @@ mod child;
 mod conclude;
 pub mod demo;
 mod descendants;
+mod first;
 mod folder;
 mod group;
 mod init;
@@ -24,6 +26,7 @@ mod keys;
 mod links;
 mod managers;
 mod network;
+mod orders;
 mod parent;
 mod plan;
 mod prepare;
@@ -43,7 +46,7 @@ pub use checkout::{Checkout, is_shared_place, may_be_in_repository};
 pub use folder::check_links;
 pub use keys::{KeySource, Keys, Secrets};
 pub use network::{AllowedHost, NetworkPlan, PlannedGateway, network_rules};
-pub use parent::{Failure, Finished, Streams, run};
+pub use parent::{Beginning, Failure, Finished, Streams, begin, run};
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};
 pub use signals::{hold_signals, on_signals};
 pub use task::Task;

@@ -54,6 +54,53 @@ pub struct RunRequest {
     pub key_variables: Vec<String>,
 }
 
+impl RunRequest {
+    /// What the run may use.
+    pub(super) fn limits(&self) -> Limits {
+        let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
+        Limits {
+            idle_seconds: self.options.idle_seconds.or(get("idle_seconds")),
+            total_seconds: self.options.total_seconds.or(get("total_seconds")),
+            processes: get("processes"),
+            open_files: get("open_files"),
+            memory_mib: get("memory_mib"),
+            file_mib: get("file_mib"),
+            output_mib: get("output_mib"),
+        }
+    }
+
+    /// Where a run with this id has its own things.
+    pub(super) fn own_places(&self, run_id: &str) -> OwnPlaces {
+        let run_folder = self.runs.join(run_id);
+        let home = run_folder.join("home");
+        let tmp = self.scratch.join(format!("guard-{}", short(run_id))).join("tmp");
+        OwnPlaces { run_folder, home, tmp }
+    }
+
+    /// Whether it is to have namespaces of its own.
+    pub(super) fn wanted_namespaces(&self) -> Namespaces {
+        self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
+    }
+}
+
+/// Where a run has its own things.
+#[derive(Debug, Clone)]
+pub(super) struct OwnPlaces {
+    /// Transcript and private home.
+    pub(super) run_folder: PathBuf,
+    /// The private home folder.
+    pub(super) home: PathBuf,
+    /// The private folder for temporary files, alone in a folder that nobody else can enter.
+    pub(super) tmp: PathBuf,
+}
+
+impl OwnPlaces {
+    /// What is seen as `/var/tmp`, where the run has mounts of its own.
+    pub(super) fn other_tmp(&self) -> PathBuf {
+        self.tmp.with_file_name("var")
+    }
+}
+
 /// What a caller adds to, or takes from, the policy for one run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -204,9 +251,9 @@ pub enum LaunchError {
 pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
     let folder = working_folder(request)?;
     let policy = &request.policy;
-    let run_folder = request.runs.join(&run_id);
-    let home = run_folder.join("home");
-    let tmp = request.scratch.join(format!("guard-{}", short(&run_id))).join("tmp");
+    let own = request.own_places(&run_id);
+    let other_tmp = own.other_tmp();
+    let OwnPlaces { run_folder, home, tmp } = own;
     let mut notes = Vec::new();
     let toolchains = found_toolchains(request);
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
@@ -221,9 +268,9 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let network = network::plan(request, &mut notes)?;
     let environment = environment(request, shim_folder, &home, &tmp, &toolchains, &network);
     let program = find_program(&request.command, &folder, &environment, shim_folder)?;
-    let namespaces = request.options.namespaces.unwrap_or(policy.sandbox.namespaces);
+    let namespaces = request.wanted_namespaces();
     let worktree = request.checkout.as_ref().map_or(folder.as_path(), |checkout| &checkout.worktree);
-    let places = Places { worktree, home: &home, tmp: &tmp, toolchains: &toolchains };
+    let places = Places { worktree, home: &home, tmp: &tmp, other_tmp: &other_tmp, toolchains: &toolchains };
     let mut grants = policy_grants(request, &places, &mut notes)?;
     grants.extend(program_grants(request, &program, &environment, &grants));
     if let Some((shim_folder, shim, _)) = &shims {
@@ -265,7 +312,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         belongings: request.options.belongings.clone(),
         home_files: network.home_files().into_iter().map(|(path, text)| (home.join(path), text)).collect(),
         network,
-        limits: limits(request),
+        limits: request.limits(),
         namespaces,
         view,
         linked_caches,
@@ -332,6 +379,12 @@ impl LaunchPlan {
         self
     }
 
+    /// Where the run has its own things.
+    pub(super) fn own_places(&self) -> OwnPlaces {
+        let (run_folder, home, tmp) = (self.run_folder.clone(), self.home.clone(), self.tmp.clone());
+        OwnPlaces { run_folder, home, tmp }
+    }
+
     /// The folder around the temporary files, which nobody else can enter however the run opens what is in it.
     pub(super) fn around_tmp(&self) -> &Path {
         self.tmp.parent().unwrap_or(&self.tmp)
@@ -361,6 +414,7 @@ struct Places<'p> {
     worktree: &'p Path,
     home: &'p Path,
     tmp: &'p Path,
+    other_tmp: &'p Path,
     toolchains: &'p [Toolchain],
 }
 
@@ -623,8 +677,8 @@ fn view(
     notes: &mut Vec<String>,
 ) -> View {
     let hidden = hidden_folders(request, notes);
-    let private = [(places.tmp.to_path_buf(), "/tmp"), (places.tmp.with_file_name("var"), "/var/tmp")];
-    let private = private.into_iter().map(|(from, at)| (from, PathBuf::from(at)));
+    let private = [(places.tmp, "/tmp"), (places.other_tmp, "/var/tmp")];
+    let private = private.into_iter().map(|(from, at)| (from.to_path_buf(), PathBuf::from(at)));
     let private = private.filter(|(_, at)| at.is_dir()).collect();
     let memory = [PathBuf::from("/dev/shm")].into_iter().filter(|at| at.is_dir()).collect();
     let mut view = View { private, memory, layers, ..View::default() };
@@ -678,18 +732,4 @@ fn imports(request: &RunRequest, home: &Path) -> Vec<(PathBuf, PathBuf)> {
     let Some(own) = &request.home else { return Vec::new() };
     let relative = request.policy.home.import.iter().filter_map(|entry| entry.strip_prefix("~/"));
     relative.map(|path| (own.join(path), home.join(path))).filter(|(from, _)| from.is_file()).collect()
-}
-
-fn limits(request: &RunRequest) -> Limits {
-    let get = |key: &str| request.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
-    let options = &request.options;
-    Limits {
-        idle_seconds: options.idle_seconds.or(get("idle_seconds")),
-        total_seconds: options.total_seconds.or(get("total_seconds")),
-        processes: get("processes"),
-        open_files: get("open_files"),
-        memory_mib: get("memory_mib"),
-        file_mib: get("file_mib"),
-        output_mib: get("output_mib"),
-    }
 }

@@ -5,22 +5,47 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
-use super::plan::LaunchPlan;
+use super::plan::{LaunchPlan, OwnPlaces};
 use super::{links, network};
 
-/// Makes everything the plan names inside the run's own folders.
-pub(super) fn prepare(plan: &LaunchPlan) -> io::Result<()> {
-    let private = |path: &Path| DirBuilder::new().mode(0o700).create(path);
-    if let Some(runs) = plan.run_folder.parent() {
-        DirBuilder::new().mode(0o700).recursive(true).create(runs)?;
+/// The run's own folders, as they are before anything is in them.
+#[derive(Debug, Clone)]
+pub(super) struct Folders {
+    /// Where runs are kept.
+    runs: PathBuf,
+    /// Those that are made for this one, in this order.
+    own: Vec<PathBuf>,
+}
+
+impl Folders {
+    /// Of a run that has a folder, unless that was made with its worktree, and in it a home; of one that has namespaces, if
+    /// it is to have them, more among the temporary files.
+    pub(super) fn of(places: &OwnPlaces, has_checkout: bool, has_view: bool) -> Self {
+        let runs = places.run_folder.parent().unwrap_or(&places.run_folder).to_path_buf();
+        let run_folder = Some(places.run_folder.clone()).filter(|_| !has_checkout);
+        let around_tmp = places.tmp.parent().map(Path::to_path_buf);
+        let for_view = Some(places.other_tmp()).filter(|_| has_view);
+        let beside = [places.home.clone()].into_iter().chain(around_tmp).chain([places.tmp.clone()]);
+        Self { runs, own: run_folder.into_iter().chain(beside).chain(for_view).collect() }
     }
-    if plan.checkout.is_none() {
-        private(&plan.run_folder)?;
+
+    /// Makes them. Exclusively: somebody else's folder of that name in a shared place is not taken over.
+    pub(super) fn make(&self) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).recursive(true).create(&self.runs)?;
+        self.own.iter().try_for_each(|folder| DirBuilder::new().mode(0o700).create(folder))
     }
-    private(&plan.home)?;
-    // Exclusive: somebody else's folder of that name in a shared place is not taken over.
-    private(plan.around_tmp())?;
-    private(&plan.tmp)?;
+
+    /// Removes what was made of them, and not used.
+    pub(super) fn remove(&self) {
+        for folder in self.own.iter().rev() {
+            // What is not there was not made; what has something in it is not ours.
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+}
+
+/// Puts everything that the plan names into the run's own folders.
+pub(super) fn furnish(plan: &LaunchPlan) -> io::Result<()> {
     plan.belongings.bring(&plan.home)?;
     for (to, text) in &plan.home_files {
         to.parent().map_or(Ok(()), create_dir_all)?;
@@ -83,13 +108,20 @@ pub(super) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
 pub(super) struct Belongs {
     folders: [PathBuf; 4],
     control: PathBuf,
+    run_folder: PathBuf,
 }
 
 impl Belongs {
     pub(super) fn to(plan: &LaunchPlan) -> Self {
         let tmp = plan.around_tmp().to_path_buf();
         let folders = [plan.home.clone(), tmp, plan.run_folder.join("layers"), links::aside(plan)];
-        Self { folders, control: plan.control.clone() }
+        Self { folders, control: plan.control.clone(), run_folder: plan.run_folder.clone() }
+    }
+
+    /// Removes the folder of a run that never came to be: one without a record.
+    pub(super) fn forget_run(&self) {
+        // With anything in it, it stays.
+        let _ = std::fs::remove_dir(&self.run_folder);
     }
 
     /// Removes it.

@@ -28,6 +28,9 @@ pub enum Rights {
 }
 
 impl Rights {
+    /// All there are.
+    pub const ALL: [Self; 5] = [Self::Read, Self::ReadExecute, Self::Write, Self::WriteExecute, Self::Device];
+
     /// Whether files may be changed.
     pub fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteExecute)

@@ -12,7 +12,7 @@ mod shorten;
 
 pub use files::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals};
 pub use filter::{Entry, LIST, METADATA, ON_PROCESSES, compile, encode, filter, offline, read, treatments};
-pub use mounts::{Layer, View, enter};
+pub use mounts::{Apart, Layer, View, enter, part};
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
 pub use program::{Check, Condition, Otherwise, Treatment};
 pub use shorten::shorten;

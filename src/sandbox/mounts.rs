@@ -4,7 +4,7 @@
 //! writable (or visible below what is hidden) are taken first; then everything is made read-only at once; then the
 //! copies are put in their places. What is left out stays read-only, metadata included.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -46,8 +46,6 @@ pub struct View {
     pub layers: Vec<Layer>,
     /// (a file, the file it takes the place of), read-only.
     pub pointers: Vec<(PathBuf, PathBuf)>,
-    /// Maps of a new user namespace to write, if one was made: (user, group).
-    pub user: Option<(u32, u32)>,
 }
 
 impl View {
@@ -65,45 +63,68 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Sets the view up for this process, which must be alone in new mount and PID namespaces.
-pub fn enter(view: &View) -> Result<(), SandboxError> {
-    if let Some((uid, gid)) = view.user {
+/// A process whose mounts are nobody else's, with those it will need whatever it is to see.
+pub struct Apart {
+    proc: OwnedFd,
+    terminals: OwnedFd,
+    memory: Option<OwnedFd>,
+}
+
+/// Takes this process out of everybody's sight; it must be alone in new mount and PID namespaces, and in a user namespace
+/// that is to have these maps (user, group), if one was made. What a view is made of comes with [`enter`].
+pub fn part(user: Option<(u32, u32)>) -> Result<Apart, SandboxError> {
+    if let Some((uid, gid)) = user {
         map_user(uid, gid)?;
     }
     // Before anything else: nothing done here may be seen outside.
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     at("cut off from other mounts", mount_with(None, Path::new("/"), None, private, None))?;
+    let plain = sys::NO_SUID | sys::NO_DEVICES | sys::NO_EXEC | sys::READ_ONLY;
+    let terminals = [(c"ptmxmode", c"0666"), (c"mode", c"620")];
+    Ok(Apart {
+        proc: at("make /proc", sys::make(c"proc", &[], plain))?,
+        terminals: at("make /dev/pts", sys::make(c"devpts", &terminals, sys::NO_SUID | sys::NO_EXEC))?,
+        memory: Some(at("make /dev/shm", make_memory(OWN))?),
+    })
+}
+
+/// Options of a file system in memory: for files of the run's own.
+const OWN: &[(&CStr, &CStr)] = &[(c"mode", c"0700")];
+/// For folders that lead to what lies in them, and hold nothing.
+const EMPTY: &[(&CStr, &CStr)] = &[(c"size", c"1m"), (c"mode", c"0755")];
+
+fn make_memory(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
+    sys::make(c"tmpfs", options, sys::NO_SUID | sys::NO_DEVICES)
+}
+
+/// Puts a tree over a path, which must be there.
+fn put(tree: &OwnedFd, place: &Path) -> io::Result<()> {
+    c_path(place).and_then(|path| sys::attach(tree.as_fd(), &path))
+}
+
+/// Sets the view up.
+pub fn enter(mut apart: Apart, view: &View) -> Result<(), SandboxError> {
     for layer in &view.layers {
         put_layer(layer)?;
     }
     let mut trees = copies(view)?;
     at("make everything read-only", sys::restrict_tree(c"/", sys::READ_ONLY | sys::NO_SUID))?;
-    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
-    at("mount /proc", mount_with(Some("proc"), Path::new("/proc"), Some("proc"), plain, None))?;
-    let terminals = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
-    at(
-        "mount /dev/pts",
-        mount_with(
-            Some("devpts"),
-            Path::new("/dev/pts"),
-            Some("devpts"),
-            terminals,
-            Some("newinstance,ptmxmode=0666,mode=620"),
-        ),
-    )?;
-    let hidden = view.hidden.iter().map(|folder| ("hide", folder, "size=1m,mode=0755"));
-    let memory = view.memory.iter().map(|folder| ("renew", folder, "mode=0700"));
-    for (what, folder, options) in hidden.chain(memory) {
-        let step = format!("{what} {}", folder.display());
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        at(step, mount_with(Some("guard"), folder, Some("tmpfs"), flags, Some(options)))?;
+    at("mount /proc", put(&apart.proc, Path::new("/proc")))?;
+    at("mount /dev/pts", put(&apart.terminals, Path::new("/dev/pts")))?;
+    for folder in &view.hidden {
+        let hide = make_memory(EMPTY).and_then(|memory| put(&memory, folder));
+        at(format!("hide {}", folder.display()), hide)?;
+    }
+    for folder in &view.memory {
+        let renew = apart.memory.take().map_or_else(|| make_memory(OWN), Ok);
+        at(format!("renew {}", folder.display()), renew.and_then(|memory| put(&memory, folder)))?;
     }
     // Outer places first: inner ones are put on top of them.
     trees.sort_by_key(|(_, place)| place.components().count());
     for (tree, place) in &trees {
         let step = format!("put {} in place", place.display());
         at(&*step, make_place(place, tree))?;
-        at(step, c_path(place).and_then(|path| sys::attach(tree.as_fd(), &path)))?;
+        at(step, put(tree, place))?;
     }
     for hidden in &view.hidden {
         let flags = MsFlags::MS_REMOUNT

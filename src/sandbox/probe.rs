@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::mounts::{View, enter};
+use super::mounts::{View, enter, part};
 use crate::policy::{Namespaces, Policy};
 use crate::sys::{process, seccomp};
 
@@ -85,7 +85,8 @@ fn try_namespaces() -> Result<(), String> {
     let (reader, writer) = nix::unistd::pipe().map_err(|error| error.to_string())?;
     let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
     if pid == 0 {
-        let problem = enter(&View { user, ..View::default() }).err().map(|error| error.to_string());
+        let problem =
+            part(user).and_then(|apart| enter(apart, &View::default())).err().map(|error| error.to_string());
         let _ = nix::unistd::write(&writer, problem.unwrap_or_default().as_bytes());
         process::exit_now(0);
     }

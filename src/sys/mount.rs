@@ -1,4 +1,4 @@
-//! Mounts as descriptors: a tree is copied first and put in place later, when its surroundings have become read-only.
+//! Mounts as descriptors: a tree is copied or made first and put in place later, when its surroundings have become read-only.
 
 use std::ffi::CStr;
 use std::io;
@@ -9,6 +9,10 @@ use super::check;
 const OPEN_TREE_CLONE: libc::c_uint = 1;
 const AT_RECURSIVE: libc::c_int = 0x8000;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+const FSOPEN_CLOEXEC: libc::c_uint = 1;
+const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+const FSCONFIG_SET_STRING: libc::c_uint = 1;
+const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 
 /// Nothing can be written.
 pub const READ_ONLY: u64 = 1;
@@ -16,6 +20,28 @@ pub const READ_ONLY: u64 = 1;
 pub const NO_SUID: u64 = 2;
 /// Device files mean nothing.
 pub const NO_DEVICES: u64 = 4;
+/// No program can be executed.
+pub const NO_EXEC: u64 = 8;
+
+/// A new file system of a kind, with options, attached nowhere yet.
+pub fn make(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) -> io::Result<OwnedFd> {
+    let none = std::ptr::null::<libc::c_char>();
+    // SAFETY: null-terminated texts that live through the calls, or null where none is wanted; the descriptors are fresh
+    // ones that nobody else owns.
+    unsafe {
+        let context = check(libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC))?;
+        let context = OwnedFd::from_raw_fd(context as i32);
+        let configure = |what: libc::c_uint, key: *const libc::c_char, value: *const libc::c_char| {
+            check(libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), what, key, value, 0)).map(drop)
+        };
+        for (name, value) in [(c"source", c"guard")].iter().chain(options) {
+            configure(FSCONFIG_SET_STRING, name.as_ptr(), value.as_ptr())?;
+        }
+        configure(FSCONFIG_CMD_CREATE, none, none)?;
+        let mount = libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes);
+        Ok(OwnedFd::from_raw_fd(check(mount)? as i32))
+    }
+}
 
 /// A copy of the mounts at and below a path, attached nowhere yet.
 pub fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
@@ -26,7 +52,7 @@ pub fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Puts a copied tree over a path.
+/// Puts a tree over a path.
 pub fn attach(tree: BorrowedFd<'_>, at: &CStr) -> io::Result<()> {
     // SAFETY: null-terminated paths.
     check(unsafe {

@@ -61,6 +61,30 @@ fn programs_that_cannot_be_started() {
 }
 
 #[test]
+fn what_cannot_be_planned_leaves_nothing() {
+    in_every_world(|world| {
+        world.outside("mkdir -p state/guard/runs");
+        let cases: [(&[&str], &str); 4] = [
+            (&[], "no-such-program"),
+            (&[], "/etc"),
+            (&["--read", "/no/such/folder"], "true"),
+            (&["--home-to", "kept", "--home-keep", "../elsewhere"], "true"),
+        ];
+        for (options, program) in cases {
+            let mark = mark();
+            let ran = world.run(&[&["--env", &mark], options].concat(), &[program]);
+            assert!(!ran.kind().is_empty() && ran.code > 100, "{} {options:?}: {ran:?}", world.name());
+            nothing_left(&mark, Duration::from_secs(2));
+            for folder in [world.runs(), world.temporary()] {
+                let left: Vec<_> =
+                    std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+                assert!(left.is_empty(), "{} {options:?} {program}: {left:?}", world.name());
+            }
+        }
+    });
+}
+
+#[test]
 fn working_folders_that_cannot_be_used() {
     in_every_world(|world| {
         let home = world.person.home.to_str().unwrap().to_string();

@@ -1,0 +1,242 @@
+//! guard's side of a run's first process: its start, which no plan has to be made for, its orders, and its end if there are
+//! none.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sched::{sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use super::child::Equipment;
+use super::group::Group;
+use super::init::{self, Setting as InitSetting};
+use super::orders::Desk;
+use super::parent::Streams;
+use super::plan::{LaunchPlan, Limits};
+use super::prepare::Folders;
+use crate::sandbox;
+use crate::sys::{process, socket};
+use crate::transcript::Stream;
+
+/// How long the first process may take for a step; milliseconds. Each takes less than one.
+const PATIENCE: u16 = 30_000;
+
+/// What is known of a run before it is planned.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    /// The working folder.
+    pub(super) folder: PathBuf,
+    /// The run's folder.
+    pub(super) run_folder: PathBuf,
+    /// Bounds.
+    pub(super) limits: Limits,
+}
+
+/// A first process that waits for orders, and our ends of everything that leads to it.
+#[derive(Debug)]
+pub(super) struct First {
+    pub(super) pid: i32,
+    /// It has namespaces of its own.
+    pub(super) has_view: bool,
+    pub(super) control: OwnedFd,
+    pub(super) setup: OwnedFd,
+    /// Where it says how far it is.
+    pub(super) ready: EventFd,
+    /// (our end, the stream it carries).
+    pub(super) pipes: Vec<(OwnedFd, Stream)>,
+    /// Where standard input is written to, when it has a name.
+    pub(super) feeder: Option<OwnedFd>,
+    pub(super) canary: std::net::TcpListener,
+    desk: Desk,
+    /// It makes the run's folders, and has not said yet whether it could.
+    makes_folders: bool,
+}
+
+impl First {
+    /// Starts it, and lets it make these folders. This process must have one thread.
+    pub(super) fn start(
+        known: &Known,
+        folders: Option<&Folders>,
+        streams: &Streams,
+        group: &Group,
+        has_view: bool,
+    ) -> Result<Self, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let (flags, user) = if has_view { sandbox::namespace_flags() } else { (0, None) };
+        let filter = sandbox::filter(!has_view).map_err(|error| text(&error))?;
+        let canary = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| text(&error))?;
+        let canary_port = canary.local_addr().map_err(|error| text(&error))?.port();
+        let Connected { stdio, pipes, feeder, null_input } =
+            connect_streams(streams).map_err(|error| text(&error))?;
+        let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+        let (control, their_control) = pair().map_err(|error| text(&error))?;
+        let (setup, their_setup) = pair().map_err(|error| text(&error))?;
+        let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|error| text(&error))?;
+        let desk = Desk::make().map_err(|error| text(&error))?;
+        let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
+        if pid == 0 {
+            // The result says which bounds are in force: without them there is no run.
+            if let Err(error) = group.join() {
+                let problem = format!("join the control group: {error}");
+                let _ = nix::unistd::write(
+                    &their_control,
+                    &[&[init::message::FAILED], problem.as_bytes()].concat(),
+                );
+                process::exit_now(125);
+            }
+            drop((control, setup, pipes, feeder));
+            let counts_all = !has_view && !group.bounds_processes;
+            let equipment = Equipment { filter, stdio, null_input, canary_port, has_view, counts_all };
+            let setting = InitSetting { user, terminal: streams.is_terminal, desk: &desk, folders };
+            init::live(known, equipment, &setting, &their_control, &ready, &their_setup);
+        }
+        begin_elsewhere(Pid::from_raw(pid));
+        let makes_folders = folders.is_some();
+        Ok(Self { pid, has_view, control, setup, ready, pipes, feeder, canary, desk, makes_folders })
+    }
+
+    /// Whether the run's folders are there, which it was to make.
+    pub(super) fn has_made_folders(&mut self) -> Result<bool, String> {
+        if !std::mem::take(&mut self.makes_folders) {
+            return Ok(false);
+        }
+        self.hear(init::message::FOLDERS).map(|_| true)
+    }
+
+    /// The next it says, which should be this.
+    fn hear(&self, wanted: u8) -> Result<Option<OwnedFd>, String> {
+        await_any(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)])?;
+        let mut message = [0u8; 4096];
+        let (got, descriptor) =
+            socket::receive_with(self.control.as_fd(), &mut message).map_err(|error| error.to_string())?;
+        match message[..got].split_first() {
+            Some((&said, _)) if said == wanted => Ok(descriptor),
+            Some((_, said)) => Err(String::from_utf8_lossy(said).into_owned()),
+            None => Err("the first process ended at once".to_string()),
+        }
+    }
+
+    /// Tells it what to do. The plan must be settled, and the run's folders must be there.
+    pub(super) fn order(&mut self, plan: &LaunchPlan) -> Result<(), String> {
+        self.desk.give(plan, &self.setup).map_err(|error| format!("give orders: {error}"))
+    }
+
+    /// Waits until it has a view of its own, or is what it is without one: the run's terminal, if it has one.
+    pub(super) fn await_ready(&self) -> Result<Option<OwnedFd>, String> {
+        await_any(&mut [
+            PollFd::new(self.ready.as_fd(), PollFlags::POLLIN),
+            // Nobody is there any more who could have something to say.
+            PollFd::new(self.control.as_fd(), PollFlags::empty()),
+        ])?;
+        // Nothing to read is a first process that has ended, as its last message says.
+        let _ = self.ready.read();
+        self.hear(init::message::READY)
+    }
+
+    /// Ends it: there are no orders for it.
+    pub(super) fn end(self) {
+        let pid = Pid::from_raw(self.pid);
+        drop(self);
+        // What it has started has nobody to hear from any more, and goes with it.
+        let _ = kill(pid, Signal::SIGKILL);
+        while matches!(waitpid(pid, None), Err(nix::errno::Errno::EINTR)) {}
+    }
+}
+
+/// Waits until one of these has something to say, but not for ever: a first process that was stopped says nothing.
+fn await_any(fds: &mut [PollFd<'_>]) -> Result<(), String> {
+    loop {
+        match poll(fds, PATIENCE) {
+            Ok(0) => return Err("the first process does not answer".to_string()),
+            Ok(_) => return Ok(()),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(format!("wait for the first process: {error}")),
+        }
+    }
+}
+
+/// Moves a process that was just made to another processor. It waits where this one runs, which has more to do, and the
+/// kernel leaves it there however idle others are. It may come back: this is where it begins, not where it belongs.
+fn begin_elsewhere(new: Pid) {
+    let moved = || -> nix::Result<()> {
+        let all = sched_getaffinity(new)?;
+        let mut others = all;
+        others.unset(sched_getcpu()?)?;
+        // None are left where there is one processor: an error, and nothing is changed.
+        sched_setaffinity(new, &others)?;
+        sched_setaffinity(new, &all)
+    };
+    // It begins a little later.
+    let _ = moved();
+}
+
+/// What a stream of output holds before it is read.
+const PIPE: i32 = 1 << 20;
+
+/// The run's standard streams and our ends of them.
+struct Connected {
+    stdio: [OwnedFd; 3],
+    pipes: Vec<(OwnedFd, Stream)>,
+    /// Where standard input is written to, when it has a name.
+    feeder: Option<OwnedFd>,
+    /// Standard input is `/dev/null`: the run opens its own.
+    null_input: bool,
+}
+
+fn is_null(fd: &OwnedFd) -> io::Result<bool> {
+    let found = nix::sys::stat::fstat(fd)?;
+    let is_device = found.st_mode & libc::S_IFMT == libc::S_IFCHR;
+    Ok(is_device && found.st_rdev == nix::sys::stat::makedev(1, 3))
+}
+
+/// A pipe or a socket that no path leads to.
+fn is_nameless(fd: &OwnedFd) -> io::Result<bool> {
+    const PIPEFS: i64 = 0x5049_5045;
+    const SOCKFS: i64 = 0x534F_434B;
+    let kind = nix::sys::statfs::fstatfs(fd)?.filesystem_type().0 as i64;
+    Ok(kind == PIPEFS || kind == SOCKFS)
+}
+
+fn connect_streams(streams: &Streams) -> io::Result<Connected> {
+    let mut pipes = Vec::new();
+    let mut feeder = None;
+    let mut null_input = false;
+    let mut output = |is_terminal: bool, stream: Stream| -> io::Result<OwnedFd> {
+        // Replaced by the run's own terminal before the agent sees it.
+        if is_terminal {
+            return null();
+        }
+        let (ours, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        // As much as a user may have: some agents end without waiting for what they print to be read.
+        let _ = nix::fcntl::fcntl(&theirs, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE));
+        pipes.push((ours, stream));
+        Ok(theirs)
+    };
+    let stdout = output(streams.is_terminal[1], Stream::Stdout)?;
+    let stderr = output(streams.is_terminal[2], Stream::Stderr)?;
+    let stdin = if streams.is_terminal[0] {
+        null()?
+    } else if is_null(&streams.input)? {
+        null_input = true;
+        null()?
+    } else if is_nameless(&streams.input)? {
+        streams.input.try_clone()?
+    } else {
+        // The descriptor of something with a name carries the right to change its metadata: the agent gets its bytes only.
+        let (theirs, ours) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        feeder = Some(ours);
+        theirs
+    };
+    Ok(Connected { stdio: [stdin, stdout, stderr], pipes, feeder, null_input })
+}
+
+fn null() -> io::Result<OwnedFd> {
+    Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
+}
