@@ -6,6 +6,7 @@ use std::ffi::OsString;
 guard::start!(run);
 
 fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
-    guard::sys::process::take_memory_at_once();
+    // What even the shortest command uses.
+    guard::sys::process::take_memory_at_once(128);
     guard::cli::run(args)
 }

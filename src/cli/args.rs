@@ -28,7 +28,7 @@ impl Cli {
             let alone = clap::Command::new("run").version(env!("CARGO_PKG_VERSION"));
             let alone = Run::augment_args(alone);
             let found = alone.try_get_matches_from(&words[1..]);
-            if let Ok(run) = found.and_then(|found| Run::from_arg_matches(&found)) {
+            if let Ok(run) = found.and_then(|mut found| Run::from_arg_matches_mut(&mut found)) {
                 return Ok(Self { command: Command::Run(Later(run)) });
             }
         }

@@ -106,7 +106,8 @@ impl Names {
 pub(super) struct Bounds {
     /// The home as it was named, and as it is.
     homes: Vec<PathBuf>,
-    secrets: Vec<PathBuf>,
+    /// Where secrets of it really are that lie elsewhere.
+    elsewhere: Vec<PathBuf>,
 }
 
 impl Bounds {
@@ -117,14 +118,11 @@ impl Bounds {
 
     /// The same, with the names that were seen there already.
     pub(super) fn with_names(home: &Path, names: &Names) -> Self {
-        let homes = with_target(home.to_path_buf());
-        let places = homes.iter().flat_map(|home| SECRETS.iter().map(move |secret| (home, secret)));
-        let real = |(home, secret): (&PathBuf, &&str)| {
-            let place = home.join(secret);
-            if names.may_have(secret) { with_target(place) } else { vec![place] }
-        };
-        let secrets = places.flat_map(real).collect();
-        Self { homes, secrets }
+        let homes: Vec<PathBuf> = std::iter::once(home.to_path_buf()).chain(target(home)).collect();
+        let there = SECRETS.iter().filter(|secret| names.may_have(secret));
+        let places = there.flat_map(|secret| homes.iter().map(move |home| home.join(secret)));
+        let elsewhere = places.filter_map(|place| target(&place)).collect();
+        Self { homes, elsewhere }
     }
 
     /// Whether parts of a folder may be granted at all. The path is one without links.
@@ -132,7 +130,7 @@ impl Bounds {
         if self.homes.iter().any(|home| home.starts_with(path)) {
             return Err("it is the home folder, or above it");
         }
-        if self.secrets.iter().any(|secret| path.starts_with(secret)) {
+        if self.any_secret(path, |path, secret| path.starts_with(secret)) {
             return Err("it is among keys and passwords");
         }
         Ok(())
@@ -141,23 +139,24 @@ impl Bounds {
     /// Whether a path may be granted with everything below it. The path is one without links.
     pub(super) fn grant(&self, path: &Path) -> Result<(), &'static str> {
         self.root(path)?;
-        if self.secrets.iter().any(|secret| secret.starts_with(path)) {
+        if self.any_secret(path, |path, secret| secret.starts_with(path)) {
             return Err("keys or passwords can be in it");
         }
         Ok(())
     }
+
+    /// Whether a path that is not above the home has to do with any secret, whether that is there or not.
+    fn any_secret(&self, path: &Path, concerns: impl Fn(&Path, &Path) -> bool) -> bool {
+        let below_homes = self.homes.iter().filter_map(|home| path.strip_prefix(home).ok());
+        let is_named = |below: &Path| SECRETS.iter().any(|secret| concerns(below, Path::new(secret)));
+        below_homes.into_iter().any(is_named) || self.elsewhere.iter().any(|secret| concerns(path, secret))
+    }
 }
 
-/// A path, and where it leads when that is somewhere else.
-fn with_target(path: PathBuf) -> Vec<PathBuf> {
+/// Where a path leads when that is somewhere else.
+fn target(path: &Path) -> Option<PathBuf> {
     // One look tells most of them apart: what leads nowhere has no target, and finding that out by steps takes many.
-    if !path.exists() {
-        return vec![path];
-    }
-    match path.canonicalize() {
-        Ok(target) if target != path => vec![path, target],
-        _ => vec![path],
-    }
+    path.exists().then(|| path.canonicalize().ok())?.filter(|target| target != path)
 }
 
 /// Each path once, and none that lies in another.

@@ -119,6 +119,8 @@ pub fn begin(request: &RunRequest, run_id: &str, streams: &Streams) -> Beginning
         let known = Known { folder, run_folder: own.run_folder, limits: request.limits() };
         beginning.group = Group::make(run_id, &known.limits);
         let first = First::start(&known, Some(&folders), streams, &beginning.group, has_view);
+        // Not before: what both had would be copied as soon as one writes.
+        process::take_memory_at_once(128);
         beginning.folders = Some(folders).filter(|_| first.is_ok());
         beginning.first = Some(first);
     }

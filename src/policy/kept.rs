@@ -10,14 +10,15 @@ use std::ops::Range;
 use super::builtin::BUILT_IN;
 use super::diagnostic::Source;
 use super::fields::{self, Kind};
-use super::model::{Action, Conditions, Example, ExampleCommand, PathAccess};
+use super::model::{Action, Conditions, Example, ExampleCommand, Examples, PathAccess, Stored};
 use super::pattern::{PathPattern, Pattern};
 use super::preset::{PRESETS, Preset, PresetHost, PresetName};
 use super::reader::{At, File, FileRule, Section};
 use crate::command::Effects;
 
 /// For every built-in policy, then for every preset: the stamp of its text, the length of what was read, and that.
-const KEPT: &[u8] = include_bytes!("../../policies/read.bin");
+/// Text, numbers included, so that nothing has to be looked at again to be text.
+const KEPT: &str = include_str!("../../policies/read.bin");
 
 const STAMPS: [u64; BUILT_IN.len() + PRESETS.len()] = {
     let mut stamps = [0; BUILT_IN.len() + PRESETS.len()];
@@ -59,11 +60,11 @@ fn taken<T: Keep>(index: usize) -> Option<T> {
     let mut rest = KEPT;
     for (at, stamp) in STAMPS.iter().enumerate().take(index + 1) {
         let (found, length) = (u64::take(&mut rest)?, u64::take(&mut rest)?);
-        let (mut bytes, behind) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+        let (mut text, behind) = rest.split_at_checked(usize::try_from(length).ok()?)?;
         rest = behind;
         if at == index {
-            let value = T::take(&mut bytes)?;
-            return (found == *stamp && bytes.is_empty()).then_some(value);
+            let value = T::take(&mut text)?;
+            return (found == *stamp && text.is_empty()).then_some(value);
         }
     }
     None
@@ -73,18 +74,28 @@ fn taken<T: Keep>(index: usize) -> Option<T> {
 trait Keep: Sized {
     #[cfg_attr(not(test), allow(dead_code, reason = "the test below writes; the program only reads"))]
     fn keep(&self, out: &mut Vec<u8>);
-    fn take(from: &mut &[u8]) -> Option<Self>;
+    fn take(from: &mut &'static str) -> Option<Self>;
+}
+
+/// A number in so many bytes of seven bits.
+#[cfg_attr(not(test), allow(dead_code, reason = "as above"))]
+fn keep_number<const BYTES: usize>(number: u64, out: &mut Vec<u8>) {
+    out.extend((0..BYTES).map(|at| (number >> (7 * at)) as u8 & 0x7f));
+}
+
+fn take_number<const BYTES: usize>(from: &mut &'static str) -> Option<u64> {
+    let (bytes, rest) = from.split_at_checked(BYTES)?;
+    *from = rest;
+    Some(bytes.bytes().rev().fold(0, |number, byte| number << 7 | u64::from(byte)))
 }
 
 impl Keep for u64 {
     fn keep(&self, out: &mut Vec<u8>) {
-        out.extend(self.to_le_bytes());
+        keep_number::<10>(*self, out);
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
-        let (bytes, rest) = from.split_first_chunk()?;
-        *from = rest;
-        Some(Self::from_le_bytes(*bytes))
+    fn take(from: &mut &'static str) -> Option<Self> {
+        take_number::<10>(from)
     }
 }
 
@@ -93,33 +104,29 @@ impl Keep for i64 {
         self.cast_unsigned().keep(out);
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
+    fn take(from: &mut &'static str) -> Option<Self> {
         u64::take(from).map(u64::cast_signed)
     }
 }
 
-/// Lengths and places: a policy is smaller than four GiB.
+/// Lengths and places: a policy is smaller than two MiB.
 impl Keep for usize {
     fn keep(&self, out: &mut Vec<u8>) {
-        out.extend((*self as u32).to_le_bytes());
+        keep_number::<3>(*self as u64, out);
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
-        let (bytes, rest) = from.split_first_chunk()?;
-        *from = rest;
-        usize::try_from(u32::from_le_bytes(*bytes)).ok()
+    fn take(from: &mut &'static str) -> Option<Self> {
+        usize::try_from(take_number::<3>(from)?).ok()
     }
 }
 
 impl Keep for u8 {
     fn keep(&self, out: &mut Vec<u8>) {
-        out.push(*self);
+        keep_number::<1>((*self).into(), out);
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
-        let (byte, rest) = from.split_first()?;
-        *from = rest;
-        Some(*byte)
+    fn take(from: &mut &'static str) -> Option<Self> {
+        take_number::<1>(from)?.try_into().ok()
     }
 }
 
@@ -129,11 +136,11 @@ fn keep_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn take_text<'k>(from: &mut &'k [u8]) -> Option<&'k str> {
+fn take_text(from: &mut &'static str) -> Option<&'static str> {
     let length = usize::take(from)?;
-    let (bytes, rest) = from.split_at_checked(length)?;
+    let (text, rest) = from.split_at_checked(length)?;
     *from = rest;
-    std::str::from_utf8(bytes).ok()
+    Some(text)
 }
 
 impl<T: Keep> Keep for Vec<T> {
@@ -142,7 +149,7 @@ impl<T: Keep> Keep for Vec<T> {
         self.iter().for_each(|item| item.keep(out));
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
+    fn take(from: &mut &'static str) -> Option<Self> {
         let length = usize::take(from)?;
         // Every item takes a byte at least: what says more cannot be right, and would only take memory.
         (length <= from.len()).then_some(())?;
@@ -160,7 +167,7 @@ impl<T: Keep> Keep for Option<T> {
         self.iter().for_each(|item| item.keep(out));
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
+    fn take(from: &mut &'static str) -> Option<Self> {
         if bool::take(from)? { T::take(from).map(Some) } else { Some(None) }
     }
 }
@@ -171,7 +178,7 @@ impl<A: Keep, B: Keep> Keep for (A, B) {
         self.1.keep(out);
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
+    fn take(from: &mut &'static str) -> Option<Self> {
         Some((A::take(from)?, B::take(from)?))
     }
 }
@@ -182,7 +189,7 @@ impl Keep for &'static str {
         keep_text(self, out);
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
+    fn take(from: &mut &'static str) -> Option<Self> {
         let name = take_text(from)?;
         let sections = fields::POLICY.iter().filter_map(|field| match field.kind {
             Kind::Table(section) => Some(section),
@@ -201,7 +208,7 @@ macro_rules! by_text {
                 keep_text(write(self), out);
             }
 
-            fn take(from: &mut &[u8]) -> Option<Self> {
+            fn take(from: &mut &'static str) -> Option<Self> {
                 let read: fn(&str) -> Option<Self> = $read;
                 read(take_text(from)?)
             }
@@ -222,7 +229,7 @@ impl Keep for Effects {
         names.keep(out);
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
+    fn take(from: &mut &'static str) -> Option<Self> {
         let mut effects = Self::NONE;
         for _ in 0..usize::take(from)? {
             effects.add(Self::named(take_text(from)?)?);
@@ -237,10 +244,10 @@ macro_rules! by_number {
         $(impl Keep for $kind {
             fn keep(&self, out: &mut Vec<u8>) {
                 let numbers = [$(($number, $value)),+];
-                numbers.into_iter().find(|(_, value)| value == self).map_or(u8::MAX, |(number, _)| number).keep(out);
+                numbers.into_iter().find(|(_, value)| value == self).map_or(0x7f, |(number, _)| number).keep(out);
             }
 
-            fn take(from: &mut &[u8]) -> Option<Self> {
+            fn take(from: &mut &'static str) -> Option<Self> {
                 match u8::take(from)? {
                     $($number => Some($value),)+
                     _ => None,
@@ -269,9 +276,28 @@ impl Keep for ExampleCommand {
         }
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
+    fn take(from: &mut &'static str) -> Option<Self> {
         Some(if bool::take(from)? { Self::Shell(Keep::take(from)?) } else { Self::Argv(Keep::take(from)?) })
     }
+}
+
+/// With their length before them, and taken apart later.
+impl Keep for Examples {
+    fn keep(&self, out: &mut Vec<u8>) {
+        let mut bytes = Vec::new();
+        self.all().to_vec().keep(&mut bytes);
+        bytes.len().keep(out);
+        out.extend(bytes);
+    }
+
+    fn take(from: &mut &'static str) -> Option<Self> {
+        take_text(from).map(|text| Self(Stored::Kept(text)))
+    }
+}
+
+/// The examples of a rule, as they are kept.
+pub(super) fn examples(mut text: &'static str) -> Vec<Example> {
+    Keep::take(&mut text).unwrap_or_default()
 }
 
 /// Structures, field by field. One that is forgotten here does not compile.
@@ -283,7 +309,7 @@ macro_rules! by_fields {
                 $($field.keep(out);)+
             }
 
-            fn take(from: &mut &[u8]) -> Option<Self> {
+            fn take(from: &mut &'static str) -> Option<Self> {
                 Some(Self { $($field: Keep::take(from)?),+ })
             }
         })+
@@ -295,7 +321,7 @@ impl Keep for Range<usize> {
         (self.start, self.end).keep(out);
     }
 
-    fn take(from: &mut &[u8]) -> Option<Self> {
+    fn take(from: &mut &'static str) -> Option<Self> {
         Keep::take(from).map(|(start, end)| start..end)
     }
 }
@@ -380,15 +406,20 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_are_nothing_and_no_panic() {
+    fn damaged_texts_are_nothing_and_no_panic() {
         let mut whole = Vec::new();
         reader::read(&builtin::source("strict").unwrap()).0.keep(&mut whole);
-        for cut in (0..whole.len()).step_by(101) {
-            assert!(File::take(&mut &whole[..cut]).is_none());
-            let mut damaged = whole.clone();
-            damaged[cut] ^= 0x80;
-            // Whatever it is now: it was taken apart without a panic.
-            let _ = File::take(&mut &damaged[..]);
+        let text = |bytes: Vec<u8>| -> &'static str { String::from_utf8(bytes).unwrap().leak() };
+        let all = text(whole.clone());
+        for cut in (0..whole.len()).step_by(101).filter(|cut| whole[*cut].is_ascii()) {
+            assert!(File::take(&mut &all[..cut]).is_none());
+            for change in [0x01, 0x40] {
+                let mut damaged = whole.clone();
+                damaged[cut] ^= change;
+                // Whatever it is now: it was taken apart without a panic.
+                let taken = File::take(&mut text(damaged));
+                let _ = taken.map(|file| format!("{file:?}"));
+            }
         }
     }
 }

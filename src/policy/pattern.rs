@@ -67,7 +67,7 @@ impl Lazy {
 }
 
 fn is_plain(text: &str) -> bool {
-    !text.contains(['*', '?', '[', ']', '{', '}', '\\'])
+    !text.bytes().any(|byte| matches!(byte, b'*' | b'?' | b'[' | b']' | b'{' | b'}' | b'\\'))
 }
 
 impl Pattern {

@@ -289,22 +289,23 @@ pub fn keep_memory_small() {
     }
 }
 
-/// Gets the memory that even the shortest command uses, in one piece: one call instead of a fault for every page. Later
-/// commands use more; that comes as it is needed.
-pub fn take_memory_at_once() {
+/// Gets memory that is about to be used, in one piece: one call instead of a fault for every page. More comes as it is
+/// needed.
+pub fn take_memory_at_once(kibibytes: usize) {
     #[cfg(target_env = "gnu")]
     // SAFETY: plain integers, and called before there is a second thread. The block is this function's own; the call
     // writes nothing, it only has pages that lie wholly inside the block made ready; a kernel that does not know it says so.
     unsafe {
-        const AHEAD: usize = 256 << 10;
+        const MOST: usize = 1 << 20;
         const PAGE: usize = 4096;
+        let ahead = (kibibytes << 10).clamp(2 * PAGE, MOST);
         // From the heap, and what is freed stays there.
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 4 * AHEAD as i32);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 4 * AHEAD as i32);
-        let block = libc::malloc(AHEAD);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MOST as i32);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, MOST as i32);
+        let block = libc::malloc(ahead);
         if !block.is_null() {
             let first = block.add(block.align_offset(PAGE));
-            libc::madvise(first, AHEAD - PAGE, libc::MADV_POPULATE_WRITE);
+            libc::madvise(first, ahead - PAGE, libc::MADV_POPULATE_WRITE);
             libc::free(block);
         }
     }
