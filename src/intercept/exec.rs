@@ -382,7 +382,7 @@ impl Supervisor {
                 return Some(Reply::Error(libc::EACCES));
             }
             self.expected.retain(|(tid, _)| *tid != notification.tid);
-            self.expected.push((notification.tid, Expected::of(start)));
+            self.expected.push((notification.tid, Expected::of(start, &self.identities)));
             // It stops when it has become the program, and goes on only when this thread has looked at it: what is written
             // down meanwhile is written down before its first instruction.
             self.reply(notification.id, Reply::Continue);

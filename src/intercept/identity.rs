@@ -244,22 +244,25 @@ impl Identities {
         self.original_of(&mut file, metadata.size(), &own)
     }
 
-    /// The program a process is now.
-    pub(super) fn running(&mut self, pid: i32) -> io::Result<Executable> {
+    /// The program a process is now. One of those that no agent could have put anywhere is the same wherever it lies.
+    pub(super) fn running(&mut self, pid: i32, foreign: Option<&Executable>) -> io::Result<Executable> {
         let link = format!("/proc/{pid}/exe");
         let metadata = std::fs::metadata(&link)?;
+        let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
+        if let Some(program) = foreign.filter(|program| program.identity == identity) {
+            return Ok(program.clone());
+        }
         let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
         if self.may_be_copy(&path) {
             // What was written into the file since it was judged counts.
             let program = self.look_at(&open_plain(Path::new(&link))?)?;
             return Ok(Executable { path, kind: Kind::Program, ..program });
         }
-        let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
         Ok(Executable { identity, path, copy_of: None, kind: Kind::Program })
     }
 
     /// Whether the agent could have put the file there.
-    fn may_be_copy(&self, path: &[u8]) -> bool {
+    pub(super) fn may_be_copy(&self, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
         !path.is_absolute() || self.writable.iter().any(|root| path.starts_with(root))
     }

@@ -464,7 +464,11 @@ impl Supervisor {
     }
 
     fn look_at_changes(&mut self) {
-        while let Ok(Some((pid, change))) = ptrace::next_change(false) {
+        let only = |expected: &[(i32, Expected)]| match expected {
+            [(tid, _)] => Some(*tid),
+            _ => None,
+        };
+        while let Ok(Some((pid, change))) = ptrace::next_change(false, only(&self.expected)) {
             self.changed(pid, change);
         }
     }

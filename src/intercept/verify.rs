@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::exec::{Start, line};
-use super::identity::{Executable, Identity};
+use super::identity::{Executable, Identities, Identity};
 use super::remote::Arguments;
 use super::supervisor::{Supervisor, folder_of};
 use super::wire;
@@ -16,16 +16,21 @@ use crate::sys::ptrace::{self, Change};
 pub(super) struct Expected {
     identity: Identity,
     copy_of: Option<Vec<u8>>,
+    /// The program, when no agent could have put it where it lies.
+    foreign: Option<Executable>,
     arguments: Arguments,
     folder: PathBuf,
 }
 
 impl Expected {
-    pub(super) fn of(start: &Start) -> Self {
+    pub(super) fn of(start: &Start, identities: &Identities) -> Self {
         let (identity, argv) = start.becomes();
+        let program = start.chain.last();
+        let is_foreign = |program: &&Executable| !identities.may_be_copy(&program.path);
         Self {
             identity,
-            copy_of: start.chain.last().and_then(|file| file.copy_of.clone()),
+            copy_of: program.and_then(|file| file.copy_of.clone()),
+            foreign: program.filter(is_foreign).cloned(),
             arguments: Arguments { argv, environment: start.environment.clone() },
             folder: start.folder.clone(),
         }
@@ -68,20 +73,20 @@ impl Supervisor {
         }
     }
 
-    fn look_again(&mut self, pid: i32) -> io::Result<Actual> {
+    fn look_again(&mut self, pid: i32, expected: Option<&Expected>) -> io::Result<Actual> {
         let gone = || io::Error::from_raw_os_error(libc::ESRCH);
         let stack = ptrace::stack_pointer(pid)?;
         self.remote.attach(pid);
         Ok(Actual {
             arguments: self.remote.started_with(stack, wire::is_relevant)?,
-            program: self.identities.running(pid)?,
+            program: self.identities.running(pid, expected.and_then(|expected| expected.foreign.as_ref()))?,
             folder: folder_of(pid).ok_or_else(gone)?,
         })
     }
 
     /// Whether a program that has started is what was allowed, or something else that is.
     fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
-        let Actual { program, arguments, folder } = match self.look_again(pid) {
+        let Actual { program, arguments, folder } = match self.look_again(pid, expected) {
             Ok(actual) => actual,
             // Killed meanwhile, and so no longer where it stopped: it was not refused.
             Err(_)

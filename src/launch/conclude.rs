@@ -6,7 +6,7 @@ use super::init::Used;
 use super::parent::{Failure, Finished};
 use super::prepare;
 use super::task::Task;
-use super::watch::{Cut, End, Running};
+use super::watch::{Cut, End, Running, take_all_dead};
 use crate::egress;
 use crate::intercept::Counts;
 use crate::outcome::{
@@ -25,12 +25,15 @@ impl Running {
         task: &mut Option<Task>,
     ) -> Result<Finished, Failure> {
         let mut result = self.put_together(end, enforcement, counts, task);
-        // The first process ends while the disk is waited for, and nobody needs the run's own folders any more.
+        // The first process ends while the disk is waited for, and nobody needs the run's own folders any more: it has said
+        // that nothing else is left, or is waited for.
         self.writer.close();
-        self.see_all_dead();
+        if self.used.is_none() {
+            self.see_all_dead();
+        }
         self.links.iter().for_each(|links| links.stop());
         prepare::Belongs::to(&self.started.plan).clean();
-        let Self { writer, started, recorder, tally, network, tails, links, .. } = self;
+        let Self { writer, started, recorder, tally, network, tails, links, all_dead, .. } = self;
         match writer.finish() {
             Ok(head) => result.transcript.head = Some(head.hash),
             Err(error) => {
@@ -38,6 +41,9 @@ impl Running {
                 result.error = Some(format!("the transcript cannot be written: {error}"));
                 result.error_kind = Some("internal".to_string());
             }
+        }
+        if !all_dead {
+            take_all_dead(started.first_process);
         }
         // Never taken apart: the process ends with the run.
         std::mem::forget((started, recorder, tally, network, tails, links));

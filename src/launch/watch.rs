@@ -471,25 +471,8 @@ impl Running {
 
     /// Takes the first process, which has seen everything else dead, and whatever is left if it was killed itself.
     pub(super) fn see_all_dead(&mut self) {
-        if std::mem::replace(&mut self.all_dead, true) {
-            return;
-        }
-        // It has said its last word or is dead already; waiting for it is shorter than looking again and again.
-        if let Ok(first) = process::thread_fd(self.started.first_process) {
-            let mut fds = [PollFd::new(first.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut fds, 1000u16);
-        }
-        // If the first process was killed from outside, what it had started is ours now.
-        let own = std::process::id() as i32;
-        for _ in 0..1000 {
-            match process::reap(false) {
-                Ok(Some(_)) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => break,
-                _ => {
-                    descendants::kill_all(own);
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-            }
+        if !std::mem::replace(&mut self.all_dead, true) {
+            take_all_dead(self.started.first_process);
         }
     }
 
@@ -590,4 +573,27 @@ enum Event {
     Gone,
     Signal(Signal),
     Nothing,
+}
+
+/// Takes the first process of a run and, if it was killed from outside, what it had started, which is ours then.
+pub(super) fn take_all_dead(first_process: i32) {
+    let own = std::process::id() as i32;
+    let mut first = process::thread_fd(first_process).ok();
+    for _ in 0..1000 {
+        match process::reap(false) {
+            Ok(Some(_)) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => break,
+            _ => match first.take() {
+                // It has said its last word or is dead already; waiting for it is shorter than looking again and again.
+                Some(first) => {
+                    let mut fds = [PollFd::new(first.as_fd(), PollFlags::POLLIN)];
+                    let _ = poll(&mut fds, 1000u16);
+                }
+                None => {
+                    descendants::kill_all(own);
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            },
+        }
+    }
 }

@@ -209,7 +209,7 @@ macro_rules! by_text {
             }
 
             fn take(from: &mut &'static str) -> Option<Self> {
-                let read: fn(&str) -> Option<Self> = $read;
+                let read: fn(&'static str) -> Option<Self> = $read;
                 read(take_text(from)?)
             }
         })+
@@ -218,7 +218,7 @@ macro_rules! by_text {
 
 by_text! {
     String: |text| text, |text| Some(text.to_string());
-    Pattern: Pattern::as_str, |text| Pattern::new(text).ok();
+    Pattern: Pattern::as_str, |text| Pattern::of_program(text).ok();
     PathPattern: PathPattern::as_str, |text| PathPattern::new(text).ok();
     Action: |action| action.name(), Action::named;
 }

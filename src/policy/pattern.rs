@@ -5,6 +5,7 @@
 //! Nearly all are plain text and stars, matched without a regular expression. The rest go through `globset`, compiled
 //! when first used: loading a policy must not pay for rules that never come up.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,7 +16,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher};
 /// One pattern over a word: `*` stands for any text, `?` for one character, `[…]` and `{a,b}` as in shells.
 #[derive(Debug, Clone)]
 pub struct Pattern {
-    written: String,
+    written: Cow<'static, str>,
     form: Form,
 }
 
@@ -73,7 +74,16 @@ fn is_plain(text: &str) -> bool {
 impl Pattern {
     /// Reads a pattern; the error says what is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
-        let form = if is_plain(text) {
+        Ok(Self { form: Self::form(text)?, written: Cow::Owned(text.to_string()) })
+    }
+
+    /// The same of a text that is part of the program.
+    pub(super) fn of_program(text: &'static str) -> Result<Self, String> {
+        Ok(Self { form: Self::form(text)?, written: Cow::Borrowed(text) })
+    }
+
+    fn form(text: &str) -> Result<Form, String> {
+        Ok(if is_plain(text) {
             Form::Literal
         } else if text == "*" {
             Form::Any
@@ -85,8 +95,7 @@ impl Pattern {
             Form::Stars
         } else {
             Form::Glob(Box::new(Lazy::new(text, false)?))
-        };
-        Ok(Self { written: text.to_string(), form })
+        })
     }
 
     /// The pattern as it was written.

@@ -51,8 +51,8 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, signal as usize)
 }
 
-/// The next change of any thread this thread traces, if there is one now.
-pub fn next_change(block: bool) -> io::Result<Option<(i32, Change)>> {
+/// The next change of any thread this thread traces, if there is one now. If only one is traced, it is `only`.
+pub fn next_change(block: bool, only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     let mut status = 0;
     // __WNOTHREAD: children of the other threads of this process are not ours to reap.
     let flags = libc::__WALL | libc::__WNOTHREAD | if block { 0 } else { libc::WNOHANG };
@@ -69,6 +69,10 @@ pub fn next_change(block: bool) -> io::Result<Option<(i32, Change)>> {
     }
     let event = status >> 16;
     if event == libc::PTRACE_EVENT_EXEC {
+        // A thread that becomes a program has its process's number from then on: with one that is traced there is no other.
+        if only == Some(pid) {
+            return Ok(Some((pid, Change::Exec(pid))));
+        }
         let mut former: libc::c_ulong = 0;
         // SAFETY: PTRACE_GETEVENTMSG writes one unsigned long to the given place.
         check(unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid, 0usize, &raw mut former) })?;
