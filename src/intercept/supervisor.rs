@@ -11,6 +11,7 @@
 
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,8 +28,8 @@ use super::network::Servers;
 use super::remote::Remote;
 use super::repository::Repositories;
 use super::verify::Expected;
-use crate::command::Context;
-use crate::decide::Verdict;
+use crate::command::{Context, Folder, Request};
+use crate::decide::{self, Verdict};
 use crate::egress::Doors;
 use crate::policy::Policy;
 use crate::sys::seccomp::{self, Notification, Reply};
@@ -91,6 +92,8 @@ pub struct Setting {
     pub activity: Arc<AtomicU64>,
     /// What is made when a program needs it.
     pub belated: Vec<Belated>,
+    /// What will be asked first: the file, the words, the folder.
+    pub first: (PathBuf, Vec<Vec<u8>>, PathBuf),
     /// Looks from outside whether the sandbox holds, before the first program starts; if it does not, none does.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
     /// Waits for the first process, which the first program has only just left; before that program's first instruction,
@@ -156,6 +159,8 @@ pub fn supervise(
 
 /// How long what comes in a moment is waited for without sleep.
 const ATTENTION: Duration = Duration::from_micros(200);
+/// Longer commands take longer to judge than to get ready for that; bytes.
+const LONGEST_REHEARSAL: usize = 4096;
 /// Who is let run for so long has other things to do than what is waited for.
 const CROWDED: Duration = Duration::from_micros(50);
 
@@ -294,6 +299,8 @@ impl Supervisor {
         let Ok(stops) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
             return;
         };
+        self.expect_handed_over(true);
+        self.rehearse();
         let mut attention = Attention::new();
         // Nothing is left that could ask.
         let mut is_over = false;
@@ -305,14 +312,15 @@ impl Supervisor {
             ];
             // One that has hung up would be told of every time.
             let asked = if is_over { &mut fds[..2] } else { &mut fds[..] };
-            let stays = self.expects_more() && attention.lasts();
+            // Who is handed a processor needs not stay awake for that.
+            let stays = !self.is_handed_over && self.expects_more() && attention.lasts();
             match poll(asked, if stays { PollTimeout::ZERO } else { PollTimeout::NONE }) {
                 Err(_) => continue,
                 Ok(0) => {
                     attention.step_aside();
                     continue;
                 }
-                Ok(_) => attention = Attention::new(),
+                Ok(_) => {}
             }
             let ready = |index: usize| fds[index].revents().unwrap_or(PollFlags::empty());
             let (stopped, woken, listener) = (ready(0), ready(1), ready(2));
@@ -338,6 +346,7 @@ impl Supervisor {
             } else if listener.contains(PollFlags::POLLHUP) {
                 is_over = true;
             }
+            attention = Attention::new();
             // What was killed on its way through an exec is still waited for: until it is taken here, its parent waits for it.
             let is_done = is_over && self.expected.is_empty();
             if is_done || (is_ending && !listener.contains(PollFlags::POLLIN)) {
@@ -349,11 +358,34 @@ impl Supervisor {
     /// What is asked now is asked next, mostly. Who waits for a connect has nothing else to do: there the answer is twice as
     /// fast on the processor that asks. A program that starts has, and its starter too.
     fn expect_more_of(&mut self, notification: &Notification) {
-        let starts = matches!(i64::from(notification.number), libc::SYS_execve | libc::SYS_execveat);
-        if self.is_handed_over == starts {
-            self.is_handed_over = !starts;
-            seccomp::hand_over(self.listener.as_fd(), !starts);
+        self.expect_handed_over(!is_start(notification));
+    }
+
+    fn expect_handed_over(&mut self, is_handed_over: bool) {
+        if self.is_handed_over != is_handed_over {
+            self.is_handed_over = is_handed_over;
+            seccomp::hand_over(self.listener.as_fd(), is_handed_over);
         }
+    }
+
+    /// Looks at the first program and judges it while nobody waits for that. Nothing comes of it but that everything which
+    /// does so was used once, and is in memory when the agent waits: this takes longer than the judgement.
+    fn rehearse(&mut self) {
+        let mut fds = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+        if !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0)) {
+            return;
+        }
+        let (file, argv, folder) = &self.setting.first;
+        if argv.iter().map(Vec::len).sum::<usize>() > LONGEST_REHEARSAL {
+            return;
+        }
+        let context = Context {
+            folder: Folder::from_absolute(folder.as_os_str().as_bytes()),
+            resolved: Some(file.as_os_str().as_bytes().to_vec()),
+            ..self.setting.context.clone()
+        };
+        let _ = decide::judge(&self.setting.policy, &Request::Argv(argv.clone()), &context);
+        let _ = self.identities.look_ahead(file);
     }
 
     /// Whether the next thing comes in a moment: the run's first program has not started, or was not looked at yet.
@@ -461,6 +493,10 @@ impl Supervisor {
         if let Some(reply) = reply {
             self.reply(notification.id, reply);
         }
+        if self.counts.starts == 0 && is_start(notification) {
+            // The canary has tried everything: its last attempt is always the first start that is asked for.
+            self.holds();
+        }
     }
 
     fn look_at_changes(&mut self) {
@@ -515,6 +551,11 @@ impl Supervisor {
         let data = serde_json::json!({ "pid": tid, "what": what, "rule": rule, "reason": reason });
         self.setting.recorder.record(event_type, &format!("{what}: {reason}"), &data);
     }
+}
+
+/// Whether it is about a program start.
+fn is_start(notification: &Notification) -> bool {
+    matches!(i64::from(notification.number), libc::SYS_execve | libc::SYS_execveat)
 }
 
 /// Whether a process lies below another, or is it.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -182,7 +183,6 @@ impl Running {
     }
 
     fn context(&self, policy: &Policy) -> Context {
-        use std::os::unix::ffi::OsStrExt;
         let plan = &self.started.plan;
         Context {
             worktree: Some(self.worktree().as_os_str().as_bytes().to_vec()),
@@ -258,6 +258,11 @@ impl Running {
             asker,
             activity: self.activity.clone(),
             belated: self.belated(),
+            first: (
+                plan.program.clone(),
+                plan.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
+                plan.folder.clone(),
+            ),
             proof: Some(proof),
             settled: None,
         }
