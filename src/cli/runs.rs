@@ -142,6 +142,7 @@ fn prune(
         freed += bytes;
         writeln!(out, "{} {}  {}", if dry_run { "would delete" } else { "deleted" }, run.id, size(bytes))?;
     }
+    sweep(store, runs, dry_run, out)?;
     if !dry_run
         && let Err(error) = store.tidy()
         && error.kind() != io::ErrorKind::NotFound
@@ -152,6 +153,23 @@ fn prune(
     let unfinished = if kept > 0 { format!("; {kept} not finished, never deleted") } else { String::new() };
     let verb = if dry_run { "would be freed" } else { "freed" };
     writeln!(out, "{count} of {} runs, {} {verb}{unfinished}", runs.len(), size(freed))?;
+    Ok(())
+}
+
+/// Removes what killed runs left that is of no use to anybody: temporary files, and folders of runs that never began.
+fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io::Result<()> {
+    for run in runs {
+        if let Some(left) = run.leftovers() {
+            let verb = if dry_run { "would remove" } else { "removed" };
+            match if dry_run { Ok(()) } else { store.sweep(run) } {
+                Ok(()) => writeln!(out, "{verb} {}, left by {}", left.display(), run.id)?,
+                Err(error) => note(&format!("guard: note: {} was not removed: {error}", left.display())),
+            }
+        }
+        if !dry_run && store.forget(run, &std::env::temp_dir()) {
+            writeln!(out, "removed {}, which never began", run.id)?;
+        }
+    }
     Ok(())
 }
 

@@ -30,6 +30,8 @@ const PATIENCE: u16 = 30_000;
 /// What is known of a run before it is planned.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
+    /// The run's id.
+    pub(super) run_id: String,
     /// The working folder.
     pub(super) folder: PathBuf,
     /// The run's folder.
@@ -54,17 +56,15 @@ pub(super) struct First {
     pub(super) feeder: Option<OwnedFd>,
     pub(super) canary: std::net::TcpListener,
     desk: Desk,
-    /// It makes the run's folders, and has not said yet whether it could.
-    makes_folders: bool,
 }
 
 impl First {
-    /// Starts it, and lets it make these folders. This process must have one thread.
+    /// Starts it, and lets it make these folders and, unless there is one, a control group; it says what it has made. This
+    /// process must have one thread.
     pub(super) fn start(
         known: &Known,
-        folders: Option<&Folders>,
+        (folders, group): (Option<&Folders>, Option<&Group>),
         streams: &Streams,
-        group: &Group,
         has_view: bool,
     ) -> Result<Self, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
@@ -82,42 +82,29 @@ impl First {
         let desk = Desk::make().map_err(|error| text(&error))?;
         let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
         if pid == 0 {
-            // The result says which bounds are in force: without them there is no run.
-            if let Err(error) = group.join() {
-                let problem = format!("join the control group: {error}");
-                let _ = nix::unistd::write(
-                    &their_control,
-                    &[&[init::message::FAILED], problem.as_bytes()].concat(),
-                );
-                process::exit_now(125);
-            }
             drop((control, setup, pipes, feeder));
-            let counts_all = !has_view && !group.bounds_processes;
-            let equipment = Equipment { filter, stdio, null_input, canary_port, has_view, counts_all };
-            let setting = InitSetting { user, terminal: streams.is_terminal, desk: &desk, folders };
+            let equipment = Equipment { filter, stdio, null_input, canary_port, has_view, counts_all: false };
+            let setting = InitSetting { user, terminal: streams.is_terminal, desk: &desk, folders, group };
             init::live(known, equipment, &setting, &their_control, &ready, &their_setup);
         }
         begin_elsewhere(Pid::from_raw(pid));
-        let makes_folders = folders.is_some();
-        Ok(Self { pid, has_view, control, setup, ready, pipes, feeder, canary, desk, makes_folders })
+        Ok(Self { pid, has_view, control, setup, ready, pipes, feeder, canary, desk })
     }
 
-    /// Whether the run's folders are there, which it was to make.
-    pub(super) fn has_made_folders(&mut self) -> Result<bool, String> {
-        if !std::mem::take(&mut self.makes_folders) {
-            return Ok(false);
-        }
-        self.hear(init::message::FOLDERS).map(|_| true)
+    /// The control group it is in, as soon as the folders are there that it was to make. This is the first that it says.
+    pub(super) fn has_made(&self) -> Result<Group, String> {
+        let (said, _) = self.hear(init::message::MADE)?;
+        Group::from_bytes(&said).ok_or_else(|| "the first process has made something strange".to_string())
     }
 
-    /// The next it says, which should be this.
-    fn hear(&self, wanted: u8) -> Result<Option<OwnedFd>, String> {
+    /// The next it says, which should be this; and what comes with it.
+    fn hear(&self, wanted: u8) -> Result<(Vec<u8>, Option<OwnedFd>), String> {
         await_any(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)])?;
         let mut message = [0u8; 4096];
         let (got, descriptor) =
             socket::receive_with(self.control.as_fd(), &mut message).map_err(|error| error.to_string())?;
         match message[..got].split_first() {
-            Some((&said, _)) if said == wanted => Ok(descriptor),
+            Some((&said, more)) if said == wanted => Ok((more.to_vec(), descriptor)),
             Some((_, said)) => Err(String::from_utf8_lossy(said).into_owned()),
             None => Err("the first process ended at once".to_string()),
         }
@@ -137,7 +124,7 @@ impl First {
         ])?;
         // Nothing to read is a first process that has ended, as its last message says.
         let _ = self.ready.read();
-        self.hear(init::message::READY)
+        self.hear(init::message::READY).map(|(_, terminal)| terminal)
     }
 
     /// Ends it: there are no orders for it.

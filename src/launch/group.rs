@@ -1,13 +1,15 @@
 //! A control group of the run's own, where one can be made: the number of its processes and its memory.
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::plan::Limits;
 
 /// The groups made for a run; removed when it is over.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Group {
     folders: Vec<PathBuf>,
     /// The memory bound is in force.
@@ -83,6 +85,27 @@ impl Group {
         true
     }
 
+    /// For guard, from the first process, which has made them.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.bounds_memory), u8::from(self.bounds_processes)];
+        for folder in &self.folders {
+            bytes.extend_from_slice(folder.as_os_str().as_bytes());
+            bytes.push(0);
+        }
+        bytes
+    }
+
+    /// As it was told.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [memory @ (0 | 1), processes @ (0 | 1), folders @ ..] = bytes else { return None };
+        let folders = folders
+            .split(|&byte| byte == 0)
+            .filter(|path| !path.is_empty())
+            .map(|path| OsStr::from_bytes(path).into());
+        let folders = folders.collect();
+        Some(Self { folders, bounds_memory: *memory == 1, bounds_processes: *processes == 1 })
+    }
+
     /// Puts this process, and so all it starts, into the groups.
     pub(super) fn join(&self) -> std::io::Result<()> {
         for folder in &self.folders {
@@ -133,4 +156,20 @@ pub(super) fn threads_on_machine() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let counts = text.split_whitespace().nth(3).unwrap_or_default();
     counts.split('/').nth(1).and_then(|total| total.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_is_told() {
+        for folders in [Vec::new(), vec!["/sys/fs/cgroup/a".into()], vec!["/a b/c".into(), "/d".into()]] {
+            for (bounds_memory, bounds_processes) in [(false, true), (true, false)] {
+                let group = Group { folders: folders.clone(), bounds_memory, bounds_processes };
+                assert_eq!(Group::from_bytes(&group.to_bytes()), Some(group));
+            }
+        }
+        assert!([&b""[..], b"\x01", b"\x02\x00"].iter().all(|bytes| Group::from_bytes(bytes).is_none()));
+    }
 }

@@ -17,6 +17,7 @@ use nix::sys::time::TimeVal;
 
 use super::child::{self, Equipment, Given};
 use super::first::Known;
+use super::group::Group;
 use super::orders::{Desk, Orders};
 use super::prepare::Folders;
 use crate::sandbox;
@@ -24,8 +25,8 @@ use crate::sys::{process, socket, terminal};
 
 /// What the first process and the supervisor say to each other.
 pub(super) mod message {
-    /// The run's folders are there.
-    pub(in crate::launch) const FOLDERS: u8 = b'D';
+    /// The run's folders are there, and this control group, which it is in.
+    pub(in crate::launch) const MADE: u8 = b'M';
     /// The view is set up, and with it comes the terminal's other end if one was wanted. An event says that it is there:
     /// who is woken by a message runs in the place of its sender, which here goes on. A second event says that the agent
     /// is out of the first process's memory, and that nobody can look into that any more.
@@ -50,6 +51,8 @@ pub(super) struct Setting<'s> {
     pub(super) desk: &'s Desk,
     /// What it is to make for the run before anything else.
     pub(super) folders: Option<&'s Folders>,
+    /// The control group that was made for the run before.
+    pub(super) group: Option<&'s Group>,
     /// The run talks to a terminal: these of its standard streams are replaced by a new one.
     pub(super) terminal: [bool; 3],
 }
@@ -67,11 +70,10 @@ pub(super) fn live(
         let _ = nix::unistd::write(control, &[&[message::FAILED], problem.as_bytes()].concat());
         process::exit_now(125)
     };
-    if let Some(folders) = setting.folders {
-        if let Err(error) = folders.make() {
-            fail(&format!("prepare the run's folders: {error}"));
-        }
-        let _ = nix::unistd::write(control, &[message::FOLDERS]);
+    match make(known, setting, control) {
+        // Without a namespace the limit counts everything of the user on the machine.
+        Ok(group) => equipment.counts_all = !equipment.has_view && !group.bounds_processes,
+        Err(problem) => fail(&problem),
     }
     let mut orders = None;
     if equipment.has_view {
@@ -124,6 +126,24 @@ pub(super) fn live(
     let _ = ready.write(1);
     keep_only(control);
     watch(control, agent, scoped)
+}
+
+/// What the run needs before anything else, while guard makes a plan. The group that this process is in then.
+fn make(known: &Known, setting: &Setting<'_>, control: &OwnedFd) -> Result<Group, String> {
+    let group = setting.group.cloned().unwrap_or_else(|| Group::make(&known.run_id, &known.limits));
+    // The result says which bounds are in force: without them there is no run.
+    let joined = group.join().map_err(|error| format!("join the control group: {error}"));
+    let made = joined.and_then(|()| {
+        let made = setting.folders.map_or(Ok(()), Folders::make);
+        made.map_err(|error| format!("prepare the run's folders: {error}"))
+    });
+    if made.is_err() && setting.group.is_none() {
+        // Nobody else knows of it. This process is still in it, if it came that far: whoever makes the next one removes it.
+        group.remove();
+    }
+    made?;
+    let _ = nix::unistd::write(control, &[&[message::MADE], group.to_bytes().as_slice()].concat());
+    Ok(group)
 }
 
 /// In namespaces of its own: its view, and what it is to start.

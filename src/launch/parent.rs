@@ -87,7 +87,6 @@ pub struct Finished {
 pub struct Beginning {
     /// Whether there can be a run.
     possible: Result<(), Failure>,
-    group: Group,
     first: Option<Result<First, String>>,
     /// What the first process makes, until there is a plan for it.
     folders: Option<Folders>,
@@ -96,12 +95,13 @@ pub struct Beginning {
 impl Drop for Beginning {
     fn drop(&mut self) {
         if let Some(Ok(first)) = self.first.take() {
+            let group = first.has_made();
             first.end();
+            group.iter().for_each(Group::remove);
         }
         if let Some(folders) = &self.folders {
             folders.remove();
         }
-        self.group.remove();
     }
 }
 
@@ -111,14 +111,14 @@ pub fn begin(request: &RunRequest, run_id: &str, streams: &Streams) -> Beginning
     process::keep_memory_small();
     let namespaces = request.wanted_namespaces();
     let possible = make_ready(&request.policy, namespaces);
-    let mut beginning = Beginning { possible, group: Group::default(), first: None, folders: None };
+    let mut beginning = Beginning { possible, first: None, folders: None };
     // Without a folder there is no plan either.
     if let (Ok(()), Ok(folder)) = (&beginning.possible, working_folder(request)) {
         let (own, has_view) = (request.own_places(run_id), namespaces != Namespaces::Off);
         let folders = Folders::of(&own, request.checkout.is_some(), has_view);
-        let known = Known { folder, run_folder: own.run_folder, limits: request.limits() };
-        beginning.group = Group::make(run_id, &known.limits);
-        let first = First::start(&known, Some(&folders), streams, &beginning.group, has_view);
+        let (run_id, run_folder, limits) = (run_id.to_string(), own.run_folder, request.limits());
+        let known = Known { run_id, folder, run_folder, limits };
+        let first = First::start(&known, (Some(&folders), None), streams, has_view);
         // Not before: what both had would be copied as soon as one writes.
         process::take_memory_at_once(128);
         beginning.folders = Some(folders).filter(|_| first.is_ok());
@@ -171,15 +171,20 @@ fn prepare_and_run(
     beginning.folders = None;
     let first = beginning.first.take();
     let known = Known {
+        run_id: plan.run_id.clone(),
         folder: plan.folder.clone(),
         run_folder: plan.run_folder.clone(),
         limits: plan.limits.clone(),
     };
-    let group = &beginning.group;
-    let mut around = Surroundings { known, streams: &streams, group, first, places: None };
+    let mut around = Surroundings { known, streams: &streams, group: None, first, places: None };
     let started = around.begin(plan, &policy, task.as_ref());
+    if let Some(Ok(unused)) = around.first.take() {
+        unused.end();
+    }
+    let group = around.group.unwrap_or_default();
     let finished =
-        started.and_then(|started| watch::oversee(started, policy, streams, observer, group, task, network));
+        started.and_then(|started| watch::oversee(started, policy, streams, observer, &group, task, network));
+    group.remove();
     // A run that was concluded has been cleaned up after.
     if finished.is_ok() {
         std::mem::forget(cleaner);
@@ -244,7 +249,8 @@ impl Places {
 struct Surroundings<'s> {
     known: Known,
     streams: &'s Streams,
-    group: &'s Group,
+    /// The run's control group, once a first process has made it.
+    group: Option<Group>,
     /// One that was started before there was a plan.
     first: Option<Result<First, String>>,
     places: Option<Places>,
@@ -362,15 +368,23 @@ impl Surroundings<'_> {
             Some(Ok(other)) => other.end(),
             _ => {}
         }
-        First::start(&self.known, None, self.streams, self.group, has_view)
+        let first = First::start(&self.known, (None, self.group.as_ref()), self.streams, has_view)?;
+        match first.has_made() {
+            Ok(group) => self.group = Some(group),
+            Err(problem) => {
+                first.end();
+                return Err(problem);
+            }
+        }
+        Ok(first)
     }
 
     /// The run's folders with all that is to be in them. The first process has made them by now, if there is one.
     fn folders(&mut self, plan: &LaunchPlan) -> Result<(), String> {
-        let mut early = self.first.as_mut().and_then(|first| first.as_mut().ok());
-        let are_made = early.as_mut().map_or(Ok(false), |first| first.has_made_folders())?;
         let problem = |error: io::Error| format!("prepare the run's folders: {error}");
-        if !are_made {
+        if let Some(Ok(early)) = &self.first {
+            self.group = Some(early.has_made()?);
+        } else {
             Folders::of(&plan.own_places(), plan.checkout.is_some(), false).make().map_err(problem)?;
         }
         prepare::furnish(plan).map_err(problem)

@@ -5,7 +5,9 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -16,6 +18,9 @@ use super::reader::{LONGEST_LINE, Reader, Step, open_file};
 
 /// The name of a run's transcript in its folder.
 pub const FILE: &str = "transcript.jsonl";
+
+/// A run without a transcript that is older has not just begun.
+const LONGEST_BEGINNING: Duration = Duration::from_secs(60);
 
 /// Folders on their way out; what a prune could not finish the next one does.
 const LEAVING: &str = ".leaving-";
@@ -139,7 +144,15 @@ impl Run {
     }
 
     fn look(&mut self) -> io::Result<()> {
-        let mut file = open_file(&self.transcript)?;
+        let mut file = match open_file(&self.transcript) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.folder.is_dir() => {
+                return Err(io::Error::new(
+                    error.kind(),
+                    "it has no transcript: guard was ended before it began",
+                ));
+            }
+            file => file?,
+        };
         // Asked before the last line is read: a run that ends in between is then seen as running or finished.
         let running = is_locked(&file)?;
         self.bytes = file.metadata()?.len();
@@ -160,10 +173,28 @@ impl Run {
         Ok(())
     }
 
+    /// What a run that was killed has left among temporary files. It said where they are, and they bear its name.
+    pub fn leftovers(&self) -> Option<PathBuf> {
+        let said = self.first.as_ref().filter(|_| self.state == RunState::Unfinished)?.data.get("tmp")?;
+        let around = Path::new(said.as_str()?).parent()?.to_path_buf();
+        let name = around.file_name()?.to_str()?.strip_prefix("guard-")?;
+        let is_its = name.len() >= SHORTEST_NAME && self.id.ends_with(name);
+        (is_its && is_own_folder(&around)).then_some(around)
+    }
+
     /// True while the supervisor writes.
     pub fn is_running(&self) -> bool {
         open_file(&self.transcript).and_then(|file| is_locked(&file)).unwrap_or(false)
     }
+}
+
+/// So much of a run's id its temporary files bear.
+const SHORTEST_NAME: usize = 12;
+
+/// A folder, and no link to one, of this user.
+fn is_own_folder(path: &Path) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own)
 }
 
 /// The last complete line. A file that ends within a line has none: the run was cut.
@@ -313,6 +344,32 @@ impl Store {
         let leaving = self.folder.join(format!("{LEAVING}{}", run.id));
         std::fs::rename(&run.folder, &leaving)?;
         crate::sys::tree::remove_tree(&leaving)
+    }
+
+    /// Removes what a killed run left among temporary files.
+    pub fn sweep(&self, run: &Run) -> io::Result<()> {
+        // Looked at again, as above.
+        match Run::read(&run.folder).leftovers() {
+            Some(left) => crate::sys::tree::remove_tree(&left),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the folders of a run that was killed before it began, among temporary files in `scratch` too. Whether there
+    /// was one: nothing is removed that has anything in it, or that was made just now.
+    pub fn forget(&self, run: &Run, scratch: &Path) -> bool {
+        let age = run.folder.metadata().and_then(|found| found.modified()).map(|time| time.elapsed());
+        let is_old = matches!(age, Ok(Ok(age)) if age >= LONGEST_BEGINNING);
+        if run.state != RunState::Unreadable || run.transcript.symlink_metadata().is_ok() || !is_old {
+            return false;
+        }
+        let name = run.id.get(run.id.len().saturating_sub(SHORTEST_NAME)..).unwrap_or(&run.id);
+        let around = scratch.join(format!("guard-{name}"));
+        if is_own_folder(&around) {
+            ["tmp", "var", ""].iter().for_each(|part| drop(std::fs::remove_dir(around.join(part))));
+        }
+        let _ = std::fs::remove_dir(run.folder.join("home"));
+        std::fs::remove_dir(&run.folder).is_ok()
     }
 
     /// Takes up what an interrupted [`Self::delete`] left.

@@ -192,3 +192,73 @@ fn both_are_killed() {
         }
     });
 }
+
+/// What the folder of temporary files of a world's guard holds.
+fn temporary(world: &World) -> Vec<String> {
+    let entries = std::fs::read_dir(world.temporary()).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Kills the supervisor of a run that has written a temporary file. Its id.
+fn killed_at_work(world: &World) -> String {
+    let mark = mark();
+    let script = "mkdir -p \"$TMPDIR/deep/er\"; echo x > \"$TMPDIR/deep/er/file\"; echo begun; sleep 600";
+    let mut command = world.guard(&["-q", "--no-toolchains", "--env", &mark], &["bash", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut said = [0u8; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    nothing_left(&mark, Duration::from_secs(2));
+    let mut runs = std::fs::read_dir(world.runs()).unwrap();
+    let id = runs.next().unwrap().unwrap().file_name().to_string_lossy().into_owned();
+    assert!(runs.next().is_none());
+    remove_group(&id);
+    id
+}
+
+#[test]
+fn what_killed_runs_leave_is_swept_and_nothing_else() {
+    in_every_world_at_once(|world| {
+        let prune = |options: &str| {
+            let guard = super::world::program().display();
+            world.outside(&format!("{guard} runs prune {options}"))
+        };
+        let id = killed_at_work(world);
+        let left = format!("guard-{}", &id[id.len() - 12..]);
+        assert_eq!(temporary(world), std::slice::from_ref(&left), "{}", world.name());
+        // Words in a transcript, or a link in its place, lead nowhere else.
+        let transcript = world.runs().join(&id).join("transcript.jsonl");
+        let text = std::fs::read_to_string(&transcript).unwrap();
+        let precious = world.temporary().with_file_name("precious");
+        world.outside("mkdir precious && echo x > precious/file");
+        for place in [precious.join("tmp"), world.temporary().join("guard-").join("tmp")] {
+            let own = world.temporary().join(&left).join("tmp");
+            let forged = text.replace(own.to_str().unwrap(), place.to_str().unwrap());
+            assert_ne!(forged, text);
+            std::fs::write(&transcript, forged).unwrap();
+            assert!(!prune("").contains("left by"), "{}", world.name());
+        }
+        std::fs::write(&transcript, &text).unwrap();
+        world.outside(&format!("mv tmp/{left} aside && ln -s ../precious tmp/{left}"));
+        assert!(!prune("").contains("left by"), "{}", world.name());
+        world.outside(&format!("rm tmp/{left} && mv aside tmp/{left}"));
+        assert!(prune("--dry-run").contains(&format!("{left}, left by {id}")), "{}", world.name());
+        assert_eq!(temporary(world), [left]);
+        let said = prune("");
+        assert!(said.contains(&format!("left by {id}")) && said.contains("1 not finished"), "{said}");
+        assert_eq!(temporary(world), Vec::<String>::new());
+        assert!(precious.join("file").exists() && transcript.exists(), "{}", world.name());
+        // One that never began, one that is just beginning, and one that somebody has put something into.
+        let (old, new, full) = ("0-old-123456789abc", "0-new-223456789abc", "0-full-323456789abc");
+        world.outside(&format!(
+            "cd state/guard/runs && mkdir -p {old}/home {new}/home {full}/home && touch {full}/home/work \\
+             && touch -d '2 minutes ago' {old} {full} && mkdir -p ../../../tmp/guard-123456789abc/tmp"
+        ));
+        let said = prune("");
+        assert!(said.contains(&format!("removed {old}")), "{}: {said}", world.name());
+        let is_there = |name: &str| world.runs().join(name).join("home").exists();
+        assert_eq!([old, new, full].map(is_there), [false, true, true], "{}: {said}", world.name());
+        assert_eq!(temporary(world), Vec::<String>::new());
+    });
+}
