@@ -150,11 +150,11 @@ pub fn prepare(
     let theirs = shared.clone();
     let work = move || {
         let _end = EndsWithThread(theirs.clone());
-        // While others begin, the disk; and then nothing that would be in their way.
+        // Nothing that would be in the way of others who begin; and then the disk, while the first program does.
+        theirs.pause(TICK);
         if let Err(error) = sink.sync() {
             theirs.fail_for(&error);
         }
-        theirs.pause(TICK);
         let settings = settings();
         let pen = Pen {
             shared: theirs,
