@@ -166,7 +166,9 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
                 Err(error) => note(&format!("guard: note: {} was not removed: {error}", left.display())),
             }
         }
-        if !dry_run && store.forget(run, &std::env::temp_dir()) {
+        if dry_run && store.never_began(run) {
+            writeln!(out, "would remove {}, which never began, unless there is something in it", run.id)?;
+        } else if !dry_run && store.forget(run, &std::env::temp_dir()) {
             writeln!(out, "removed {}, which never began", run.id)?;
         }
     }

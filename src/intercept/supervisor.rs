@@ -493,10 +493,6 @@ impl Supervisor {
         if let Some(reply) = reply {
             self.reply(notification.id, reply);
         }
-        if self.counts.starts == 0 && is_start(notification) {
-            // The canary has tried everything: its last attempt is always the first start that is asked for.
-            self.holds();
-        }
     }
 
     fn look_at_changes(&mut self) {

@@ -27,6 +27,9 @@ use crate::transcript::Stream;
 /// How long the first process may take for a step; milliseconds. Each takes less than one.
 const PATIENCE: u16 = 30_000;
 
+/// It took longer.
+pub(super) const SILENT: &str = "the first process does not answer";
+
 /// What is known of a run before it is planned.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
@@ -80,10 +83,13 @@ impl First {
         let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|error| text(&error))?;
         let desk = Desk::make().map_err(|error| text(&error))?;
+        // Where it is moved to for a moment (below) is not where the agent is to stay.
+        let processors = sched_getaffinity(Pid::from_raw(0)).ok();
         let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
         if pid == 0 {
             drop((control, setup, pipes, feeder));
-            let equipment = Equipment { filter, stdio, null_input, canary_port, has_view, counts_all: false };
+            let equipment =
+                Equipment { filter, stdio, null_input, canary_port, has_view, processors, counts_all: false };
             let setting = InitSetting { user, terminal: streams.is_terminal, desk: &desk, folders, group };
             init::live(known, equipment, &setting, &their_control, &ready, &their_setup);
         }
@@ -112,6 +118,9 @@ impl First {
 
     /// Tells it what to do. The plan must be settled, and the run's folders must be there.
     pub(super) fn order(&mut self, plan: &LaunchPlan) -> Result<(), String> {
+        // Whoever has come by so far was not the agent: it connects to nothing before it knows its orders.
+        let _ = self.canary.set_nonblocking(true);
+        while self.canary.accept().is_ok() {}
         self.desk.give(plan, &self.setup).map_err(|error| format!("give orders: {error}"))
     }
 
@@ -141,7 +150,7 @@ impl First {
 fn await_any(fds: &mut [PollFd<'_>]) -> Result<(), String> {
     loop {
         match poll(fds, PATIENCE) {
-            Ok(0) => return Err("the first process does not answer".to_string()),
+            Ok(0) => return Err(SILENT.to_string()),
             Ok(_) => return Ok(()),
             Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(format!("wait for the first process: {error}")),

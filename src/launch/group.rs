@@ -132,10 +132,21 @@ impl Group {
     /// Removes the groups, which must be empty.
     pub(super) fn remove(&self) {
         for folder in &self.folders {
-            let _ = std::fs::remove_dir(folder);
+            // What was killed a moment ago may still be in it.
+            for _ in 0..MOST_TRIES {
+                match std::fs::remove_dir(folder) {
+                    Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    _ => break,
+                }
+            }
         }
     }
 }
+
+/// How often it is tried to remove a group, once in a millisecond.
+const MOST_TRIES: usize = 100;
 
 /// Longer than any run needs from the making of its group to the first process in it.
 const FRESH: Duration = Duration::from_secs(60);

@@ -130,18 +130,17 @@ pub(super) fn live(
 
 /// What the run needs before anything else, while guard makes a plan. The group that this process is in then.
 fn make(known: &Known, setting: &Setting<'_>, control: &OwnedFd) -> Result<Group, String> {
+    let made = setting.folders.map_or(Ok(()), Folders::make);
+    made.map_err(|error| format!("prepare the run's folders: {error}"))?;
     let group = setting.group.cloned().unwrap_or_else(|| Group::make(&known.run_id, &known.limits));
     // The result says which bounds are in force: without them there is no run.
-    let joined = group.join().map_err(|error| format!("join the control group: {error}"));
-    let made = joined.and_then(|()| {
-        let made = setting.folders.map_or(Ok(()), Folders::make);
-        made.map_err(|error| format!("prepare the run's folders: {error}"))
-    });
-    if made.is_err() && setting.group.is_none() {
-        // Nobody else knows of it. This process is still in it, if it came that far: whoever makes the next one removes it.
-        group.remove();
+    if let Err(error) = group.join() {
+        if setting.group.is_none() {
+            // Nobody else knows of it.
+            group.remove();
+        }
+        return Err(format!("join the control group: {error}"));
     }
-    made?;
     let _ = nix::unistd::write(control, &[&[message::MADE], group.to_bytes().as_slice()].concat());
     Ok(group)
 }

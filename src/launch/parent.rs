@@ -1,7 +1,7 @@
 //! The supervisor's side of a run: makes what the plan says, starts it, watches over it, ends it, tells what it was.
 //!
-//! Stays outside the sandbox. Until the first process of the run exists this process has one thread, so that a fork is a
-//! clean copy; afterwards there is one thread each for notifications, the transcript, shims and every output stream,
+//! Stays outside the sandbox. Until the first process of the run has its orders this process has one thread, so that a fork
+//! is a clean copy, also of a second one where the first cannot have namespaces; afterwards there is one thread each for notifications, the transcript, shims and every output stream,
 //! and this one, which only waits: for the end, for signals, for a limit.
 
 use std::io;
@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 
 use nix::sys::eventfd::EventFd;
 
-use super::first::{First, Known};
+use super::first::{First, Known, SILENT};
 use super::folder::working_folder;
 use super::group::Group;
 use super::keys::Secrets;
@@ -108,7 +108,6 @@ impl Drop for Beginning {
 /// Begins what a request asks for. Must be called while this process has one thread. What goes wrong is said by [`run`]:
 /// a request that cannot be planned is the clearer problem.
 pub fn begin(request: &RunRequest, run_id: &str, streams: &Streams) -> Beginning {
-    process::keep_memory_small();
     let namespaces = request.wanted_namespaces();
     let possible = make_ready(&request.policy, namespaces);
     let mut beginning = Beginning { possible, first: None, folders: None };
@@ -124,6 +123,7 @@ pub fn begin(request: &RunRequest, run_id: &str, streams: &Streams) -> Beginning
         beginning.folders = Some(folders).filter(|_| first.is_ok());
         beginning.first = Some(first);
     }
+    process::keep_memory_small();
     beginning
 }
 
@@ -131,8 +131,7 @@ pub fn begin(request: &RunRequest, run_id: &str, streams: &Streams) -> Beginning
 fn make_ready(policy: &Policy, namespaces: Namespaces) -> Result<(), Failure> {
     check_kernel(policy, namespaces)?;
     hold_signals().map_err(machine("block signals"))?;
-    process::set_dumpable(false).map_err(machine("protect the supervisor's memory"))?;
-    process::become_subreaper().map_err(machine("become subreaper"))
+    process::set_dumpable(false).map_err(machine("protect the supervisor's memory"))
 }
 
 /// Runs the plan of a run that has begun to its end. This process must still have one thread.
@@ -147,6 +146,8 @@ pub fn run(
 ) -> Result<Finished, Failure> {
     let possible = std::mem::replace(&mut beginning.possible, Ok(()));
     let finished = possible
+        // Not before: what was asked for keys and settings may have started something that is to live on.
+        .and_then(|()| process::become_subreaper().map_err(machine("become subreaper")))
         .and_then(|()| network::open(&mut plan, secrets).map_err(machine("open the doors to the network")))
         .and_then(|network| {
             prepare_and_run(&mut beginning, plan, policy, streams, observer, &mut task, network)
@@ -270,6 +271,10 @@ impl Surroundings<'_> {
         if wanted != Namespaces::Off {
             match self.begin_with(plan.clone(), true) {
                 Ok(started) => return Ok(started),
+                // That says nothing of namespaces.
+                Err(problem) if problem == SILENT => {
+                    return Err(Failure::Machine { step: "start the run", problem });
+                }
                 Err(problem) if wanted == Namespaces::Require => {
                     let needs = vec![Need {
                         missing: format!("namespaces: {problem}"),

@@ -680,7 +680,8 @@ fn view(
     let private = [(places.tmp, "/tmp"), (places.other_tmp, "/var/tmp")];
     let private = private.into_iter().map(|(from, at)| (from.to_path_buf(), PathBuf::from(at)));
     let private = private.filter(|(_, at)| at.is_dir()).collect();
-    let memory = [PathBuf::from("/dev/shm")].into_iter().filter(|at| at.is_dir()).collect();
+    // Where it really is: mounts are not put on links.
+    let memory = std::fs::canonicalize("/dev/shm").into_iter().filter(|at| at.is_dir()).collect();
     let mut view = View { private, memory, layers, ..View::default() };
     // What lies below a private folder is out of sight with it.
     let is_own = |path: &Path| view.own().any(|folder| path.starts_with(folder));

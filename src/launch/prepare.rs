@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, create_dir_all};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use super::plan::{LaunchPlan, OwnPlaces};
@@ -92,7 +92,7 @@ pub(super) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
     for (folder, _) in &plan.view.private {
         match DirBuilder::new().mode(0o700).create(folder) {
             // The run's temporary files; a second try with fewer layers.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_own(folder) => {}
             made => made?,
         }
     }
@@ -102,6 +102,12 @@ pub(super) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A folder of this user, and no link to one.
+fn is_own(folder: &Path) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    folder.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own)
 }
 
 /// What only the run itself needs; the transcript stays.

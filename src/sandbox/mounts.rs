@@ -76,9 +76,9 @@ pub fn part(user: Option<(u32, u32)>) -> Result<Apart, SandboxError> {
     if let Some((uid, gid)) = user {
         map_user(uid, gid)?;
     }
-    // Before anything else: nothing done here may be seen outside.
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    at("cut off from other mounts", mount_with(None, Path::new("/"), None, private, None))?;
+    // Before anything else: nothing done here may be seen outside. What is mounted there until the view is set up still comes.
+    let one_way = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    at("cut off from other mounts", mount_with(None, Path::new("/"), None, one_way, None))?;
     let plain = sys::NO_SUID | sys::NO_DEVICES | sys::NO_EXEC | sys::READ_ONLY;
     let terminals = [(c"ptmxmode", c"0666"), (c"mode", c"620")];
     Ok(Apart {

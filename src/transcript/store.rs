@@ -19,8 +19,8 @@ use super::reader::{LONGEST_LINE, Reader, Step, open_file};
 /// The name of a run's transcript in its folder.
 pub const FILE: &str = "transcript.jsonl";
 
-/// A run without a transcript that is older has not just begun.
-const LONGEST_BEGINNING: Duration = Duration::from_secs(60);
+/// A run without a transcript that is older was killed. One that begins may wait for a person, who unlocks a key.
+const LONGEST_BEGINNING: Duration = Duration::from_hours(24);
 
 /// Folders on their way out; what a prune could not finish the next one does.
 const LEAVING: &str = ".leaving-";
@@ -148,7 +148,7 @@ impl Run {
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.folder.is_dir() => {
                 return Err(io::Error::new(
                     error.kind(),
-                    "it has no transcript: guard was ended before it began",
+                    "it has no transcript: guard is about to begin it, or was ended before",
                 ));
             }
             file => file?,
@@ -231,7 +231,7 @@ fn whole_file(kind: libc::c_int) -> libc::flock {
 
 /// Marks a transcript as being written, for as long as this process lives. The lock is the process's and not the
 /// descriptor's: what it starts must not look like it. (A process that opens and closes its own transcript loses the
-/// lock; its run then looks unfinished, which protects it as well.)
+/// lock; its run then looks unfinished: its transcript is never deleted, but its temporary files are.)
 pub(super) fn lock(file: &File) -> io::Result<()> {
     fcntl(file, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK)))?;
     Ok(())
@@ -358,9 +358,7 @@ impl Store {
     /// Removes the folders of a run that was killed before it began, among temporary files in `scratch` too. Whether there
     /// was one: nothing is removed that has anything in it, or that was made just now.
     pub fn forget(&self, run: &Run, scratch: &Path) -> bool {
-        let age = run.folder.metadata().and_then(|found| found.modified()).map(|time| time.elapsed());
-        let is_old = matches!(age, Ok(Ok(age)) if age >= LONGEST_BEGINNING);
-        if run.state != RunState::Unreadable || run.transcript.symlink_metadata().is_ok() || !is_old {
+        if !self.never_began(run) {
             return false;
         }
         let name = run.id.get(run.id.len().saturating_sub(SHORTEST_NAME)..).unwrap_or(&run.id);
@@ -370,6 +368,13 @@ impl Store {
         }
         let _ = std::fs::remove_dir(run.folder.join("home"));
         std::fs::remove_dir(&run.folder).is_ok()
+    }
+
+    /// Whether a run was killed before it began.
+    pub fn never_began(&self, run: &Run) -> bool {
+        let age = run.folder.metadata().and_then(|found| found.modified()).map(|time| time.elapsed());
+        let is_old = matches!(age, Ok(Ok(age)) if age >= LONGEST_BEGINNING);
+        run.state == RunState::Unreadable && run.transcript.symlink_metadata().is_err() && is_old
     }
 
     /// Takes up what an interrupted [`Self::delete`] left.

@@ -253,7 +253,7 @@ fn what_killed_runs_leave_is_swept_and_nothing_else() {
         let (old, new, full) = ("0-old-123456789abc", "0-new-223456789abc", "0-full-323456789abc");
         world.outside(&format!(
             "cd state/guard/runs && mkdir -p {old}/home {new}/home {full}/home && touch {full}/home/work \\
-             && touch -d '2 minutes ago' {old} {full} && mkdir -p ../../../tmp/guard-123456789abc/tmp"
+             && touch -d '2 days ago' {old} {full} && mkdir -p ../../../tmp/guard-123456789abc/tmp"
         ));
         let said = prune("");
         assert!(said.contains(&format!("removed {old}")), "{}: {said}", world.name());
