@@ -158,17 +158,18 @@ fn prune(
 
 /// Removes what killed runs left that is of no use to anybody: temporary files, and folders of runs that never began.
 fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io::Result<()> {
+    let scratch = std::env::temp_dir();
     for run in runs {
-        if let Some(left) = run.leftovers() {
+        if let Some(left) = run.leftovers(&scratch) {
             let verb = if dry_run { "would remove" } else { "removed" };
-            match if dry_run { Ok(()) } else { store.sweep(run) } {
+            match if dry_run { Ok(()) } else { store.sweep(run, &scratch) } {
                 Ok(()) => writeln!(out, "{verb} {}, left by {}", left.display(), run.id)?,
                 Err(error) => note(&format!("guard: note: {} was not removed: {error}", left.display())),
             }
         }
         if dry_run && store.never_began(run) {
             writeln!(out, "would remove {}, which never began, unless there is something in it", run.id)?;
-        } else if !dry_run && store.forget(run, &std::env::temp_dir()) {
+        } else if !dry_run && store.forget(run, &scratch) {
             writeln!(out, "removed {}, which never began", run.id)?;
         }
     }

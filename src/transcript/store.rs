@@ -20,7 +20,7 @@ use super::reader::{LONGEST_LINE, Reader, Step, open_file};
 pub const FILE: &str = "transcript.jsonl";
 
 /// A run without a transcript that is older was killed. One that begins may wait for a person, who unlocks a key.
-const LONGEST_BEGINNING: Duration = Duration::from_hours(24);
+const LONGEST_BEGINNING: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Folders on their way out; what a prune could not finish the next one does.
 const LEAVING: &str = ".leaving-";
@@ -173,13 +173,24 @@ impl Run {
         Ok(())
     }
 
-    /// What a run that was killed has left among temporary files. It said where they are, and they bear its name.
-    pub fn leftovers(&self) -> Option<PathBuf> {
-        let said = self.first.as_ref().filter(|_| self.state == RunState::Unfinished)?.data.get("tmp")?;
-        let around = Path::new(said.as_str()?).parent()?.to_path_buf();
+    /// What a run that was killed has left among temporary files, which bear its name. It said where they are, or was killed
+    /// before it could: then they are in `scratch`, if anywhere.
+    pub fn leftovers(&self, scratch: &Path) -> Option<PathBuf> {
+        if self.state != RunState::Unfinished {
+            return None;
+        }
+        let around = match &self.first {
+            Some(first) => Path::new(first.data.get("tmp")?.as_str()?).parent()?.to_path_buf(),
+            None => self.around_temporary(scratch),
+        };
         let name = around.file_name()?.to_str()?.strip_prefix("guard-")?;
         let is_its = name.len() >= SHORTEST_NAME && self.id.ends_with(name);
         (is_its && is_own_folder(&around)).then_some(around)
+    }
+
+    fn around_temporary(&self, scratch: &Path) -> PathBuf {
+        let name = self.id.get(self.id.len().saturating_sub(SHORTEST_NAME)..).unwrap_or(&self.id);
+        scratch.join(format!("guard-{name}"))
     }
 
     /// True while the supervisor writes.
@@ -347,9 +358,9 @@ impl Store {
     }
 
     /// Removes what a killed run left among temporary files.
-    pub fn sweep(&self, run: &Run) -> io::Result<()> {
+    pub fn sweep(&self, run: &Run, scratch: &Path) -> io::Result<()> {
         // Looked at again, as above.
-        match Run::read(&run.folder).leftovers() {
+        match Run::read(&run.folder).leftovers(scratch) {
             Some(left) => crate::sys::tree::remove_tree(&left),
             None => Ok(()),
         }
@@ -361,8 +372,7 @@ impl Store {
         if !self.never_began(run) {
             return false;
         }
-        let name = run.id.get(run.id.len().saturating_sub(SHORTEST_NAME)..).unwrap_or(&run.id);
-        let around = scratch.join(format!("guard-{name}"));
+        let around = run.around_temporary(scratch);
         if is_own_folder(&around) {
             ["tmp", "var", ""].iter().for_each(|part| drop(std::fs::remove_dir(around.join(part))));
         }

@@ -142,7 +142,7 @@ pub fn start_on(
 /// The same, with nobody writing before [`Writer::begin`], and settings that are made by whoever writes then: who begins a
 /// run has other things to do first.
 pub fn prepare(
-    mut sink: Box<dyn Sink>,
+    sink: Box<dyn Sink>,
     settings: Box<dyn FnOnce() -> Settings + Send>,
     observer: Option<Observer>,
 ) -> (Recorder, Writer) {
@@ -150,11 +150,8 @@ pub fn prepare(
     let theirs = shared.clone();
     let work = move || {
         let _end = EndsWithThread(theirs.clone());
-        // Nothing that would be in the way of others who begin; and then the disk, while the first program does.
+        // Nothing that would be in the way of others who begin.
         theirs.pause(TICK);
-        if let Err(error) = sink.sync() {
-            theirs.fail_for(&error);
-        }
         let settings = settings();
         let pen = Pen {
             shared: theirs,
@@ -264,6 +261,7 @@ impl Pen {
     fn run(mut self) -> io::Result<Head> {
         let mut batch = Batch::default();
         let mut quiet = 0;
+        let mut has_begun = false;
         loop {
             if quiet >= QUIET_TICKS && !self.outputs.iter().any(Output::waits) {
                 self.shared.sleep();
@@ -275,6 +273,12 @@ impl Pen {
             self.flush();
             if waited == Waited::Closing {
                 return self.close();
+            }
+            // While the first program begins: that leaves less to be waited for in the end.
+            if !std::mem::replace(&mut has_begun, true)
+                && let Err(error) = self.sink.sync()
+            {
+                self.shared.fail_for(&error);
             }
         }
     }

@@ -462,3 +462,43 @@ fn settings_that_cannot_be_followed() {
         }
     });
 }
+
+/// What prints a key may start something that lives on (an agent for keys, say), and somebody may knock at guard's own port
+/// meanwhile, which is open for as long as a person takes to unlock a key: neither is the run's.
+#[test]
+fn what_happens_while_a_key_is_fetched_is_not_the_runs() {
+    const SCRIPT: &str = "import os, socket, subprocess, sys
+quiet = subprocess.DEVNULL
+lives_on = subprocess.Popen(['sleep', '600'], start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet)
+open(sys.argv[1] + '/lives-on', 'w').write(str(lives_on.pid))
+guard = f'/proc/{os.getppid()}/fd'
+try:
+    sockets = [os.readlink(f'{guard}/{number}') for number in os.listdir(guard)]
+except PermissionError:
+    sockets = []
+rows = [line.split() for line in open('/proc/net/tcp').readlines()[1:]]
+ports = [int(row[1].split(':')[1], 16) for row in rows if f'socket:[{row[9]}]' in sockets and row[3] == '0A']
+for port in ports:
+    socket.create_connection(('127.0.0.1', port))
+open(sys.argv[1] + '/knocked', 'w').write(str(len(ports)))
+print('AIza-not-a-real-key')";
+    in_two_worlds(|world| {
+        let folder = world.temporary();
+        let config = folder.join("config");
+        std::fs::create_dir_all(config.join("guard")).unwrap();
+        let command = json!(["python3", "-c", SCRIPT, folder.to_str().unwrap()]);
+        let text = format!("[gateway.gemini]\nkey_command = {command}\n");
+        std::fs::write(config.join("guard/config.toml"), text).unwrap();
+        let mut command = world.guard(&["--json", "--policy", "strict"], &["true"]);
+        command.env("XDG_CONFIG_HOME", &config);
+        let ran = world.finish(command, b"");
+        assert_eq!(ran.result["success"], true, "{}: {:#} {}", world.name(), ran.result, ran.error);
+        let number =
+            |name: &str| -> i32 { std::fs::read_to_string(folder.join(name)).unwrap().parse().unwrap() };
+        // Only root sees which ports are guard's.
+        assert_eq!(number("knocked") > 0, world.person.name == "root", "{}", world.name());
+        let lives_on = nix::unistd::Pid::from_raw(number("lives-on"));
+        let is_there = nix::sys::signal::kill(lives_on, nix::sys::signal::Signal::SIGKILL).is_ok();
+        assert!(is_there, "{}: it was ended with the run", world.name());
+    });
+}

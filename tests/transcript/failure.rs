@@ -115,7 +115,8 @@ fn the_beginning_and_the_end_are_made_durable() {
     recorder.record("run.finished", "", &json!({}));
     let head = writer.finish().unwrap();
     let times = kept.lock().unwrap().clone();
-    assert_eq!(times.iter().map(|&bytes| bytes as u64).collect::<Vec<_>>(), [0, head.bytes]);
+    let [first, last] = times[..] else { panic!("{times:?}") };
+    assert!((first as u64) < head.bytes && last as u64 == head.bytes, "{times:?} {head:?}");
     // What was lost at the beginning is lost, whatever the end says.
     let (recorder, writer) = transcript::start_on(disk(true), &settings(&scratch), None).unwrap();
     recorder.record("run.started", "", &json!({}));
