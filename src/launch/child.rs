@@ -77,6 +77,9 @@ pub(super) fn become_agent(
             Given::Now(orders) => *orders,
             Given::Later(desk) => desk.receive(setup)?,
         };
+        // The supervisor's own memory image had this off; what runs from here on may be looked at by the supervisor. Not while
+        // orders are waited for, which can take as long as a person who unlocks a key.
+        step("dumpable", process::set_dumpable(true))?;
         step("Landlock", sandbox::restrict(&orders.grants))?;
         canary(known, equipment, setup)?;
         Ok(orders)
@@ -119,8 +122,6 @@ fn restrict(
     reset_signals()?;
     step("drop capabilities", process::drop_capabilities())?;
     step("no_new_privs", process::set_no_new_privileges())?;
-    // The supervisor's own memory image had this off; what runs from here on may be looked at by the supervisor.
-    step("dumpable", process::set_dumpable(true))?;
     // First, because it takes the longest and waits for nobody. What is asked from here on is answered later: nothing that
     // comes before the canary is.
     let listener = step("seccomp notification", seccomp::install_listener(&equipment.filter))?;

@@ -464,10 +464,11 @@ fn settings_that_cannot_be_followed() {
 }
 
 /// What prints a key may start something that lives on (an agent for keys, say), and somebody may knock at guard's own port
-/// meanwhile, which is open for as long as a person takes to unlock a key: neither is the run's.
+/// meanwhile, which is open for as long as a person takes to unlock a key: neither is the run's. What waits for orders all the
+/// time cannot be looked into.
 #[test]
 fn what_happens_while_a_key_is_fetched_is_not_the_runs() {
-    const SCRIPT: &str = "import os, socket, subprocess, sys
+    const SCRIPT: &str = "import os, socket, subprocess, sys, time
 quiet = subprocess.DEVNULL
 lives_on = subprocess.Popen(['sleep', '600'], start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet)
 open(sys.argv[1] + '/lives-on', 'w').write(str(lives_on.pid))
@@ -480,6 +481,20 @@ rows = [line.split() for line in open('/proc/net/tcp').readlines()[1:]]
 ports = [int(row[1].split(':')[1], 16) for row in rows if f'socket:[{row[9]}]' in sockets and row[3] == '0A']
 for port in ports:
     socket.create_connection(('127.0.0.1', port))
+def below(pid):
+    children = open(f'/proc/{pid}/task/{pid}/children').read().split()
+    return children + [deeper for child in children for deeper in below(child)]
+def can_look(pid):
+    try:
+        return open(f'/proc/{pid}/mem', 'rb') and True
+    except OSError:
+        return False
+time.sleep(0.2)
+own = [str(os.getpid()), str(lives_on.pid)]
+waiting = [pid for pid in below(os.getppid()) if pid not in own]
+seen = [pid for pid in waiting if can_look(pid)]
+open(sys.argv[1] + '/waiting', 'w').write(str(len(waiting)))
+open(sys.argv[1] + '/looked', 'w').write(str(len(seen)))
 open(sys.argv[1] + '/knocked', 'w').write(str(len(ports)))
 print('AIza-not-a-real-key')";
     in_two_worlds(|world| {
@@ -497,6 +512,10 @@ print('AIza-not-a-real-key')";
             |name: &str| -> i32 { std::fs::read_to_string(folder.join(name)).unwrap().parse().unwrap() };
         // Only root sees which ports are guard's.
         assert_eq!(number("knocked") > 0, world.person.name == "root", "{}", world.name());
+        // Nor does anybody else look into what waits for orders: the first process, and without namespaces the agent.
+        let expected = if world.namespaces { 1 } else { 2 };
+        assert_eq!(number("waiting"), expected, "{}", world.name());
+        assert_eq!(number("looked") > 0, world.person.name == "root", "{}", world.name());
         let lives_on = nix::unistd::Pid::from_raw(number("lives-on"));
         let is_there = nix::sys::signal::kill(lives_on, nix::sys::signal::Signal::SIGKILL).is_ok();
         assert!(is_there, "{}: it was ended with the run", world.name());
