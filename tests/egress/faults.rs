@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use super::api::{Api, Part, Turn, USED};
 use super::evidence::{Options, events, probe, row};
 use super::server::{Authority, Response, Server};
-use crate::launch::world::{Ran, World, collect, in_two_worlds, mark, nothing_left, one_world, program};
+use crate::launch::world::{
+    Ran, World, collect, in_every_world, in_two_worlds, mark, nothing_left, one_world, program,
+};
 
 const KEY: &str = "AIzaOnlyForTheApi-27182818284590";
 const NAMES: [&str; 1] = ["good.test"];
@@ -497,7 +499,7 @@ open(sys.argv[1] + '/waiting', 'w').write(str(len(waiting)))
 open(sys.argv[1] + '/looked', 'w').write(str(len(seen)))
 open(sys.argv[1] + '/knocked', 'w').write(str(len(ports)))
 print('AIza-not-a-real-key')";
-    in_two_worlds(|world| {
+    in_every_world(|world| {
         let folder = world.temporary();
         let config = folder.join("config");
         std::fs::create_dir_all(config.join("guard")).unwrap();
