@@ -427,6 +427,8 @@ for _ in range(100):
     except OSError:
         # The other end has not noticed yet.
         time.sleep(0.05)
+else:
+    sys.exit('somebody else has that port by now')
 peer.connect(('127.0.0.1', int(sys.argv[2])))
 try:
     peer.sendall(b'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')
@@ -439,22 +441,39 @@ except ConnectionError:
 #[test]
 fn nobody_comes_in_by_a_port_that_the_run_has_left() {
     in_two_worlds(|world| {
-        let options = Options::hosts(world, &["good.test:443"], &["good.test"]).and(&["--json"]);
-        std::fs::write(world.folder.join("knocks.py"), KNOCKS_TWICE).unwrap();
-        let command = world.guard(&options.words(), &["python3", "knocks.py"]);
-        let ran = std::thread::scope(|scope| {
-            let run = scope.spawn(|| world.finish(command, b""));
-            let ports = said(&world.folder.join("knocked"));
-            let heard =
-                world.command("python3").args(["-c", FOLLOWS]).args(ports.split(' ')).output().unwrap();
-            std::fs::write(world.folder.join("stop"), "").unwrap();
-            assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "b''", "{}: {heard:?}", world.name());
-            run.join().unwrap()
-        });
-        let knocked = format!("knocked: 0 {}", libc::EISCONN);
-        assert!(ran.printed().contains(&knocked), "{:#}", ran.result);
-        assert_eq!(events(&ran, "network.outsider").len(), 1, "{:#}", ran.result);
+        // Ports are the machine's: now and then somebody else knocks at this one, or has the other.
+        let undisturbed = (0..5).any(|_| follows_through_a_port(world));
+        assert!(undisturbed, "{}: always somebody else", world.name());
     });
+}
+
+/// Whether nobody else was there; then it was as it should be.
+fn follows_through_a_port(world: &World) -> bool {
+    for made in ["knocked", "stop"] {
+        let _ = std::fs::remove_file(world.folder.join(made));
+    }
+    let options = Options::hosts(world, &["good.test:443"], &["good.test"]).and(&["--json"]);
+    std::fs::write(world.folder.join("knocks.py"), KNOCKS_TWICE).unwrap();
+    let command = world.guard(&options.words(), &["python3", "knocks.py"]);
+    let (ran, port, heard) = std::thread::scope(|scope| {
+        let run = scope.spawn(|| world.finish(command, b""));
+        let ports = said(&world.folder.join("knocked"));
+        let follower =
+            world.command("python3").args(["-c", FOLLOWS]).args(ports.split(' ')).output().unwrap();
+        std::fs::write(world.folder.join("stop"), "").unwrap();
+        let port = ports.split(' ').next().unwrap_or_default().to_string();
+        (run.join().unwrap(), port, follower)
+    });
+    let knocked = format!("knocked: 0 {}", libc::EISCONN);
+    assert!(ran.printed().contains(&knocked), "{:#}", ran.result);
+    let outsiders = events(&ran, "network.outsider");
+    let from_there = format!("127.0.0.1:{port}");
+    if !heard.status.success() || outsiders.iter().any(|outsider| outsider["data"]["from"] != from_there) {
+        return false;
+    }
+    assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "b''", "{}: {heard:?}", world.name());
+    assert_eq!(outsiders.len(), 1, "{:#}", ran.result);
+    true
 }
 
 #[test]
