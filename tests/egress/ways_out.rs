@@ -469,6 +469,7 @@ fn follows_through_a_port(world: &World) -> bool {
     let outsiders = events(&ran, "network.outsider");
     let from_there = format!("127.0.0.1:{port}");
     if !heard.status.success() || outsiders.iter().any(|outsider| outsider["data"]["from"] != from_there) {
+        eprintln!("not alone at {port}: {heard:?} {outsiders:?}");
         return false;
     }
     assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "b''", "{}: {heard:?}", world.name());
