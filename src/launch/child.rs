@@ -189,7 +189,7 @@ fn canary(known: &Known, equipment: &Equipment, setup: &OwnedFd) -> Result<(), S
         _ if equipment.has_view => {}
         _ => report.push(b'w'),
     }
-    match std::net::TcpStream::connect(("127.0.0.1", equipment.canary_port)) {
+    match knock(equipment.canary_port, known.run_id.as_bytes()) {
         Err(error) if is_refused(&error) => {}
         // Not even tried: that proves nothing, and says nothing of the sandbox.
         Err(error) if is_untried(&error) => return Err(format!("canary: {error}")),
@@ -208,6 +208,21 @@ fn canary(known: &Known, equipment: &Equipment, setup: &OwnedFd) -> Result<(), S
     }
     step("canary", nix::unistd::write(setup, &report))?;
     process::exit_now(125)
+}
+
+/// Connects to a port of this machine and says a word there, whatever the kernel says of the connection: outside, others
+/// that come by are told from this one by it.
+fn knock(port: u16, word: &[u8]) -> io::Result<()> {
+    use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, connect, send, socket};
+    let own = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let connected = loop {
+        match connect(own.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)) {
+            Err(nix::errno::Errno::EINTR) => {}
+            connected => break connected,
+        }
+    };
+    let _ = send(own.as_raw_fd(), word, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+    Ok(connected?)
 }
 
 fn execute(orders: &Orders, setup: &OwnedFd) -> ! {

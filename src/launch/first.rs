@@ -118,9 +118,6 @@ impl First {
 
     /// Tells it what to do. The plan must be settled, and the run's folders must be there.
     pub(super) fn order(&mut self, plan: &LaunchPlan) -> Result<(), String> {
-        // Whoever has come by so far was not the agent: it connects to nothing before it knows its orders.
-        let _ = self.canary.set_nonblocking(true);
-        while self.canary.accept().is_ok() {}
         self.desk.give(plan, &self.setup).map_err(|error| format!("give orders: {error}"))
     }
 

@@ -481,8 +481,18 @@ except PermissionError:
     sockets = []
 rows = [line.split() for line in open('/proc/net/tcp').readlines()[1:]]
 ports = [int(row[1].split(':')[1], 16) for row in rows if f'socket:[{row[9]}]' in sockets and row[3] == '0A']
-for port in ports:
-    socket.create_connection(('127.0.0.1', port))
+knocks = '''
+import socket, sys, time
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    for port in sys.argv[1:]:
+        try:
+            socket.create_connection(('127.0.0.1', int(port))).close()
+        except OSError:
+            pass
+'''
+others = [sys.executable, '-c', knocks, *map(str, ports)]
+others = subprocess.Popen(others, start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet)
 def below(pid):
     children = open(f'/proc/{pid}/task/{pid}/children').read().split()
     return children + [deeper for child in children for deeper in below(child)]
@@ -492,7 +502,7 @@ def can_look(pid):
     except OSError:
         return False
 time.sleep(0.2)
-own = [str(os.getpid()), str(lives_on.pid)]
+own = [str(os.getpid()), str(lives_on.pid), str(others.pid)]
 waiting = [pid for pid in below(os.getppid()) if pid not in own]
 seen = [pid for pid in waiting if can_look(pid)]
 open(sys.argv[1] + '/waiting', 'w').write(str(len(waiting)))
