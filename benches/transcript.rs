@@ -78,6 +78,7 @@ fn settings(folder: PathBuf) -> Settings {
         folder,
         run_id: "0197f0a0-0000-7000-8000-000000000000".to_string(),
         limit_bytes: u64::MAX,
+        reserve_bytes: 0,
         redact_values: (0..10).map(secret).collect(),
     }
 }

@@ -24,6 +24,8 @@
 //! mcp        ─ executor agent outcome transcript decide policy command   agents and judgements as tools for other programs, over pipes and loopback. Spawns nothing but by the executor.
 //! cli        ─ mcp phase store executor agent launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```
+//!
+//! Every room may use `terminal_text`, which makes text of strangers fit to be shown.
 
 pub mod agent;
 pub mod audit;
@@ -42,5 +44,6 @@ pub mod policy;
 pub mod sandbox;
 pub mod store;
 pub mod sys;
+mod terminal_text;
 pub mod transcript;
 pub mod workspace;

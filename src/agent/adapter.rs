@@ -60,6 +60,12 @@ pub struct Adapter {
     pub models: BTreeMap<String, String>,
     /// How it is started.
     pub start: Start,
+    /// The command lines that users write for it.
+    #[serde(default)]
+    pub command_line: CommandLine,
+    /// What `guard run` keeps of its home for the next run in the same repository.
+    #[serde(default)]
+    pub history: History,
     /// How its output is read in the format `stream-json`.
     pub stream: Stream,
     /// How its one object is read in the format `json`.
@@ -103,8 +109,9 @@ pub struct Quota {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
-    /// Its arguments: `{prompt}`, `{model}`, `{approval}`, `{format}`. A pair that names a model is left out where there is
-    /// none, and so is a word that comes to nothing.
+    /// Its arguments: `{prompt}`, `{model}`, `{approval}`, `{format}`, and `{session}` where the arguments of a session go
+    /// (before all others unless it is there). A pair that names a model is left out where there is none, and so is a word
+    /// that comes to nothing.
     pub arguments: Vec<String>,
     /// What stands for `{format}`, for each format it has.
     pub formats: BTreeMap<OutputFormat, Vec<String>>,
@@ -116,10 +123,11 @@ pub struct Start {
     pub approval: Approval,
     /// What the prompt is when the real one is too long for a command line and goes to standard input.
     pub long_prompt: Option<String>,
-    /// More arguments for a session that begins: `{session}`.
+    /// More arguments for a session that begins: `{session}` is its id. A CLI that chooses the id of a session itself has
+    /// none of them; the id is then taken from its output.
     #[serde(default)]
     pub begin_session: Vec<String>,
-    /// More for one that goes on.
+    /// More for one that goes on; `{session}` is the id the CLI knows it by.
     #[serde(default)]
     pub resume_session: Vec<String>,
     /// What of the home is a session's.
@@ -130,6 +138,51 @@ pub struct Start {
     pub environment: BTreeMap<String, String>,
     /// Files of the private home.
     #[serde(default)]
+    pub home_file: Vec<HomeFile>,
+}
+
+/// The command lines that users write for a CLI, as far as `guard run` must understand them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CommandLine {
+    /// First arguments with which it does something else than talk to a model: nothing is added, and it needs no key.
+    pub other_commands: Vec<String>,
+    /// Arguments by which nobody watches it, whatever it is connected to.
+    pub unattended: Vec<String>,
+    /// Arguments that guard puts before the user's.
+    pub add: Vec<AddedArguments>,
+    /// Options whose value is the name of an output format, and options that stand for one.
+    pub format_options: Vec<String>,
+    /// Options that choose an output format by themselves.
+    pub format_flags: BTreeMap<String, OutputFormat>,
+    /// Variables of [`Start::environment`] that are the user's own where there is a terminal.
+    pub of_the_terminal: Vec<String>,
+}
+
+/// Arguments that guard puts before the user's.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddedArguments {
+    /// What is added.
+    pub arguments: Vec<String>,
+    /// Not when the user has written one of these.
+    #[serde(default)]
+    pub unless: Vec<String>,
+    /// Only when nobody watches.
+    #[serde(default)]
+    pub only_unattended: bool,
+}
+
+/// What `guard run` keeps of a CLI's home for the next run in the same repository. CLIs file conversations under the directory
+/// they were held in; every run has another one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct History {
+    /// Files and directories below the home. `{directory-name}` stands for the working directory as the CLI writes it in the
+    /// name of a file: everything but letters and digits is a dash.
+    pub keep: Vec<String>,
+    /// Files that tell the CLI that this directory is the one of its history. `{directory}` stands for the working
+    /// directory, `{directory-json}` for the same as a JSON string.
     pub home_file: Vec<HomeFile>,
 }
 
@@ -149,8 +202,19 @@ pub struct Approval {
 pub struct HomeFile {
     /// From the home.
     pub path: String,
-    /// What is in it.
+    /// What is in it. `{NAME-port}` stands for the port on loopback of the gateway NAME, and `{directory}` for the working
+    /// tree of the run, escaped as inside a string in double quotes.
     pub text: String,
+    /// Parts of the text that are others when a person uses the CLI on a terminal.
+    #[serde(default)]
+    pub on_terminal: BTreeMap<String, String>,
+}
+
+impl HomeFile {
+    /// What is in it, for a CLI that a person uses on a terminal.
+    pub fn terminal_text(&self) -> String {
+        self.on_terminal.iter().fold(self.text.clone(), |text, (part, other)| text.replace(part, other))
+    }
 }
 
 /// How a CLI's output is read: a JSON object on each line.
@@ -163,12 +227,15 @@ pub struct Stream {
     pub event: Vec<EventRule>,
 }
 
-/// What one kind of line means. Values are found by keys with dots between.
+/// What one kind of line means. Values are found by keys with dots between; a number is a place in a list, and of several
+/// paths with `|` between them the first that leads to something counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventRule {
     /// The kind.
     pub kind: String,
+    /// Only lines for which this holds. The first rule that fits a line counts.
+    pub when: Option<When>,
     /// What we call it.
     pub becomes: String,
     /// Where a line for people is.
@@ -246,6 +313,11 @@ impl Adapter {
         !self.start.resume_session.is_empty()
     }
 
+    /// Whether the CLI chooses the id of a session, instead of taking one.
+    pub fn chooses_session_ids(&self) -> bool {
+        self.has_sessions() && self.start.begin_session.is_empty()
+    }
+
     /// The kind of error an exit code means.
     pub(super) fn kind_of_exit(&self, code: i32) -> Option<&str> {
         self.exits.get(&code.to_string()).map(String::as_str)
@@ -276,6 +348,15 @@ mod tests {
             assert_eq!(formats.contains_key(&OutputFormat::Json), adapter.object.is_some(), "{name}");
             assert!(adapter.exits.keys().all(|code| code.parse::<u8>().is_ok()), "{name}");
             assert!(adapter.presets.iter().all(|preset| crate::policy::preset(preset).is_some()), "{name}");
+            for file in &adapter.start.home_file {
+                let differs = file.terminal_text() != file.text;
+                assert_eq!(differs, !file.on_terminal.is_empty(), "{name}: {}", file.path);
+                assert!(
+                    file.on_terminal.keys().all(|part| file.text.contains(part.as_str())),
+                    "{name}: {}",
+                    file.path
+                );
+            }
         }
     }
 

@@ -88,13 +88,18 @@ impl Adapter {
         let asked = ask.model.as_ref().or(self.model.as_ref());
         let model = asked.map(|name| self.models.get(name).unwrap_or(name));
         let approval = if ask.yolo { &self.start.approval.yolo } else { &self.start.approval.asks };
-        let mut arguments: Vec<String> = Vec::new();
-        if let Some((session, goes_on)) = &ask.session {
-            let more = if *goes_on { &self.start.resume_session } else { &self.start.begin_session };
-            arguments.extend(more.iter().map(|word| word.replace("{session}", session)));
-        }
+        let session: Vec<String> = match &ask.session {
+            Some((id, goes_on)) => {
+                let more = if *goes_on { &self.start.resume_session } else { &self.start.begin_session };
+                more.iter().map(|word| word.replace("{session}", id)).collect()
+            }
+            None => Vec::new(),
+        };
+        let has_place = self.start.arguments.iter().any(|word| word == "{session}");
+        let mut arguments: Vec<String> = if has_place { Vec::new() } else { session.clone() };
         for word in &self.start.arguments {
             match word.as_str() {
+                "{session}" => arguments.extend(session.iter().cloned()),
                 "{format}" => {
                     arguments.extend(self.start.formats.get(&ask.format).into_iter().flatten().cloned());
                 }
@@ -145,6 +150,11 @@ mod tests {
         assert!(has(&gemini, ["--output-format", "stream-json"]), "{gemini:?}");
         let claude = words("claude", &Ask { prompt: "p".into(), ..Ask::default() });
         assert!(!claude.iter().any(|word| word == "--model"), "{claude:?}");
+        let codex = words("codex", &ask);
+        assert_eq!(codex[..3], ["exec", "resume", "s"], "{codex:?}");
+        assert_eq!(codex.last().map(String::as_str), Some("-x {model} {prompt}"), "{codex:?}");
+        let codex = words("codex", &Ask { session: Some(("s".into(), false)), ..ask.clone() });
+        assert!(!codex.iter().any(|word| word == "s" || word == "resume"), "{codex:?}");
         let agy = words("agy", &Ask { prompt: "p".into(), ..Ask::default() });
         assert!(!agy.iter().any(String::is_empty), "{agy:?}");
     }

@@ -7,14 +7,16 @@
 mod adapter;
 mod asking;
 mod event;
+mod profile;
 mod quota;
 mod reading;
 
 pub use adapter::{
-    AGENTS, Adapter, Approval, EventRule, HomeFile, MessageRule, Oldest, OutputFormat, Quota, named,
-    of_program,
+    AGENTS, Adapter, AddedArguments, Approval, CommandLine, EventRule, History, HomeFile, MessageRule,
+    Oldest, OutputFormat, Quota, named, of_program,
 };
 pub use asking::{Ask, Invocation};
 pub use event::AgentEvent;
+pub use profile::{MissingKey, Profile, missing_key};
 pub use quota::Wait;
 pub use reading::{Conclusion, Ending, Reading};

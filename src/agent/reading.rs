@@ -72,8 +72,13 @@ pub struct Reading {
     complaint: Option<String>,
 }
 
-fn find<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
-    path.split('.').try_fold(value, |value, key| value.get(key)).filter(|found| !found.is_null())
+/// The first of several paths (with `|` between) that leads to something.
+fn find<'v>(value: &'v Value, paths: &str) -> Option<&'v Value> {
+    let step = |value: &'v Value, key: &str| match value {
+        Value::Array(items) => items.get(key.parse::<usize>().ok()?),
+        value => value.get(key),
+    };
+    paths.split('|').find_map(|path| path.split('.').try_fold(value, step).filter(|found| !found.is_null()))
 }
 
 fn text_at(value: &Value, path: Option<&String>) -> Option<String> {
@@ -192,7 +197,10 @@ impl Reading {
             }
         };
         let kind = value.get(&self.adapter.stream.kind_key).and_then(Value::as_str).unwrap_or_default();
-        let rule = self.adapter.stream.event.iter().find(|rule| rule.kind == kind).cloned();
+        let fits = |rule: &&EventRule| {
+            rule.kind == kind && rule.when.as_ref().is_none_or(|when| holds(&value, when))
+        };
+        let rule = self.adapter.stream.event.iter().find(fits).cloned();
         let Some(rule) = rule else {
             self.found.unknown += 1;
             let message = format!(

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, Audit, Row};
 use crate::policy::Action;
+use crate::terminal_text;
 
 /// The table: a line a case, grouped by corpus. The first policy's answer, then those of the policies that differ, a
 /// tab, the command.
@@ -63,7 +64,8 @@ pub fn junit(audit: &Audit) -> Result<String, quick_junit::SerializeError> {
                     answer.rule
                 ));
             }
-            let mut case = TestCase::new(format!("{}: {}", row.line, printable(&row.text)), status);
+            let mut case =
+                TestCase::new(format!("{}: {}", row.line, terminal_text::replace(&row.text)), status);
             case.set_classname(format!("{}.{}", audit.policies[index], answer.rule));
             suite.add_test_case(case);
         }
@@ -71,12 +73,6 @@ pub fn junit(audit: &Audit) -> Result<String, quick_junit::SerializeError> {
     let mut report = Report::new("guard policy audit");
     report.add_test_suites(suites.into_values());
     report.to_string()
-}
-
-/// Control characters cannot stand in XML.
-fn printable(text: &str) -> String {
-    let fits = |c: char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
-    text.chars().map(|c| if fits(c) { c } else { '\u{fffd}' }).collect()
 }
 
 /// SARIF 2.1.0: a result for every case that is not allowed, and an error for each that contradicts its label.

@@ -291,6 +291,10 @@ pub(crate) struct Run {
     /// repositories or files outside: an agent could have planted it
     #[arg(long)]
     pub(crate) trust_repository: bool,
+    /// Run although git repositories where the command may write cannot be protected from it (no namespaces, too many files
+    /// to search): changes of them are reported at the end only
+    #[arg(long)]
+    pub(crate) allow_unprotected_repositories: bool,
     /// Remove worktree and branch when there is nothing new in them, and keep them otherwise (the default)
     #[arg(long, conflicts_with_all = ["keep", "discard"])]
     pub(crate) auto: bool,
@@ -327,6 +331,9 @@ pub(crate) struct Run {
     /// A network preset (see `guard policy presets`): rust, node, python, debian, github-readonly, …
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) preset: Vec<String>,
+    /// Do not begin without the keys that the presets' APIs need (a known agent never does)
+    #[arg(long)]
+    pub(crate) require_keys: bool,
     /// End it when a model was asked for so many tokens, questions and answers together
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_tokens: Option<u64>,
@@ -348,12 +355,20 @@ pub(crate) struct Run {
     /// A folder whose content the private home begins with; of several a later one's files replace an earlier one's
     #[arg(long, value_name = "DIR")]
     pub(crate) home_from: Vec<PathBuf>,
+    /// A file of the private home, and what is in it: {NAME-port} is the port of the gateway NAME, {directory} the working
+    /// tree, escaped as inside a string in double quotes
+    #[arg(long, value_name = "PATH=TEXT", hide = true)]
+    pub(crate) home_file: Vec<String>,
     /// A folder that gets what is kept of the private home (see --home-keep)
     #[arg(long, value_name = "DIR", requires = "home_keep")]
     pub(crate) home_to: Option<PathBuf>,
     /// A file or folder of the private home that is kept
     #[arg(long, value_name = "PATH", requires = "home_to")]
     pub(crate) home_keep: Vec<PathBuf>,
+    /// The agent that COMMAND is, or `none` [default: by the program's name]. An agent gets its settings, its API's gateway
+    /// and its conversations of this repository in the private home, and its answer becomes the result
+    #[arg(long, value_name = "NAME|none")]
+    pub(crate) agent: Option<String>,
     /// Do not look for toolchains in the home folder
     #[arg(long)]
     pub(crate) no_toolchains: bool,

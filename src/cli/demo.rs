@@ -39,7 +39,8 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     request.folder.clone_from(&checkout.worktree);
     request.checkout = Some(checkout);
     let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
-    let streams = Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None };
+    let streams =
+        Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None, reader: None };
     let beginning = launch::begin(&request, &run_id, &streams);
     let plan = launch::plan(&request, run_id)
         .map_err(|error| Failure::usage(error.to_string(), "`guard doctor` shows what this machine gives"))?;
@@ -105,6 +106,7 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
         options: Options { namespaces, ..Options::default() },
         checkout: None,
         config: Config::default(),
+        config_dir: super::run::config_dir(),
         key_variables: Vec::new(),
     })
 }

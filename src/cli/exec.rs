@@ -159,7 +159,7 @@ fn exit(result: &ExecResult) -> Exit {
     match result.run.error_kind.as_deref() {
         None => Exit::Success,
         Some("invalid_input" | "session_lost" | "session_busy") => Exit::Usage,
-        Some("idle_timeout" | "timeout" | "budget_exhausted") => Exit::TimedOut,
+        Some("idle_timeout" | "timeout" | "budget_exhausted" | "record_full") => Exit::TimedOut,
         Some("command_not_found") => Exit::CommandNotFound,
         Some("internal" | "sandbox_unavailable" | "config_error") => Exit::OwnFailure,
         Some(_) => Exit::Problem,

@@ -6,7 +6,7 @@
 //! | 1 | denied (with `--stdin`: at least one command) | problems found: `lint`, a changed snapshot, a contradicted label, a difference in `diff` |
 //! | 2 | bad usage, unreadable or invalid policy | the same |
 //! | 3 | a person would be asked (with `--stdin`: at least one, none denied) | – |
-//! | 124 | – | `guard run`: a time limit, or a budget |
+//! | 124 | – | `guard run`: a time limit, a budget, or a full record |
 //! | 125 | – | `guard run`: guard itself failed, or the sandbox cannot be had |
 //! | 126 | – | `guard run`: the command was refused, or cannot be executed |
 //! | 127 | – | `guard run`: the command was not found |
@@ -18,7 +18,7 @@
 //! | 0 | the agent succeeded |
 //! | 1 | it failed, or was cancelled |
 //! | 2 | bad usage, or a request that cannot be run; no such session, or a busy one |
-//! | 124 | a time limit, or a budget |
+//! | 124 | a time limit, a budget, or a full record |
 //! | 125 | guard itself failed, or the sandbox cannot be had |
 //! | 127 | the agent is not installed |
 //!

@@ -8,6 +8,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
 
 use crate::phase::TaskEvent;
+use crate::terminal_text;
 
 /// How a task is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl Live {
                     let kind = event.data["event"].as_str().unwrap_or_default();
                     let first: String =
                         event.message.lines().next().unwrap_or_default().chars().take(60).collect();
-                    moving.doing = format!("{kind} {}", plain(&first));
+                    moving.doing = format!("{kind} {}", terminal_text::one_line(&first));
                 }
                 "task.ended" => moving.has_ended = true,
                 _ => {}
@@ -94,14 +95,9 @@ impl Live {
         if event.event_type == "task.said" {
             let now = Timestamp::now().to_zoned(TimeZone::system()).strftime("%H:%M:%S").to_string();
             let who = event.data["who"].as_str().unwrap_or_default();
-            let _ = writeln!(io::stdout(), "[{now}] {who}: {}", plain(&event.message));
+            let _ = writeln!(io::stdout(), "[{now}] {who}: {}", terminal_text::one_line(&event.message));
         }
     }
-}
-
-/// What an agent says must not draw.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Draws the moving line again and again.

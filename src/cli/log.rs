@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::args::Log;
 use super::exit::Exit;
 use super::{Failure, note};
+use crate::terminal_text;
 use crate::transcript::{Event, FINISHED, FindError, Reader, Run, RunState, Step, Store, Stream};
 
 /// How often a growing transcript is looked at.
@@ -146,28 +147,6 @@ impl Printer<'_> {
     }
 
     fn shown<'t>(&self, text: &'t str) -> std::borrow::Cow<'t, str> {
-        if self.args.raw { text.into() } else { printable(text) }
+        if self.args.raw { text.into() } else { terminal_text::escape(text) }
     }
-}
-
-/// Text that can do nothing to a terminal: what is not drawn is spelled out.
-pub(super) fn printable(text: &str) -> std::borrow::Cow<'_, str> {
-    let draws = |letter: char| !letter.is_control() && !reorders(letter);
-    if text.chars().all(draws) {
-        return text.into();
-    }
-    let mut out = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        match letter {
-            '\t' => out.push('\t'),
-            letter if draws(letter) => out.push(letter),
-            letter => out.extend(letter.escape_default()),
-        }
-    }
-    out.into()
-}
-
-/// Marks that make text read in another order than it stands.
-fn reorders(letter: char) -> bool {
-    matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,5 +1,6 @@
 //! Arguments → requests, results → text. The only room that prints; it decides nothing.
 
+mod agent_run;
 mod args;
 mod audit;
 mod check;

@@ -24,7 +24,7 @@ pub(super) fn run(args: &Replay, out: &mut dyn Write) -> Result<Exit, Failure> {
             Step::End { .. } => break,
         };
         if event.event_type == CUT {
-            note(&format!("guard: note: {}", super::log::printable(&event.message)));
+            note(&format!("guard: note: {}", crate::terminal_text::escape(&event.message)));
         }
         let Some((_, bytes)) = event.output() else { continue };
         if let Some(pause) = pace.pause(event.time()) {

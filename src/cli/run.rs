@@ -7,15 +7,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::agent_run::{self, AgentOutput};
 use super::args;
 use super::exit::Exit;
 use super::task::{Asked, Opened, Problem};
 use super::{Failure, note};
+use crate::agent::{Profile, missing_key};
 use crate::launch::{
     self, Belongings, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
 };
 use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Folders, Policy, Severity};
+use crate::terminal_text;
 use crate::transcript::{Line, Observer, state_folder};
 
 /// Runs the command, or shows what would be run.
@@ -27,10 +30,30 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
-    let mut request = request(arguments, policy, config, &keys)?;
+    let has_terminal = form == Form::Through && io::stdin().is_terminal();
+    let profile = agent_run::detect(arguments.agent.as_deref(), &arguments.command, has_terminal)?;
+    let mut request = request(arguments, policy, config, &keys, profile.as_ref())?;
+    if let Some(problem) = profile.as_ref().and_then(|profile| agent_run::version_problem(profile, &request))
+    {
+        let hint = "`--agent none` runs it as any other program";
+        print_no_run(&request, "config_error", &problem, hint, form, out)?;
+        return Ok(Exit::OwnFailure);
+    }
+    let needs_keys = arguments.require_keys || profile.as_ref().is_some_and(|profile| profile.asks_model);
+    // A program that is not there is the clearer problem, which the plan tells.
+    if needs_keys && agent_run::is_installed(&request.command) {
+        let is_set = |name: &str| request.key_variables.iter().any(|known| known == name);
+        if let Some(missing) = missing_key(&request.options.presets, &request.config, is_set) {
+            let hint = "guard keeps the key outside the sandbox, and the agent gets a placeholder";
+            print_no_run(&request, "auth_error", &missing.to_string(), hint, form, out)?;
+            return Ok(Exit::OwnFailure);
+        }
+    }
     if let Some(Err(error)) = arguments.dir.as_deref().map(launch::check_links) {
         return refused(&request, &error, form, out);
     }
+    // Before any program is looked for.
+    launch::distrust(&request.folder);
     let run_id = run_id();
     let asked = Asked {
         arguments,
@@ -48,12 +71,18 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
             Ok(None) => {}
             Err(problem) => return no_worktree(&request, &problem, form, out),
         }
+        if let Some(profile) = &profile {
+            agent_run::prepare(profile, &mut request);
+        }
         return match launch::plan(&request, run_id) {
             Ok(plan) => show_plan(&plan, form, out),
             Err(error) => refused(&request, &error, form, out),
         };
     }
-    let streams = streams(form)?;
+    let reader = profile.as_ref().map(|profile| -> Box<dyn launch::OutputReader> {
+        Box::new(AgentOutput::new(profile, has_terminal))
+    });
+    let streams = streams(form, reader)?;
     launch::hold_signals()?;
     let Opened { task, folder } = match asked.open() {
         Ok(opened) => opened,
@@ -61,6 +90,9 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     };
     request.folder = folder;
     request.checkout = task.as_ref().map(Task::checkout);
+    if let Some(profile) = &profile {
+        agent_run::prepare(profile, &mut request);
+    }
     let beginning = launch::begin(&request, &run_id, &streams);
     let plan = match launch::plan(&request, run_id) {
         Ok(plan) => plan,
@@ -137,6 +169,7 @@ fn request(
     policy: Policy,
     config: Config,
     keys: &Keys,
+    profile: Option<&Profile>,
 ) -> Result<RunRequest, Failure> {
     let folder = match &arguments.dir {
         Some(folder) => folder.clone(),
@@ -168,8 +201,11 @@ fn request(
     let runs = state_folder().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
+    let of_agent = profile.iter().flat_map(|profile| &profile.adapter.presets);
+    let of_agent = of_agent.filter(|preset| !arguments.preset.contains(preset));
+    let asked: Vec<String> = arguments.preset.iter().chain(of_agent).cloned().collect();
     // A key that no gateway keeps is a variable like any other.
-    let presets = policy.network.presets.iter().chain(&arguments.preset);
+    let presets = policy.network.presets.iter().chain(&asked);
     let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
     let kept: Vec<&str> = gateways
         .filter_map(|gateway| crate::policy::key_variables(&gateway.name))
@@ -198,13 +234,16 @@ fn request(
             idle_seconds: arguments.timeout,
             total_seconds: arguments.max_duration,
             no_verify: arguments.no_verify,
+            allow_unprotected_repositories: arguments.allow_unprotected_repositories,
             belongings: Belongings {
                 from: arguments.home_from.iter().map(absolute).collect(),
                 to: arguments.home_to.as_ref().map(absolute),
                 keep: arguments.home_keep.clone(),
+                history: None,
             },
+            home_files: home_files(&arguments.home_file)?,
             hosts: arguments.allow_host.clone(),
-            presets: arguments.preset.clone(),
+            presets: asked,
             budget: Budget {
                 max_tokens: arguments.max_tokens,
                 max_requests: arguments.max_requests,
@@ -213,8 +252,32 @@ fn request(
         },
         checkout: None,
         config,
+        config_dir: config_dir(),
         key_variables: keys.names(),
     })
+}
+
+/// `PATH=TEXT` of each file, its path a plain one inside the home.
+fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
+    let file = |given: &String| {
+        let (path, text) = given.split_once('=')?;
+        let is_plain = !path.is_empty()
+            && Path::new(path).components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        is_plain.then(|| (PathBuf::from(path), text.to_string()))
+    };
+    let bad = |given: &String| {
+        let path: String = given.chars().take_while(|c| *c != '=').take(100).collect();
+        Failure::usage(
+            format!("--home-file {path}: not PATH=TEXT with a plain path inside the home"),
+            "such as --home-file .config/tool.toml=TEXT",
+        )
+    };
+    given.iter().map(|given| file(given).ok_or_else(|| bad(given))).collect()
+}
+
+/// Where the user's configuration and policies are.
+pub(super) fn config_dir() -> Option<PathBuf> {
+    Config::place()?.parent().map(PathBuf::from)
 }
 
 /// The caller's home folder.
@@ -228,7 +291,7 @@ pub(super) fn shim() -> Option<PathBuf> {
     Some(own.with_file_name("guard-shim")).filter(|shim| shim.is_file())
 }
 
-fn streams(form: Form) -> Result<Streams, Failure> {
+fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<Streams, Failure> {
     let own = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned();
     let is_terminal = match form {
         Form::Through => [io::stdin().is_terminal(), io::stdout().is_terminal(), io::stderr().is_terminal()],
@@ -248,6 +311,7 @@ fn streams(form: Form) -> Result<Streams, Failure> {
         error: if through { Some(own(&io::stderr())?) } else { None },
         is_terminal,
         questions,
+        reader,
     })
 }
 
@@ -257,14 +321,14 @@ fn observer(form: Form) -> Option<Observer> {
         return None;
     }
     // Without the standard library's buffer, which would cut long lines into two calls.
-    let mut out = io::stdout().as_fd().try_clone_to_owned().map(std::fs::File::from).ok()?;
+    let out = io::stdout().as_fd().try_clone_to_owned().ok()?;
     let mut whole = Vec::new();
     Some(Box::new(move |line: &Line<'_>| {
         whole.clear();
         whole.extend_from_slice(line.json);
         whole.push(b'\n');
         // A reader that went away must not end the run: the transcript has everything.
-        let _ = out.write_all(&whole);
+        let _ = launch::write_to_caller(&out, &whole);
     }))
 }
 
@@ -303,6 +367,9 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
     }
     for layer in &plan.view.layers {
         writeln!(out, "  layered    {} over {}", layer.at.display(), layer.lower.display())?;
+    }
+    for repository in &plan.protected_repositories {
+        writeln!(out, "  read-only  {}", repository.display())?;
     }
     writeln!(out, "  read-only  everything that is not written above with `w`, metadata included")?;
     writeln!(out, "\nnetwork")?;
@@ -401,15 +468,27 @@ fn no_worktree(
     form: Form,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
+    print_no_run(request, problem.kind, &problem.message, &problem.hint, form, out)?;
+    Ok(problem.exit)
+}
+
+/// Tells that there is no run, and why.
+fn print_no_run(
+    request: &RunRequest,
+    kind: &str,
+    problem: &str,
+    hint: &str,
+    form: Form,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let tool = request.command.first().map(Path::new).and_then(Path::file_name);
     let result = RunResult {
         tool: tool.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
         policy: request.policy.name.clone(),
         duration: duration(Duration::ZERO),
-        ..failure_result(problem.kind, &problem.message)
+        ..failure_result(kind, problem)
     };
-    print_failure(&result, &problem.hint, form, out)?;
-    Ok(problem.exit)
+    print_failure(&result, hint, form, out)
 }
 
 /// What is known of a run before it begins.
@@ -479,14 +558,14 @@ fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> 
     if form == Form::Through {
         if !quiet {
             for line in summary(result) {
-                note(&printable(&line));
+                note(&terminal_text::replace(&line));
             }
         }
     } else {
         print_result(result, out)?;
     }
     let code = match result.error_kind.as_deref() {
-        Some("idle_timeout" | "timeout" | "budget_exhausted") => return Ok(Exit::TimedOut),
+        Some("idle_timeout" | "timeout" | "budget_exhausted" | "record_full") => return Ok(Exit::TimedOut),
         Some("internal" | "receive_refused" | "boundary_broken") => return Ok(Exit::OwnFailure),
         Some("command_not_found") if result.exit_code.is_none() => return Ok(Exit::CommandNotFound),
         Some("policy_denied") => return Ok(Exit::CannotExecute),
@@ -525,7 +604,7 @@ fn summary(result: &RunResult) -> Vec<String> {
         // What to do instead was for the agent.
         let message =
             message.split(" Instead: ").next().unwrap_or(message).trim_end_matches(" Do not retry.");
-        lines.push(format!("  refused: {}{times}", printable(message)));
+        lines.push(format!("  refused: {}{times}", terminal_text::replace(message)));
     }
     if result.denials.len() > MOST_SHOWN {
         lines.push(format!(
@@ -536,7 +615,7 @@ fn summary(result: &RunResult) -> Vec<String> {
     for host in result.network.iter().filter(|host| host.connections + host.requests > 0).take(MOST_SHOWN) {
         lines.push(format!(
             "  network: {}:{} ({} sent, {} received)",
-            printable(&host.host),
+            terminal_text::replace(&host.host),
             host.port,
             bytes(host.bytes_up),
             bytes(host.bytes_down)
@@ -602,11 +681,4 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
         lines.push(format!("  kept: the run's own repository; `guard worktree receive {run}` tries again"));
     }
     lines
-}
-
-/// The agent chose some of these words, names of files among them: nothing in them may move the cursor or turn the
-/// direction of the text.
-fn printable(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
 }

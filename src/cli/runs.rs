@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use super::args::{Runs, RunsAction};
 use super::exit::Exit;
-use super::log::{printable, store};
+use super::log::store;
 use super::policy::print_json;
 use super::{Failure, note};
+use crate::terminal_text;
 use crate::transcript::{Run, RunState, Store};
 use crate::workspace::{Record, State};
 
@@ -67,14 +68,14 @@ fn table(runs: &[Run], store: &Store, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "{:<width$}  {:<20}  {:<10}  {:>4}  {:<12}  {:>7}  {:>9}  {}",
-            printable(&run.id),
+            terminal_text::escape(&run.id),
             dash(started),
             run.state.name(),
             dash(run.exit_code().map(|code| code.to_string())),
-            printable(run.policy().unwrap_or("-")),
+            terminal_text::escape(run.policy().unwrap_or("-")),
             dash(run.denials().map(|count| count.to_string())),
             size(run.bytes),
-            printable(&cut(&last)),
+            terminal_text::escape(&cut(&last)),
         )?;
     }
     Ok(())

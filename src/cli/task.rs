@@ -72,6 +72,7 @@ impl Asked<'_> {
             pointer: request.run_folder.join("gitfile"),
             readable: vec![repository.common_dir.join("objects")],
             hooks: request.run_folder.join("hooks"),
+            common_dir: repository.common_dir.clone(),
         };
         Ok(Some((checkout, folder)))
     }

@@ -9,6 +9,7 @@ use super::args::Verify;
 use super::exit::Exit;
 use super::log::{find, unreadable};
 use super::policy::print_json;
+use crate::terminal_text;
 use crate::transcript::{self, Check, Outcome};
 
 pub(super) fn run(args: &Verify, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -59,6 +60,9 @@ fn as_text(check: &Check, other: Option<&str>) -> String {
             format!("broken at line {line}: {problem}\n  before it: {so_far}\n")
         }
     };
+    if let Some(left_out) = &check.left_out {
+        text += &format!("not everything is in it: {}\n", terminal_text::escape(left_out));
+    }
     text + &format!("run  {}\nhead {}\n", check.run_id, head.hash)
 }
 
@@ -71,5 +75,6 @@ fn as_json(check: &Check, head_matches: Option<bool>) -> serde_json::Value {
     json!({
         "run_id": check.run_id, "outcome": outcome, "line": line, "problem": problem,
         "seq": check.head.seq, "bytes": check.head.bytes, "head": check.head.hash, "head_matches": head_matches,
+        "left_out": check.left_out,
     })
 }

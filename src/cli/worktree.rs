@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::args::Worktree;
 use super::exit::Exit;
-use super::log::{printable, store};
+use super::log::store;
 use super::policy::print_json;
 use super::{Failure, note};
+use crate::terminal_text;
 use crate::workspace::{
     self, Disposal, Entry, Limits, OtherRef, ReceiveError, Received, Settled, State, Workspace,
     WorkspaceError,
@@ -110,9 +111,9 @@ fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
                 writeln!(
                     out,
                     "{:<36}  {state:<10}  {tip:<10}  {:<28}  {}",
-                    printable(&record.run_id),
-                    printable(record.branch.trim_start_matches("refs/heads/")),
-                    printable(&record.worktree.to_string_lossy()),
+                    terminal_text::escape(&record.run_id),
+                    terminal_text::escape(record.branch.trim_start_matches("refs/heads/")),
+                    terminal_text::escape(&record.worktree.to_string_lossy()),
                 )?;
             }
         }
@@ -126,7 +127,7 @@ fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     if super::stdout_colour() || std::io::IsTerminal::is_terminal(&std::io::stdout()) {
         // Files of an agent's can hold anything, and a terminal obeys.
         for line in String::from_utf8_lossy(&text).lines() {
-            writeln!(out, "{}", printable(line))?;
+            writeln!(out, "{}", terminal_text::escape(line))?;
         }
     } else {
         out.write_all(&text)?;
@@ -143,8 +144,11 @@ fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 }
 
 fn listed(paths: &[PathBuf]) -> String {
-    let shown: Vec<String> =
-        paths.iter().take(10).map(|path| printable(&path.to_string_lossy()).into_owned()).collect();
+    let shown: Vec<String> = paths
+        .iter()
+        .take(10)
+        .map(|path| terminal_text::escape(&path.to_string_lossy()).into_owned())
+        .collect();
     let more = if paths.len() > 10 { format!(" and {} more", paths.len() - 10) } else { String::new() };
     format!("{}{more}", shown.join(", "))
 }
@@ -163,14 +167,14 @@ fn preview(run: &str, into: Option<&str>, json: bool, out: &mut dyn Write) -> Re
         print_json(&value, out)?;
     } else {
         let branch = record.branch.trim_start_matches("refs/heads/");
-        let (files, into) = (preview.files.len(), printable(&preview.into).into_owned());
+        let (files, into) = (preview.files.len(), terminal_text::escape(&preview.into).into_owned());
         writeln!(
             out,
             "{branch} into {into}: {} commits, {files} files; {into} has {} commits of its own",
             preview.ahead, preview.behind
         )?;
         for path in &preview.conflicts {
-            writeln!(out, "conflict: {}", printable(&path.to_string_lossy()))?;
+            writeln!(out, "conflict: {}", terminal_text::escape(&path.to_string_lossy()))?;
         }
         if preview.conflicts.is_empty() {
             writeln!(out, "merges without conflicts: git merge {branch}")?;
@@ -244,8 +248,8 @@ fn say(run: &str, settled: &Settled, out: &mut dyn Write) -> Result<(), Failure>
         writeln!(
             out,
             "  moved {} to {}",
-            printable(&from.to_string_lossy()),
-            printable(&to.to_string_lossy())
+            terminal_text::escape(&from.to_string_lossy()),
+            terminal_text::escape(&to.to_string_lossy())
         )?;
     }
     Ok(())
@@ -297,13 +301,14 @@ fn received_json(received: &Received) -> Value {
         "old": received.old, "new": received.new,
         "commits": received.commits.iter().map(|commit| json!({ "id": commit.id, "author": commit.author, "subject": commit.subject })).collect::<Vec<_>>(),
         "other_refs": received.other_refs.iter().map(other).collect::<Vec<_>>(),
+        "other_refs_left_out": received.other_refs_left_out,
     })
 }
 
 fn write_received(branch: &str, received: &Received, out: &mut dyn Write) -> Result<(), Failure> {
     writeln!(out, "{branch}: {} commits received", received.commits.len())?;
     for commit in &received.commits {
-        writeln!(out, "  {} {}", short(&commit.id), printable(&commit.subject))?;
+        writeln!(out, "  {} {}", short(&commit.id), terminal_text::escape(&commit.subject))?;
     }
     for one in &received.other_refs {
         let what = match (&one.id, one.is_new) {
@@ -311,7 +316,10 @@ fn write_received(branch: &str, received: &Received, out: &mut dyn Write) -> Res
             (Some(_), false) => "moved",
             (None, _) => "deleted or spoiled",
         };
-        writeln!(out, "  not received: {} was {what} in the quarantine", printable(&one.name))?;
+        writeln!(out, "  not received: {} was {what} in the quarantine", terminal_text::escape(&one.name))?;
+    }
+    if received.other_refs_left_out > 0 {
+        writeln!(out, "  not received: {} more refs of the quarantine", received.other_refs_left_out)?;
     }
     Ok(())
 }

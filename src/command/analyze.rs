@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use thiserror::Error;
 
-use super::arg::{Arg, display_line};
+use super::arg::{Arg, display_line_within};
 use super::effect::Effects;
 use super::env::Env;
 use super::intent::{Access, Deferred, Intent, Origin, PathUse, Program};
@@ -12,6 +12,7 @@ use super::place::{Folder, base_name};
 use super::shell::scope::{Scope, Value};
 use super::shell::{self, ShellError, ShellErrorKind};
 use super::{files, git, wrapper};
+use crate::terminal_text;
 
 /// A command to understand.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -443,18 +444,36 @@ fn excerpt(text: &[u8], at: usize) -> String {
     let start = at.saturating_sub(30);
     let end = (at + 30).min(text.len());
     let cut = String::from_utf8_lossy(text.get(start..end).unwrap_or_default());
-    let line: String = cut.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = terminal_text::one_line(&cut);
     format!("{}{}{}", if start > 0 { "…" } else { "" }, line.trim(), if end < text.len() { "…" } else { "" })
 }
 
 impl Intent {
-    /// The command of this intent as one line.
+    /// The command of this intent as one line; of a long one the beginning, the end, and what git would do.
     pub fn line(&self) -> String {
-        let mut line = display_line(std::iter::once(&self.program.called).chain(&self.args));
+        const MOST: usize = 200;
+        self.line_within(MOST, "not shown")
+    }
+
+    /// The whole command as one line, for a person who decides about it.
+    pub fn whole_line(&self) -> String {
+        const MOST: usize = 64 << 10;
+        self.line_within(MOST, "not shown: answer no")
+    }
+
+    fn line_within(&self, most: usize, said: &str) -> String {
+        let words = || std::iter::once(&self.program.called).chain(&self.args);
+        let mut line = display_line_within(words(), most, said);
         for used in &self.paths[self.paths.len() - self.redirected.min(self.paths.len())..] {
             line.push_str(if used.access == Access::Read { " < " } else { " > " });
-            line.push_str(&display_line([&Arg::exact(used.path.clone())]));
+            line.push_str(&display_line_within([&Arg::exact(used.path.clone())], most, said));
         }
-        line
+        // The verb may stand in the part that is left out.
+        match &self.git {
+            Some(git) if words().map(|word| word.prefix().len() + 1).sum::<usize>() > most => {
+                format!("git {}: {line}", terminal_text::replace(&git.name()))
+            }
+            _ => line,
+        }
     }
 }

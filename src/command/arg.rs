@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::terminal_text;
+
 /// An argument's bytes, and whether they are all of it.
 ///
 /// From a real argv every argument is exact. In shell text an expansion makes a hole: then only the bytes before it
@@ -96,30 +98,61 @@ impl From<&str> for Arg {
     }
 }
 
-/// Arguments as one line for messages, cut where it gets long.
+/// Arguments as one line for messages; of a long one the beginning and the end.
 pub fn display_line<'a>(args: impl IntoIterator<Item = &'a Arg>) -> String {
     const MOST: usize = 200;
-    let mut line = String::new();
-    for arg in args {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        if arg.prefix().len() > MOST {
-            // Cut before it is quoted: a megabyte of message is not copied to show a line of it.
-            line.push_str(&Arg::exact(&arg.prefix()[..MOST + 1]).display());
-        } else {
-            line.push_str(&arg.display());
-        }
-        if line.contains(|c: char| c.is_control()) {
-            // Nothing that a command contains may move a reader's cursor.
-            line = line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-        }
-        if line.len() > MOST {
-            let end = (0..=MOST).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0);
-            line.truncate(end);
-            line.push('…');
+    display_line_within(args, MOST, "not shown")
+}
+
+/// The same with another bound, and with what is said about the bytes that are left out.
+pub(crate) fn display_line_within<'a>(
+    args: impl IntoIterator<Item = &'a Arg>,
+    most: usize,
+    said: &str,
+) -> String {
+    let args: Vec<&Arg> = args.into_iter().collect();
+    let (head_room, tail_room) = (most - most / 3, most / 3);
+    // Cut before it is quoted: a megabyte of message is not copied to show a line of it. Quotes make a text longer, never
+    // shorter, so what is cut off here would not have been shown.
+    let head_of = |arg: &&Arg| match arg.prefix() {
+        long if long.len() > most => Arg::exact(&long[..most]).display().into_owned(),
+        _ => arg.display().into_owned(),
+    };
+    let tail_of = |arg: &&Arg| match arg.prefix() {
+        long if long.len() > most => Arg::exact(&long[long.len() - most..]).display().into_owned(),
+        _ => arg.display().into_owned(),
+    };
+    let (mut head, mut shown) = (String::new(), 0);
+    for arg in &args {
+        if head.len() > most {
             break;
         }
+        if shown > 0 {
+            head.push(' ');
+        }
+        head.push_str(&head_of(arg));
+        shown += 1;
     }
-    line
+    let is_whole = shown == args.len() && args.iter().all(|arg| arg.prefix().len() <= most);
+    if is_whole && head.len() <= most {
+        return terminal_text::replace(&head);
+    }
+    let mut words: Vec<String> = Vec::new();
+    let mut length = 0;
+    for arg in args.iter().rev() {
+        if length > tail_room {
+            break;
+        }
+        let word = tail_of(arg);
+        length += word.len() + 1;
+        words.push(word);
+    }
+    words.reverse();
+    let tail = words.join(" ");
+    let (head, tail) = (terminal_text::before(&head, head_room), terminal_text::after(&tail, tail_room));
+    let total = args.iter().map(|arg| arg.prefix().len() + 1).sum::<usize>().saturating_sub(1);
+    let left_out = total.saturating_sub(head.len() + tail.len()).max(1);
+    // Nothing that a command contains may move a reader's cursor.
+    let (head, tail) = (terminal_text::replace(head), terminal_text::replace(tail));
+    format!("{head}… ({left_out} bytes {said}) …{tail}")
 }

@@ -54,8 +54,23 @@ pub struct GitIntent {
     pub is_alias: bool,
     /// The folder whose repository it works in, or that it makes one in; none when that is not known here.
     pub place: Option<Vec<u8>>,
+    /// The same path as git hands it to the kernel: `..` is not taken out of it, because the kernel follows links first.
+    pub unresolved_place: Option<Vec<u8>>,
+    /// The place is a git directory (`GIT_DIR`, `--git-dir`): git looks for none from there.
+    pub names_git_dir: bool,
     /// It makes a repository at its place.
     pub makes_repository: bool,
+}
+
+impl GitIntent {
+    /// The verb with its subcommand.
+    pub fn name(&self) -> String {
+        let verb = String::from_utf8_lossy(&self.verb);
+        match &self.subcommand {
+            Some(subcommand) => format!("{verb} {}", String::from_utf8_lossy(subcommand)),
+            None => verb.into_owned(),
+        }
+    }
 }
 
 /// A file that a command is known to use.

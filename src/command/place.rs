@@ -50,6 +50,14 @@ impl Folder {
     }
 }
 
+/// Appends a path to a directory without normalising: an absolute one takes its place.
+pub(crate) fn join(directory: &[u8], path: &[u8]) -> Vec<u8> {
+    match path {
+        [b'/', ..] => path.to_vec(),
+        _ => [directory, b"/", path].concat(),
+    }
+}
+
 /// Whether a normalised path is `root` or lies below it.
 pub(crate) fn is_within(path: &[u8], root: &[u8]) -> bool {
     root == b"/" || path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')

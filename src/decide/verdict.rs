@@ -2,6 +2,7 @@
 
 use crate::command::{Analysis, Deferred, Effects, Refusal};
 use crate::policy::{Action, Default, Location, Place, Policy, Rule};
+use crate::terminal_text;
 
 /// What becomes of a command.
 #[must_use]
@@ -93,7 +94,8 @@ impl Verdict {
 
     /// The refusal as the agent reads it, in one line.
     pub fn refusal_line(&self) -> String {
-        let part = self.part.as_deref().unwrap_or("the command");
+        const LONGEST_PART: usize = 600;
+        let part = terminal_text::shorten(self.part.as_deref().unwrap_or("the command"), LONGEST_PART);
         let cause = &self.cause;
         let instead =
             if cause.instead.is_empty() { String::new() } else { format!(" Instead: {}", cause.instead) };
@@ -152,7 +154,10 @@ impl<'p> Ruling<'p> {
             Action::Ask => Decision::Ask,
             Action::Deny => Decision::Deny,
         };
-        Verdict { decision, cause, part: Some(analysis.intents[index].line()), intent: Some(index) }
+        let intent = &analysis.intents[index];
+        // Who decides sees all of it.
+        let part = if self.action == Action::Ask { intent.whole_line() } else { intent.line() };
+        Verdict { decision, cause, part: Some(part), intent: Some(index) }
     }
 }
 

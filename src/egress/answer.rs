@@ -25,6 +25,22 @@ const OF_A_CONNECTION: [HeaderName; 9] = [
 pub(super) trait Watch {
     /// Some bytes; `false` ends the answer.
     fn see(&mut self, bytes: &[u8]) -> bool;
+    /// What of these bytes goes on now; the rest comes later.
+    fn pass(&mut self, bytes: Bytes) -> Bytes {
+        bytes
+    }
+    /// What was held back, when nothing more comes.
+    fn rest(&mut self) -> Bytes {
+        Bytes::new()
+    }
+    /// Bytes that are held back.
+    fn held(&self) -> usize {
+        0
+    }
+    /// Whether what follows a body (trailers) goes on, too.
+    fn passes_trailers(&self) -> bool {
+        true
+    }
     /// It is over: all of it was carried, or not.
     fn end(&mut self, is_whole: bool);
 }
@@ -59,21 +75,40 @@ impl Body for Carried {
             Self::Words(bytes) => Poll::Ready(
                 bytes.take().filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))),
             ),
-            Self::Theirs { inner, watch, is_over } => match Pin::new(inner).poll_frame(cx) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Some(Ok(frame))) => {
-                    let goes_on = frame.data_ref().is_none_or(|bytes| watch.see(bytes));
-                    if goes_on {
-                        return Poll::Ready(Some(Ok(frame)));
+            Self::Theirs { inner, watch, is_over } => loop {
+                let frame = match Pin::new(&mut *inner).poll_frame(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(frame))) => frame,
+                    Poll::Ready(Some(Err(error))) => {
+                        return Poll::Ready(Some(Err(std::io::Error::other(error))));
                     }
-                    Poll::Ready(Some(Err(std::io::Error::other("a limit of the policy is reached"))))
+                    Poll::Ready(None) => {
+                        let rest = watch.rest();
+                        if !rest.is_empty() {
+                            return Poll::Ready(Some(Ok(Frame::data(rest))));
+                        }
+                        if !std::mem::replace(is_over, true) {
+                            watch.end(true);
+                        }
+                        return Poll::Ready(None);
+                    }
+                };
+                let bytes = match frame.into_data() {
+                    Ok(bytes) => bytes,
+                    Err(trailers) if watch.passes_trailers() => return Poll::Ready(Some(Ok(trailers))),
+                    Err(_) => continue,
+                };
+                if !watch.see(&bytes) {
+                    let error = std::io::Error::other("a limit of the policy is reached");
+                    return Poll::Ready(Some(Err(error)));
                 }
-                Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(std::io::Error::other(error)))),
-                Poll::Ready(None) => {
-                    if !std::mem::replace(is_over, true) {
-                        watch.end(true);
-                    }
-                    Poll::Ready(None)
+                let mut bytes = watch.pass(bytes);
+                // hyper does not ask again when it knows the length.
+                if inner.is_end_stream() && watch.held() > 0 {
+                    bytes = [bytes, watch.rest()].concat().into();
+                }
+                if !bytes.is_empty() {
+                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
             },
         }
@@ -82,7 +117,7 @@ impl Body for Carried {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Words(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
-            Self::Theirs { inner, .. } => inner.is_end_stream(),
+            Self::Theirs { inner, watch, .. } => inner.is_end_stream() && watch.held() == 0,
         }
     }
 
@@ -101,6 +136,37 @@ impl Drop for Carried {
             let is_whole = inner.is_end_stream();
             watch.end(is_whole);
         }
+    }
+}
+
+/// A request's body, handed out in pieces: a connection with TLS copies every piece it is given.
+pub(super) struct Pieces(pub(super) Bytes);
+
+/// Bytes of one.
+const PIECE: usize = 64 << 10;
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let rest = &mut self.get_mut().0;
+        if rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        let piece = rest.split_to(rest.len().min(PIECE));
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
     }
 }
 

@@ -320,7 +320,7 @@ async fn connect_through(place: &Place, host: &Host, port: u16) -> Result<Dialle
     let line =
         String::from_utf8_lossy(answer.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
     if line.split(' ').nth(1) != Some("200") {
-        return Err(said(line.chars().filter(|c| !c.is_control()).take(120).collect()));
+        return Err(said(line.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(120).collect()));
     }
     Ok(Dialled { stream, early, through: None })
 }

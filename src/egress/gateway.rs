@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Request, Response, StatusCode, Uri};
@@ -15,10 +15,12 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_rustls::rustls::ClientConfig;
 
-use super::answer::{Carried, Watch, strip};
+use super::answer::{Carried, Pieces, Watch, strip};
+use super::cut::{Cutter, Forms};
 use super::doors::Visitor;
-use super::inspect::inspect;
-use super::serve::{Meter, Office};
+use super::inspect::{Rules, inspect};
+use super::memory::{self, Memory, Reserved};
+use super::serve::{LARGEST_HEADERS, Meter, Office};
 use super::upstream::Upstream;
 use super::usage::{Scanner, Tokens};
 use crate::policy::{Answer, Call, Gateway};
@@ -26,12 +28,16 @@ use crate::sys::secret::Secret;
 
 /// The largest question.
 const LARGEST_BODY: usize = 64 << 20;
-/// How long a question may take to come in.
+/// Room for a question that does not say how large it is, to begin with.
+const FIRST_PIECE: usize = 64 << 10;
+/// How long a question may take to come in, and may wait for that.
 const QUESTION: Duration = Duration::from_secs(120);
 /// How long a model may think before it says the first word.
 const THINKING: Duration = Duration::from_secs(15 * 60);
 /// About, for questions whose tokens nobody tells.
 const BYTES_OF_A_TOKEN: u64 = 4;
+/// What a scanner of an answer may hold without asking: an event of everyday size.
+const FREE_OF_CHARGE: usize = 64 << 10;
 /// Connections that wait for the next request.
 const MOST_IDLE: usize = 8;
 
@@ -51,7 +57,9 @@ pub struct GatewayPlan {
 pub(super) struct Service {
     plan: GatewayPlan,
     trust: Option<Arc<ClientConfig>>,
-    idle: RefCell<Vec<http1::SendRequest<Full<Bytes>>>>,
+    idle: RefCell<Vec<http1::SendRequest<Pieces>>>,
+    /// What is cut out of answers.
+    forms: Option<Rc<Forms>>,
 }
 
 /// Why a request is not handed on, or did not arrive.
@@ -70,7 +78,8 @@ struct Admitted {
 
 impl Service {
     pub(super) fn new(plan: GatewayPlan, trust: Option<Arc<ClientConfig>>) -> Self {
-        Self { plan, trust, idle: RefCell::default() }
+        let forms = plan.key.as_ref().and_then(|key| Forms::of(key.expose())).map(Rc::new);
+        Self { plan, trust, idle: RefCell::default(), forms }
     }
 
     /// Answers one request of the run.
@@ -118,12 +127,7 @@ impl Service {
         let (parts, body) = request.into_parts();
         let (path, query) = (parts.uri.path().to_string(), parts.uri.query().unwrap_or_default().to_string());
         let call = self.call(parts.method.as_str(), &path, &query)?;
-        let body = timeout(QUESTION, Limited::new(body, LARGEST_BODY).collect()).await;
-        let body = match body {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) => return Err(No::Forbidden(format!("The request cannot be read: {error}."))),
-            Err(_) => return Err(No::Forbidden("The request does not come to its end.".to_string())),
-        };
+        let body = read_body(body, &office.memory).await?;
         let admitted = self.admit(office, call, &path, &body)?;
         let mut outgoing = self.outgoing(&parts.method, &path, &query, &parts.headers)?;
         let headers = outgoing.headers_mut();
@@ -143,11 +147,18 @@ impl Service {
         strip(response.headers_mut());
         response.headers_mut().remove(hyper::header::ALT_SVC);
         response.headers_mut().remove(hyper::header::SET_COOKIE);
+        let mut cutter = self.forms.clone().map(Cutter::new);
+        if let Some(cutter) = &mut cutter {
+            cutter.count += self.cut_head(&mut response)?;
+        }
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let is_stream = content_type.is_some_and(|value| value.starts_with("text/event-stream"));
         let status = response.status();
         let watch = Answered {
             scanner: admitted.counts.then(|| Scanner::new(&self.plan.spec.usage, is_stream)),
+            reserved: None,
+            held: 0,
+            cutter,
             admitted,
             seen: 0,
             meter,
@@ -159,6 +170,28 @@ impl Service {
             began,
         };
         Ok(response.map(|body| Carried::theirs(body, Box::new(watch))))
+    }
+
+    /// Cuts the key out of what comes before an answer's body; how often it was there. A body that cannot be looked through
+    /// is not handed on: no encoding was asked for.
+    fn cut_head(&self, response: &mut Response<Incoming>) -> Result<u64, No> {
+        let Some(forms) = &self.forms else { return Ok(0) };
+        let encoding = response.headers().get(hyper::header::CONTENT_ENCODING);
+        if encoding.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            let problem = "in an encoding that nobody asked for, in which the key could come back";
+            return Err(No::Unavailable(format!("{} answers {problem}", self.plan.upstream)));
+        }
+        // Free text beside the status.
+        response.extensions_mut().remove::<hyper::ext::ReasonPhrase>();
+        let mut count = 0;
+        for value in response.headers_mut().values_mut() {
+            let mut text = value.as_bytes().to_vec();
+            if forms.cut_whole(&mut text) {
+                *value = HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("***"));
+                count += 1;
+            }
+        }
+        Ok(count)
     }
 
     /// The call that a request is, if it is one.
@@ -185,9 +218,10 @@ impl Service {
             let name = path.split_once(after.as_str())?.1;
             Some(name.rsplit_once(':').map_or(name, |(name, _)| name).to_string())
         });
-        let looks_inside = !spec.forbid.is_empty() || spec.model.body_key.is_some();
+        let (model_key, forbid, tools) = (spec.model.body_key.as_deref(), &*spec.forbid, spec.tools.as_ref());
+        let looks_inside = !forbid.is_empty() || model_key.is_some() || tools.is_some();
         if looks_inside && !body.is_empty() {
-            let found = inspect(body, spec.model.body_key.as_deref(), &spec.forbid)
+            let found = inspect(body, Rules { model_key, forbid, tools })
                 .map_err(|problem| No::Forbidden(format!("The request is not JSON: {problem}.")))?;
             if let Some(reason) = found.forbidden {
                 return Err(No::Forbidden(reason));
@@ -247,7 +281,7 @@ impl Service {
         request: Request<()>,
         body: Bytes,
     ) -> Result<Response<Incoming>, No> {
-        let mut request = request.map(|()| Full::new(body));
+        let mut request = request.map(|()| Pieces(body));
         loop {
             let waiting = self.idle.borrow_mut().pop();
             let (mut sender, is_new) = match waiting {
@@ -282,7 +316,7 @@ impl Service {
         }
     }
 
-    async fn connect(&self, office: &Rc<Office>) -> Result<http1::SendRequest<Full<Bytes>>, No> {
+    async fn connect(&self, office: &Rc<Office>) -> Result<http1::SendRequest<Pieces>, No> {
         let upstream = &self.plan.upstream;
         let failed = |problem: &dyn std::fmt::Display| {
             No::Unavailable(format!("{upstream} cannot be reached: {problem}"))
@@ -290,7 +324,7 @@ impl Service {
         let wire = upstream.connect(&office.dialer.proxy, self.trust.as_ref()).await;
         let wire = wire.map_err(No::Unavailable)?;
         let (sender, connection) = http1::Builder::new()
-            .max_buf_size(512 << 10)
+            .max_buf_size(LARGEST_HEADERS)
             .handshake(TokioIo::new(wire))
             .await
             .map_err(|error| failed(&error))?;
@@ -298,6 +332,58 @@ impl Service {
         tokio::task::spawn_local(connection);
         Ok(sender)
     }
+}
+
+/// Reads a request's body, within what all of them may take together.
+async fn read_body(body: Incoming, memory: &Memory) -> Result<Bytes, No> {
+    let too_large = || No::Forbidden(format!("The request is larger than {} MiB.", LARGEST_BODY >> 20));
+    let length = body.size_hint().exact().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+    let reserved = match length {
+        Some(0) => return Ok(Bytes::new()),
+        Some(length) if length > LARGEST_BODY => return Err(too_large()),
+        Some(length) => timeout(QUESTION, memory.reserve(length)).await.ok().flatten(),
+        None => memory.try_reserve(FIRST_PIECE),
+    };
+    let reserved = reserved.ok_or_else(busy)?;
+    let bytes = Vec::with_capacity(length.unwrap_or(FIRST_PIECE));
+    match timeout(QUESTION, fill(body, bytes, reserved, memory)).await {
+        Ok(Ok((bytes, reserved))) => Ok(memory::held(bytes, reserved)),
+        Ok(Err(no)) => Err(no),
+        Err(_) => Err(No::Forbidden("The request does not come to its end.".to_string())),
+    }
+}
+
+/// Nothing is left for one more request.
+fn busy() -> No {
+    let most = memory::MOST >> 20;
+    No::Unavailable(format!(
+        "{most} MiB of other requests of this run are on their way; ask again when they are done"
+    ))
+}
+
+/// Reads to the end. Takes more of the budget where the bytes need more room than they have, and never waits for it: what
+/// is held already could be what the others wait for.
+async fn fill(
+    mut body: Incoming,
+    mut bytes: Vec<u8>,
+    mut reserved: Reserved,
+    memory: &Memory,
+) -> Result<(Vec<u8>, Reserved), No> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| No::Forbidden(format!("The request cannot be read: {error}.")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let length = bytes.len() + data.len();
+        if length > LARGEST_BODY {
+            return Err(No::Forbidden(format!("The request is larger than {} MiB.", LARGEST_BODY >> 20)));
+        }
+        if length > bytes.capacity() {
+            let room = length.max(bytes.capacity() * 2).min(LARGEST_BODY);
+            reserved.add(memory.try_reserve(room - bytes.capacity()).ok_or_else(busy)?);
+            bytes.reserve_exact(room - bytes.len());
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok((bytes, reserved))
 }
 
 /// An error with what lies behind it.
@@ -375,6 +461,11 @@ impl Drop for Waiting<'_> {
 /// An answer on its way to the run.
 struct Answered {
     scanner: Option<Scanner>,
+    /// What of the memory for all the scanner has, and how much that is.
+    reserved: Option<Reserved>,
+    held: usize,
+    /// Keeps the key from coming back.
+    cutter: Option<Cutter>,
     admitted: Admitted,
     seen: usize,
     meter: Rc<Meter>,
@@ -390,12 +481,50 @@ impl Watch for Answered {
     fn see(&mut self, bytes: &[u8]) -> bool {
         self.seen += bytes.len();
         if let Some(scanner) = &mut self.scanner {
+            let wanted = scanner.held() + bytes.len();
+            if wanted > self.held.max(FREE_OF_CHARGE) {
+                let more = wanted.max(self.held * 2) - self.held;
+                match (self.office.memory.try_reserve(more), &mut self.reserved) {
+                    // What it took is estimated then.
+                    (None, _) => scanner.give_up(),
+                    (Some(part), reserved) => {
+                        self.held += more;
+                        match reserved {
+                            Some(reserved) => reserved.add(part),
+                            None => *reserved = Some(part),
+                        }
+                    }
+                }
+            }
             scanner.feed(bytes);
         }
         self.meter.down(bytes.len())
     }
 
+    fn pass(&mut self, bytes: Bytes) -> Bytes {
+        match &mut self.cutter {
+            Some(cutter) => cutter.feed(bytes),
+            None => bytes,
+        }
+    }
+
+    fn rest(&mut self) -> Bytes {
+        self.cutter.as_mut().map(Cutter::rest).unwrap_or_default()
+    }
+
+    fn held(&self) -> usize {
+        self.cutter.as_ref().map_or(0, Cutter::held)
+    }
+
+    fn passes_trailers(&self) -> bool {
+        self.cutter.is_none()
+    }
+
     fn end(&mut self, is_whole: bool) {
+        if let Some(cutter) = self.cutter.as_ref().filter(|cutter| cutter.count > 0) {
+            let text = format!("{} repeated its key in an answer; it was cut out", self.gateway);
+            self.office.recorder.record("note", &text, &json!({ "times": cutter.count }));
+        }
         let mut tokens = None;
         if let Some(scanner) = self.scanner.take()
             && self.status.is_success()

@@ -4,7 +4,12 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use crate::policy::Forbid;
+use crate::policy::{Forbid, ToolRules};
+
+/// Letters of a tool's kind that a refusal repeats.
+const LONGEST_KIND: usize = 80;
+/// Bytes of a model's name.
+const LONGEST_MODEL: usize = 256;
 
 /// What was found.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -15,23 +20,55 @@ pub(super) struct Found {
     pub(super) forbidden: Option<String>,
 }
 
+/// What a body is looked through for.
+#[derive(Clone, Copy)]
+pub(super) struct Rules<'r> {
+    /// The key that names the model.
+    pub(super) model_key: Option<&'r str>,
+    /// What must not be in it.
+    pub(super) forbid: &'r [Forbid],
+    /// Which tools may be.
+    pub(super) tools: Option<&'r ToolRules>,
+}
+
 /// Looks into a body. One that is not JSON is an error: what cannot be read is not handed on.
-pub(super) fn inspect(body: &[u8], model_key: Option<&str>, forbid: &[Forbid]) -> Result<Found, String> {
+pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Found, String> {
     let mut found = Found::default();
-    let look = Look { model_key, forbid, found: &mut found, rule: None, key: None, is_top: true };
+    let look = Look { rules, found: &mut found, rule: None, key: None, place: Place::Top };
     let mut reader = serde_json::Deserializer::from_slice(body);
     look.deserialize(&mut reader).and_then(|()| reader.end()).map_err(|error| error.to_string())?;
     Ok(found)
 }
 
+/// Whether some server could read two keys alike: in any case, and with the two letters that become plain ones then.
+fn is_alike(key: &str, known: &str) -> bool {
+    let plain = |letter: char| match letter {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    };
+    key.chars().map(plain).eq(known.chars().map(plain))
+}
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The whole body.
+    Top,
+    /// A tool, or a list of some.
+    Tools,
+    /// What says a tool's kind.
+    Kind,
+    Other,
+}
+
 struct Look<'l> {
-    model_key: Option<&'l str>,
-    forbid: &'l [Forbid],
+    rules: Rules<'l>,
     found: &'l mut Found,
     /// The rule that watches this value for addresses, and the key it stands under.
     rule: Option<&'l Forbid>,
     key: Option<String>,
-    is_top: bool,
+    place: Place,
 }
 
 impl Look<'_> {
@@ -41,11 +78,35 @@ impl Look<'_> {
             .get_or_insert_with(|| format!("`{key}` is not allowed in a request. {}", rule.reason));
     }
 
+    /// A tool of this kind, where there is one.
+    fn tool(&mut self, kind: Option<&str>) {
+        let Some(rules) = self.rules.tools else { return };
+        let passes = kind.map_or(rules.without_kind, |kind| rules.allows(kind));
+        if !passes {
+            let kind: String = kind.unwrap_or("without a kind").chars().take(LONGEST_KIND).collect();
+            let told = || format!("The tool `{kind}` is not allowed in a request. {}", rules.reason);
+            self.found.forbidden.get_or_insert_with(told);
+        }
+    }
+
     fn text(&mut self, text: &str) {
+        match self.place {
+            Place::Kind => self.tool(Some(text)),
+            // A name where a tool should be: whatever it means to the API, it is none of the agent's own.
+            Place::Tools => self.tool(Some(text)),
+            Place::Top | Place::Other => {}
+        }
         let is_address = text.contains("://") || text.starts_with("//");
         if let Some(rule) = self.rule.filter(|_| is_address && !text.starts_with("data:")) {
             let key = self.key.clone().unwrap_or_default();
             self.forbidden(rule, &key);
+        }
+    }
+
+    /// A number, or a truth.
+    fn plain(&mut self) {
+        if matches!(self.place, Place::Kind | Place::Tools) {
+            self.tool(Some("that is no object"));
         }
     }
 }
@@ -65,23 +126,31 @@ impl<'de> Visitor<'de> for Look<'_> {
         f.write_str("JSON")
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
+    fn visit_bool<E: Error>(mut self, _: bool) -> Result<(), E> {
+        self.plain();
         Ok(())
     }
 
-    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
+    fn visit_i64<E: Error>(mut self, _: i64) -> Result<(), E> {
+        self.plain();
         Ok(())
     }
 
-    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
+    fn visit_u64<E: Error>(mut self, _: u64) -> Result<(), E> {
+        self.plain();
         Ok(())
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
+    fn visit_f64<E: Error>(mut self, _: f64) -> Result<(), E> {
+        self.plain();
         Ok(())
     }
 
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
+    fn visit_unit<E: Error>(mut self) -> Result<(), E> {
+        // No tools at all are fine; a kind that is none is not.
+        if self.place == Place::Kind {
+            self.plain();
+        }
         Ok(())
     }
 
@@ -90,39 +159,58 @@ impl<'de> Visitor<'de> for Look<'_> {
         Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let Look { model_key, forbid, found, rule, key, .. } = self;
-        while items
-            .next_element_seed(Look {
-                model_key,
-                forbid,
-                found: &mut *found,
-                rule,
-                key: key.clone(),
-                is_top: false,
-            })?
-            .is_some()
-        {}
-        Ok(())
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<(), A::Error> {
+        if self.place == Place::Kind {
+            self.plain();
+        }
+        let Look { rules, found, rule, key, place } = self;
+        let place = if place == Place::Tools { Place::Tools } else { Place::Other };
+        loop {
+            let look = Look { rules, found: &mut *found, rule, key: key.clone(), place };
+            if items.next_element_seed(look)?.is_none() {
+                return Ok(());
+            }
+        }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let Look { model_key, forbid, found, rule, key: outer, is_top } = self;
+    fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<(), A::Error> {
+        if self.place == Place::Kind {
+            self.plain();
+        }
+        let (rules, rule, outer, place) = (self.rules, self.rule, self.key.take(), self.place);
+        let mut has_kind = false;
         while let Some(key) = entries.next_key::<String>()? {
-            if is_top && Some(key.as_str()) == model_key {
-                let value: serde_json::Value = entries.next_value()?;
-                let Some(model) = value.as_str() else {
-                    return Err(A::Error::custom("the model has no name"));
-                };
+            if place == Place::Top && Some(key.as_str()) == rules.model_key {
+                // Nothing is made of what is no name: a list of millions would take far more memory than its text.
+                let model: String = entries.next_value()?;
+                if model.len() > LONGEST_MODEL {
+                    return Err(A::Error::custom("the model's name is too long"));
+                }
                 // Said twice, servers disagree on which counts.
-                if found.model.replace(model.to_string()).is_some() {
+                if self.found.model.replace(model).is_some() {
                     return Err(A::Error::custom("the model is named twice"));
                 }
                 continue;
             }
-            let named = forbid.iter().find(|rule| rule.keys.contains(&key));
-            let mut look =
-                Look { model_key, forbid, found: &mut *found, rule, key: outer.clone(), is_top: false };
+            let next = match (place, rules.tools) {
+                (Place::Top, Some(tools)) if is_alike(&key, &tools.key) => Place::Tools,
+                (Place::Tools, Some(tools)) => match &tools.kind_key {
+                    Some(kind_key) if is_alike(&key, kind_key) => {
+                        has_kind = true;
+                        Place::Kind
+                    }
+                    Some(_) => Place::Other,
+                    None => {
+                        has_kind = true;
+                        self.tool(Some(&key));
+                        Place::Other
+                    }
+                },
+                _ => Place::Other,
+            };
+            let is_named = |rule: &&Forbid| rule.keys.iter().any(|known| is_alike(&key, known));
+            let named = rules.forbid.iter().find(is_named);
+            let mut look = Look { rules, found: &mut *self.found, rule, key: outer.clone(), place: next };
             if let Some(named) = named {
                 if named.only_addresses {
                     look.rule = Some(named);
@@ -132,6 +220,10 @@ impl<'de> Visitor<'de> for Look<'_> {
                 }
             }
             entries.next_value_seed(look)?;
+        }
+        let says_kind = rules.tools.is_some_and(|tools| tools.kind_key.is_some());
+        if place == Place::Tools && says_kind && !has_kind {
+            self.tool(None);
         }
         Ok(())
     }
@@ -145,7 +237,8 @@ mod tests {
         let gateway = crate::policy::gateway("openai").ok_or("no gateway")?;
         let mut forbid = gateway.forbid;
         forbid.extend(crate::policy::gateway("gemini").ok_or("no gateway")?.forbid);
-        inspect(body.as_bytes(), Some("model"), &forbid)
+        let rules = Rules { model_key: Some("model"), forbid: &forbid, tools: None };
+        inspect(body.as_bytes(), rules)
     }
 
     #[test]

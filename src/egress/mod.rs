@@ -15,12 +15,16 @@
 mod answer;
 mod budget;
 mod client;
+pub mod cut;
 mod dial;
 mod doors;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway;
 pub mod hello;
 mod inspect;
 mod ledger;
+mod memory;
 mod proxy;
 mod serve;
 mod socks;

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::answer::{Carried, Watch, strip, words};
 use super::dial::{DialError, Dialled};
 use super::doors::Visitor;
-use super::serve::{Kept, Meter, Office};
+use super::serve::{Kept, LARGEST_HEADERS, Meter, Office};
 use super::socks::{self, Code};
 use super::tunnel::{self, Beginning};
 use crate::decide::NetworkRefusal;
@@ -222,7 +222,8 @@ impl Session {
             port,
             problem: error.to_string(),
         };
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let handshake = http1::Builder::new().max_buf_size(LARGEST_HEADERS).handshake(TokioIo::new(stream));
+        let (sender, connection) = handshake.await.map_err(failed)?;
         self.office.ledger.note(&host.to_string(), port, |row| row.connections += 1);
         tokio::task::spawn_local(connection);
         Ok(Server { host: host.clone(), port, sender, through })

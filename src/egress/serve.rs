@@ -24,6 +24,7 @@ use super::dial::{CompanyProxy, Dialer};
 use super::doors::{Doors, Visitor};
 use super::gateway::{GatewayPlan, Service};
 use super::ledger::Ledger;
+use super::memory::Memory;
 use super::upstream::trust;
 use super::{proxy, tunnel};
 use crate::decide::{NetworkRefusal, NetworkRules};
@@ -36,8 +37,8 @@ const USUAL_CONNECTIONS: usize = 512;
 const ENOUGH_DESCRIPTORS: u64 = 1 << 18;
 /// How long a request's headers may take.
 const HEADERS: Duration = Duration::from_secs(30);
-/// The most that headers may be.
-const LARGEST_HEADERS: usize = 64 << 10;
+/// The most that headers may be, and that a connection holds of what it carries.
+pub(super) const LARGEST_HEADERS: usize = 64 << 10;
 
 /// Bounds of what a run does on the network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -154,6 +155,7 @@ pub(super) struct Office {
     pub(super) ledger: Ledger,
     pub(super) budget: Budget,
     pub(super) recorder: Recorder,
+    pub(super) memory: Memory,
     doors: Arc<Doors>,
     bounds: Bounds,
     activity: Arc<AtomicU64>,
@@ -322,6 +324,7 @@ async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Rc<Office> {
         ledger: Ledger::default(),
         budget,
         recorder,
+        memory: Memory::default(),
         doors,
         bounds,
         activity,

@@ -85,6 +85,19 @@ impl Scanner {
         self.keep(rest);
     }
 
+    /// Bytes it holds.
+    pub fn held(&self) -> usize {
+        self.line.len() + self.event.len()
+    }
+
+    /// Lets go of what it holds, and of what belongs to it: [`Scanner::finish`] says that not all could be read.
+    pub fn give_up(&mut self) {
+        self.line = Vec::new();
+        self.event = Vec::new();
+        (self.is_line_lost, self.is_event_lost) = (true, true);
+        self.counts.is_complete = false;
+    }
+
     /// What the answer has said so far. A body that is no event stream is read at its end.
     pub fn tokens(&self) -> Tokens {
         self.counts.tokens()

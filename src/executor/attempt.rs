@@ -2,17 +2,16 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::listen::{Listener, keep};
-use super::result::{Attempt, was_cut};
+use super::result::{Attempt, ending, was_cut};
 use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
-use crate::agent::{AgentEvent, Conclusion, Ending, Invocation, Reading, Wait};
+use crate::agent::{AgentEvent, Conclusion, Invocation, Reading, Wait};
 use crate::outcome::{ErrorDetail, RunResult};
 use crate::sys::confine::ends_with_parent;
 
@@ -78,28 +77,6 @@ impl Tried {
     }
 }
 
-/// A folder with the adapter's own files for the private home; gone with it.
-pub(super) struct Furniture(PathBuf);
-
-impl Furniture {
-    fn make(files: &[(String, String)]) -> std::io::Result<Self> {
-        let folder = Self(std::env::temp_dir().join(format!("guard-exec-{}", uuid::Uuid::now_v7())));
-        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&folder.0)?;
-        for (path, text) in files {
-            let place = folder.0.join(path);
-            place.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-            std::fs::write(place, text)?;
-        }
-        Ok(folder)
-    }
-}
-
-impl Drop for Furniture {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Where the agent works: in the folder, or in a worktree that is the same for every turn of a conversation.
 fn place(command: &mut Command, request: &ExecRequest, session: Option<&Session>) {
     command.arg("--dir").arg(&request.cd);
@@ -122,37 +99,32 @@ fn place(command: &mut Command, request: &ExecRequest, session: Option<&Session>
 }
 
 /// The home an agent is given, and what of it is kept.
-fn furnish(
-    command: &mut Command,
-    prepared: &Prepared,
-    invocation: &Invocation,
-) -> std::io::Result<Furniture> {
-    let furniture = Furniture::make(&invocation.home_files)?;
+fn furnish(command: &mut Command, prepared: &Prepared, invocation: &Invocation) {
     let session = prepared.session.as_ref();
     // What the agent has kept of its own comes first: our files replace it.
     let kept = session.filter(|_| prepared.resumes).map(Session::home).filter(|home| home.exists());
     if let Some(home) = kept {
         command.arg("--home-from").arg(home);
     }
-    command.arg("--home-from").arg(&furniture.0);
+    for (path, text) in &invocation.home_files {
+        command.arg("--home-file").arg(format!("{path}={text}"));
+    }
     if let Some(session) = session.filter(|_| !invocation.keep.is_empty()) {
         command.arg("--home-to").arg(session.home());
         for path in &invocation.keep {
             command.arg("--home-keep").arg(path);
         }
     }
-    Ok(furniture)
 }
 
-/// The process of an attempt, and what it is given.
-struct Started {
-    child: Child,
-    furniture: Option<Furniture>,
-}
-
-fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Result<Started, String> {
+/// Starts the process of an attempt.
+fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Result<Child, String> {
     let mut command = Command::new(&executor.guard);
-    command.args(["run", "--stream-json", "--policy", request.policy()]);
+    // What the adapter needs is given here, and its output is read here.
+    command.args(["run", "--agent", "none", "--stream-json", "--policy", request.policy()]);
+    if prepared.adapter.is_some() {
+        command.arg("--require-keys");
+    }
     command.args(["--timeout", &request.timeout.to_string()]);
     command.args(["--max-duration", &request.max_duration.to_string()]);
     for (option, bound) in [("--max-tokens", request.max_tokens), ("--max-requests", request.max_requests)] {
@@ -166,7 +138,7 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
         }
     }
     place(&mut command, request, prepared.session.as_ref());
-    let (mut furniture, mut input) = (None, None);
+    let mut input = None;
     let mut words = prepared.program.clone();
     let mut environment: Vec<(String, String)> = Vec::new();
     if let Some(adapter) = &prepared.adapter {
@@ -174,8 +146,7 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
         for preset in &invocation.presets {
             command.args(["--preset", preset]);
         }
-        let made = furnish(&mut command, prepared, &invocation);
-        furniture = Some(made.map_err(|error| format!("cannot furnish the home: {error}"))?);
+        furnish(&mut command, prepared, &invocation);
         words.extend(invocation.arguments);
         environment.extend(invocation.environment);
         input = invocation.input;
@@ -197,7 +168,7 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
         // An agent that does not read it ends the writing with its own end.
         std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     }
-    Ok(Started { child, furniture })
+    Ok(child)
 }
 
 /// Runs one attempt to its end.
@@ -209,7 +180,7 @@ pub(super) fn run(
     see: &mut dyn FnMut(AgentEvent),
 ) -> Tried {
     let began = Instant::now();
-    let Started { mut child, furniture } = match start(executor, request, prepared) {
+    let mut child = match start(executor, request, prepared) {
         Ok(started) => started,
         Err(problem) => return Tried::broken("internal", problem, began.elapsed()),
     };
@@ -223,10 +194,10 @@ pub(super) fn run(
             text
         })
     });
-    let asked = prepared.session.as_ref().filter(|_| prepared.resumes).map(|session| session.id.clone());
+    let asked = prepared.ask.session.as_ref().filter(|(_, goes_on)| *goes_on).map(|(id, _)| id.clone());
     let reading = prepared.adapter.clone().map(|adapter| Reading::new(adapter, prepared.ask.format));
     let session = prepared.session.as_mut();
-    let mut listener = Listener::new(request, reading, session, furniture, cancel, see);
+    let mut listener = Listener::new(request, reading, session, cancel, see);
     if let Some(stdout) = child.stdout.take() {
         listener.read(BufReader::with_capacity(256 << 10, stdout));
     }
@@ -246,12 +217,7 @@ pub(super) fn run(
     if prepared.session.is_some() {
         in_terms_of_sessions(&mut result);
     }
-    let ending = match (result.exit_code, result.signal) {
-        _ if was_cut(&result) => Ending::Cut,
-        (_, Some(signal)) => Ending::Signal(signal),
-        (Some(code), None) => Ending::Code(code),
-        (None, None) => Ending::Cut,
-    };
+    let ending = ending(&result);
     let conclusion = reading.map(|reading| reading.conclude(ending, asked.as_deref(), &stderr));
     Tried { result, conclusion, messages, stderr }
 }

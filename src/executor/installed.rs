@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::result::Failure;
 use crate::agent::Adapter;
 
 #[derive(Deserialize)]
@@ -38,19 +37,18 @@ fn numbers(version: &str) -> Vec<u64> {
     plain.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }
 
-/// Refuses a CLI that is known not to work; and says what is to be known of one that nobody has tried.
-pub(super) fn check(adapter: &Adapter, words: &[String]) -> Result<Vec<String>, Failure> {
+/// Why the CLI that is installed is known not to work; or what the user should know of one that nobody has tried.
+pub fn check_version(adapter: &Adapter, words: &[String]) -> Result<Vec<String>, String> {
     let (Some(package), Some(program)) = (&adapter.package, words.first()) else { return Ok(Vec::new()) };
     // One that is not there is told by the run.
     let Some(found) = find(program).and_then(|file| version(&file, package)) else { return Ok(Vec::new()) };
     let name = &adapter.name;
     if let Some(oldest) = adapter.oldest.as_ref().filter(|oldest| numbers(&found) < numbers(&oldest.version))
     {
-        let message = format!(
+        return Err(format!(
             "{name} {found} is installed, and {} or newer is needed: {}; update it",
             oldest.version, oldest.reason
-        );
-        return Err(Failure::new("config_error", message));
+        ));
     }
     let newest = adapter.newest.as_ref().filter(|newest| numbers(&found) > numbers(newest));
     Ok(newest

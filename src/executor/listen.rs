@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::attempt::Furniture;
 use super::session::Session;
 use super::{Cancel, ExecRequest};
 use crate::agent::{AgentEvent, Reading};
@@ -49,7 +48,6 @@ pub(super) struct Listener<'l> {
     pub(super) stderr: String,
     keeps_messages: bool,
     kept_bytes: usize,
-    furniture: Option<Furniture>,
     session: Option<&'l mut Session>,
     cancel: &'l Cancel,
     see: &'l mut dyn FnMut(AgentEvent),
@@ -60,7 +58,6 @@ impl<'l> Listener<'l> {
         request: &ExecRequest,
         reading: Option<Reading>,
         session: Option<&'l mut Session>,
-        furniture: Option<Furniture>,
         cancel: &'l Cancel,
         see: &'l mut dyn FnMut(AgentEvent),
     ) -> Self {
@@ -71,7 +68,6 @@ impl<'l> Listener<'l> {
             stderr: String::new(),
             keeps_messages: request.return_all_messages,
             kept_bytes: 0,
-            furniture,
             session,
             cancel,
             see,
@@ -127,9 +123,8 @@ impl<'l> Listener<'l> {
         }
     }
 
-    /// The run has begun: it can be told to end, and its home has been furnished.
+    /// The run has begun: it can be told to end.
     fn begun(&mut self, data: &Value) {
-        self.furniture = None;
         self.cancel.begun();
         let text = |key: &str| data.get(key).and_then(Value::as_str);
         if let (Some(session), Some(branch), Some(worktree)) =

@@ -21,8 +21,9 @@ mod running;
 mod session;
 
 pub use cancel::Cancel;
+pub use installed::check_version;
 pub use request::{ExecRequest, Sandbox};
-pub use result::{Attempt, EventCounts, ExecResult};
+pub use result::{Attempt, EventCounts, ExecResult, apply_conclusion, ending};
 pub use running::{DROPPED, EventStream, RESULT, Running};
 
 use std::path::PathBuf;
@@ -60,9 +61,14 @@ struct Prepared {
 impl Prepared {
     /// Writes down in the session what was tried. That this fails is no reason to lose the result.
     fn note(&mut self, tried: &Tried) {
-        if let Some(session) = &mut self.session {
-            let _ = session.note(&tried.result);
+        let Some(session) = &mut self.session else { return };
+        let agents_id = tried.conclusion.as_ref().and_then(|end| end.session.as_deref());
+        if let Some(id) = agents_id
+            .filter(|_| !self.resumes && self.adapter.as_ref().is_some_and(Adapter::chooses_session_ids))
+        {
+            session.set_agents_id(id);
         }
+        let _ = session.note(&tried.result);
     }
 
     /// A session that failed before it was one is forgotten.
@@ -141,7 +147,8 @@ impl Executor {
         if program.is_empty() {
             program.extend(adapter.programs.first().cloned());
         }
-        let notes = installed::check(&adapter, &program)?;
+        let notes =
+            check_version(&adapter, &program).map_err(|problem| Failure::new("config_error", problem))?;
         let store = Store { folder: self.sessions.join(&adapter.name) };
         let (session, resumes) = match (&request.session_id, adapter.has_sessions()) {
             (Some(id), true) => (Some(store.resume(id, &request.cd)?), true),
@@ -152,11 +159,25 @@ impl Executor {
             (None, true) => (Some(store.begin(&request.cd)?), false),
             (None, false) => (None, false),
         };
+        // The id that the agent knows the session by.
+        let agents_id = match &session {
+            Some(session) if resumes && adapter.chooses_session_ids() => {
+                let lost = || {
+                    let message = format!(
+                        "{} never said what it calls the session {}; begin a new one, with all of its context",
+                        adapter.name, session.id
+                    );
+                    Failure::new("session_lost", message)
+                };
+                Some(session.agents_id().ok_or_else(lost)?.to_string())
+            }
+            session => session.as_ref().map(|session| session.id.clone()),
+        };
         let ask = Ask {
             prompt: request.prompt.clone(),
             model: request.model.clone(),
             yolo: request.yolo,
-            session: session.as_ref().map(|session| (session.id.clone(), resumes)),
+            session: agents_id.map(|id| (id, resumes)),
             format: request.output_format,
         };
         Ok(Prepared { adapter: Some(adapter), program, ask, session, resumes, notes })

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::attempt::Tried;
 use super::{ExecRequest, Prepared, retry};
+use crate::agent::{Conclusion, Ending};
 use crate::outcome::{ErrorDetail, ModelUsage, RunResult, duration};
 
 /// A request that failed before anything ran.
@@ -131,22 +132,11 @@ impl ExecResult {
         }
         let mut metrics = None;
         if let Some(conclusion) = conclusion {
-            // Its code was 0, and it says that it succeeded.
-            run.success &= conclusion.success;
-            run.result = conclusion.answer;
-            let retries = attempts.len().saturating_sub(1) as u32;
-            // What cut the run says more than how the agent took it.
-            if let Some((kind, words)) = conclusion.error.filter(|_| !was_cut(&run)) {
-                run.success = false;
-                set_error(&mut run, request, &kind, &words, retries);
-                if let Some(detail) = &mut run.error_detail {
-                    detail.last_lines = last_lines(&stderr);
-                    if let Some(wait) = &conclusion.wait {
-                        retry::set_wait(detail, wait, Timestamp::now());
-                    }
-                }
-            } else if let Some(detail) = &mut run.error_detail {
-                detail.retries = retries;
+            apply_conclusion(&mut run, &conclusion, &stderr);
+            if let Some(detail) = &mut run.error_detail {
+                detail.retries = attempts.len().saturating_sub(1) as u32;
+                detail.idle_timeout_s = Some(request.timeout);
+                detail.max_duration_s = Some(request.max_duration);
             }
             metrics = request.return_metrics.then(|| {
                 json!({ "agent": conclusion.usage, "usage": run.usage, "unknown_events": conclusion.unknown, "unreadable_lines": conclusion.unreadable })
@@ -154,6 +144,39 @@ impl ExecResult {
         }
         let all_messages = request.return_all_messages.then_some(messages);
         Self { run, attempts, events, all_messages, metrics, notes: prepared.notes.clone() }
+    }
+}
+
+/// Puts what an agent's output says into the result of its run: the answer, and what went wrong in the agent's own terms.
+pub fn apply_conclusion(run: &mut RunResult, conclusion: &Conclusion, stderr: &str) {
+    // Its code was 0, and it says that it succeeded.
+    run.success &= conclusion.success;
+    run.result.clone_from(&conclusion.answer);
+    // What cut the run says more than how the agent took it.
+    let Some((kind, words)) = conclusion.error.as_ref().filter(|_| !was_cut(run)) else { return };
+    run.success = false;
+    let mut detail = ErrorDetail {
+        message: words.clone(),
+        exit_code: run.exit_code,
+        last_lines: last_lines(stderr),
+        ..run.error_detail.take().unwrap_or_default()
+    };
+    if let Some(wait) = &conclusion.wait {
+        retry::set_wait(&mut detail, wait, Timestamp::now());
+    }
+    run.error_detail = Some(detail);
+    // The summary is short; the details are in the details.
+    run.error = Some(words.chars().take(500).collect());
+    run.error_kind = Some(kind.clone());
+}
+
+/// How a run's program ended, as its agent's output is to be read.
+pub fn ending(run: &RunResult) -> Ending {
+    match (run.exit_code, run.signal) {
+        _ if was_cut(run) => Ending::Cut,
+        (_, Some(signal)) => Ending::Signal(signal),
+        (Some(code), None) => Ending::Code(code),
+        (None, None) => Ending::Cut,
     }
 }
 

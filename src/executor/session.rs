@@ -30,6 +30,9 @@ struct Record {
     worktree: Option<Worktree>,
     #[serde(default)]
     runs: Vec<String>,
+    /// What its agent calls it, where the agent chooses that.
+    #[serde(default)]
+    agents_id: Option<String>,
 }
 
 /// Where a session's work is.
@@ -130,6 +133,19 @@ impl Session {
         self.record.worktree.as_ref()
     }
 
+    /// What its agent calls it, where the agent has chosen that.
+    pub(super) fn agents_id(&self) -> Option<&str> {
+        self.record.agents_id.as_deref()
+    }
+
+    /// Takes down what its agent calls it. The agent printed it, and it becomes a word of the next command line: nothing
+    /// but a plain UUID is taken.
+    pub(super) fn set_agents_id(&mut self, id: &str) {
+        if uuid::Uuid::parse_str(id).map(|uuid| uuid.to_string()).as_deref() == Ok(id) {
+            self.record.agents_id = Some(id.to_string());
+        }
+    }
+
     /// Its agent works there now.
     pub(super) fn works_in(&mut self, branch: &str, worktree: &str) -> Result<(), Failure> {
         let (branch, folder) = (branch.to_string(), PathBuf::from(worktree));
@@ -201,6 +217,20 @@ mod tests {
             fs::write(store.folder.join(&id).join(RECORD), broken).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(kind(store.resume(&id, &std::env::temp_dir())), "session_lost", "{broken}");
         }
+        let _ = fs::remove_dir_all(&root);
+    }
+
+    #[test]
+    fn an_agents_own_id_is_a_uuid_or_nothing() {
+        let root = std::env::temp_dir().join(format!("guard-session-ids-{}", std::process::id()));
+        let store = Store { folder: root.clone() };
+        let mut session = store.begin(&root).unwrap_or_else(|failure| panic!("{failure:?}"));
+        for odd in ["", "--last", "../x", "0197F0A0-0000-7000-8000-000000000000", "-c model=x"] {
+            session.set_agents_id(odd);
+            assert_eq!(session.agents_id(), None, "{odd}");
+        }
+        session.set_agents_id("0197f0a0-0000-7000-8000-000000000000");
+        assert_eq!(session.agents_id(), Some("0197f0a0-0000-7000-8000-000000000000"));
         let _ = fs::remove_dir_all(&root);
     }
 

@@ -122,7 +122,7 @@ impl<'a> Api<'a> {
     /// Without the token, without what moves a cursor, and not too long.
     fn plain(&self, text: &str) -> String {
         let text = self.token.map_or(text.to_string(), |token| token.cut_from(text));
-        text.chars().filter(|c| !c.is_control()).take(LONGEST_WORDS).collect()
+        text.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(LONGEST_WORDS).collect()
     }
 }
 

@@ -119,7 +119,7 @@ fn understand(pull: &Value, github: &GitHub, existed: bool) -> Option<PullReques
 }
 
 fn content(github: &GitHub, head: &str, base: &str, proposal: &Proposal<'_>) -> Value {
-    let line = |c: char| if c.is_control() { ' ' } else { c };
+    let line = |c: char| if crate::terminal_text::is_unsafe(c) { ' ' } else { c };
     let title: String = proposal.title.trim().chars().map(line).take(LONGEST_TITLE).collect();
     let title = if title.trim().is_empty() { head.to_string() } else { title };
     let mut body = proposal.body.to_string();

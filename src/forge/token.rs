@@ -3,12 +3,13 @@
 //! It is held in a page that no child process sees, has no text form, and is cut out of whatever is told.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::ForgeError;
 use super::remote::Remote;
+use crate::sys::programs::ProgramSearch;
 use crate::sys::secret::Secret;
 
 /// Where a token may be, the first before the second.
@@ -52,9 +53,12 @@ impl Token {
                 return Ok(Some(Self { secret, source }));
             }
         }
-        let Some(gh) = variable("PATH").and_then(|path| program(&path)) else { return Ok(None) };
+        let Some(path) = variable("PATH") else { return Ok(None) };
+        let home = variable("HOME");
+        let search = ProgramSearch::new(path.as_ref(), home.as_deref().map(Path::new));
+        let Ok(gh) = search.find("gh") else { return Ok(None) };
         let mut command = Command::new(gh);
-        command.args(["auth", "token", "--hostname", host]).current_dir("/");
+        command.args(["auth", "token", "--hostname", host]).current_dir("/").env("PATH", search.path());
         command.stdin(Stdio::null()).stderr(Stdio::null());
         // Who is not logged in has no token, as who has no `gh`.
         let printed = Secret::printed_by(&mut command, PATIENCE).ok();
@@ -77,10 +81,4 @@ impl Token {
         let secret = std::str::from_utf8(self.secret.expose()).unwrap_or_default();
         if secret.is_empty() { text.to_string() } else { text.replace(secret, "…") }
     }
-}
-
-/// `gh`, in a folder that does not depend on where guard was started.
-fn program(path: &str) -> Option<PathBuf> {
-    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
-    folders.map(|folder| folder.join("gh")).find(|file| file.is_file())
 }

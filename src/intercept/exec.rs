@@ -22,6 +22,7 @@ use crate::decide::Verdict;
 use crate::policy::Action;
 use crate::sys::ptrace;
 use crate::sys::seccomp::{Notification, Reply};
+use crate::transcript::Prepared;
 
 /// Longest path.
 const LONGEST_PATH: usize = 4096;
@@ -83,6 +84,9 @@ pub(super) struct ExecData<'a> {
     parent: Option<i32>,
     path: Cow<'a, str>,
     argv: Vec<Cow<'a, str>>,
+    /// What git would do, where that may stand in a part of the arguments that is not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    git: Option<String>,
     folder: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     interpreter: Option<Cow<'a, str>>,
@@ -108,7 +112,8 @@ impl Start {
             pid,
             parent: parent_of(pid),
             path: text(self.chain.first().map_or(&self.path, |file| &file.path)),
-            argv: super::recorded_words(&self.argv),
+            argv: super::recorded_words(&self.argv, super::RECORDED),
+            git: self.hidden_git_verb(),
             folder: text(self.folder.as_os_str().as_bytes()),
             interpreter: self.chain.get(1).map(|file| text(&file.path)),
             copy_of: self.chain.iter().find_map(|file| file.copy_of.as_deref()).map(text),
@@ -116,6 +121,30 @@ impl Start {
             reason: None,
             instead: None,
             ancestors: verdict.map(|_| ancestors(pid)).unwrap_or_default(),
+        }
+    }
+
+    /// The verb of a git command whose arguments are too many to be recorded.
+    fn hidden_git_verb(&self) -> Option<String> {
+        if super::length_of(&self.argv) <= super::RECORDED {
+            return None;
+        }
+        let (argv, resolved) = self.readings().into_iter().last()?;
+        let context = Context {
+            folder: Folder::from_absolute(self.folder.as_os_str().as_bytes()),
+            environment: self.environment.clone(),
+            resolved: Some(resolved),
+            ..Context::default()
+        };
+        let analysis = crate::command::analyze(&Request::Argv(argv), &context);
+        Some(analysis.intents.first()?.git.as_ref()?.name())
+    }
+
+    /// The start as one line for people.
+    fn line(&self) -> String {
+        match self.hidden_git_verb() {
+            Some(verb) => format!("git {verb}: {}", line(&self.argv)),
+            None => line(&self.argv),
         }
     }
 
@@ -166,6 +195,18 @@ impl Start {
     }
 }
 
+/// Every way an environment can be read. Where a variable stands in it twice, most programs take the first one and others the
+/// last one.
+fn readings_of_environment(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut names = HashSet::new();
+    let has_duplicates = !environment.iter().all(|(name, _)| names.insert(name));
+    let mut readings = vec![environment.to_vec()];
+    if has_duplicates {
+        readings.push(environment.iter().rev().cloned().collect());
+    }
+    readings
+}
+
 /// The names of the processes above one, nearest first.
 fn ancestors(pid: i32) -> Vec<String> {
     let mut names = Vec::new();
@@ -199,6 +240,9 @@ impl Supervisor {
             self.waiting_starts.push(*notification);
             return None;
         }
+        if is_check(notification) {
+            return Some(self.check_start(notification, &start));
+        }
         if start.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
             // What it stands for comes here next.
             return self.admit(notification, &start);
@@ -207,8 +251,10 @@ impl Supervisor {
         if self.cache.allowed.contains(&key) {
             return self.admit(notification, &start);
         }
-        let verdict = self.judge_start(&start);
+        let (verdict, depends_on_repository) = self.judge_start(&start);
         match verdict.action() {
+            // The same words may be about another repository the next time, and a moment later.
+            Action::Allow if depends_on_repository => self.admit_checked(notification, &start, true),
             Action::Allow => {
                 if self.cache.allowed.len() >= MOST_CACHED {
                     self.cache.allowed.clear();
@@ -228,6 +274,17 @@ impl Supervisor {
                 Some(self.deny_start(notification, &start, &verdict))
             }
             Action::Ask => self.ask(Pending { notification: *notification, start, verdict }),
+        }
+    }
+
+    /// Answers the question whether a file could be executed (`AT_EXECVE_CHECK`): nothing starts, so nothing is recorded as a
+    /// start. What would be refused is refused, and what a person would be asked about as well.
+    fn check_start(&mut self, notification: &Notification, start: &Start) -> Reply {
+        let (verdict, _) = self.judge_start(start);
+        match verdict.action() {
+            // The flag is in a register of the caller, who waits: it cannot become a start any more.
+            Action::Allow => Reply::Continue,
+            Action::Ask | Action::Deny => self.deny_start(notification, start, &verdict),
         }
     }
 
@@ -323,24 +380,28 @@ impl Supervisor {
         words.filter_map(|(at, word)| Some((at, self.identities.copied(tid, folder, word)?))).collect()
     }
 
-    pub(super) fn judge_start(&self, start: &Start) -> Verdict {
+    /// The verdict on a start, and whether it holds only as long as a repository is what it is now.
+    pub(super) fn judge_start(&self, start: &Start) -> (Verdict, bool) {
         let mut worst: Option<Verdict> = None;
+        let mut depends_on_repository = false;
         for (argv, resolved) in start.readings() {
-            let context = Context {
-                folder: Folder::from_absolute(start.folder.as_os_str().as_bytes()),
-                environment: start.environment.clone(),
-                resolved: Some(resolved),
-                ..self.setting.context.clone()
-            };
-            let request = Request::Argv(argv);
-            let (verdict, analysis) =
-                self.setting.repositories.judge(&self.setting.policy, &request, &context);
-            let verdict = self.with_place_hint(verdict, &analysis);
-            if worst.as_ref().is_none_or(|known| verdict.action() > known.action()) {
-                worst = Some(verdict);
+            for environment in readings_of_environment(&start.environment) {
+                let context = Context {
+                    folder: Folder::from_absolute(start.folder.as_os_str().as_bytes()),
+                    environment,
+                    resolved: Some(resolved.clone()),
+                    ..self.setting.context.clone()
+                };
+                let request = Request::Argv(argv.clone());
+                let judged = self.setting.repositories.judge(&self.setting.policy, &request, &context);
+                depends_on_repository |= judged.depends_on_repository;
+                let verdict = self.with_place_hint(judged.verdict, &judged.analysis);
+                if worst.as_ref().is_none_or(|known| verdict.action() > known.action()) {
+                    worst = Some(verdict);
+                }
             }
         }
-        worst.unwrap_or_else(|| Verdict::bad_question("no program"))
+        (worst.unwrap_or_else(|| Verdict::bad_question("no program")), depends_on_repository)
     }
 
     /// Without mounts of its own a run cannot write to `/tmp`: said before the program finds out.
@@ -367,6 +428,16 @@ impl Supervisor {
 
     /// Lets a start go on, watched to its end.
     fn admit(&mut self, notification: &Notification, start: &Start) -> Option<Reply> {
+        self.admit_checked(notification, start, false)
+    }
+
+    /// The same; `judge_again` when the verdict must be made once more at the exec stop, even if nothing of the start changed.
+    fn admit_checked(
+        &mut self,
+        notification: &Notification,
+        start: &Start,
+        judge_again: bool,
+    ) -> Option<Reply> {
         if self.setting.verify {
             if ptrace::watch_exec(notification.tid).is_err() {
                 if !self.is_waiting(notification) {
@@ -382,14 +453,18 @@ impl Supervisor {
                 return Some(Reply::Error(libc::EACCES));
             }
             self.expected.retain(|(tid, _)| *tid != notification.tid);
-            self.expected.push((notification.tid, Expected::of(start, &self.identities)));
-            // It stops when it has become the program, and goes on only when this thread has looked at it: what is written
-            // down meanwhile is written down before its first instruction.
+            // It stops when it has become the program, or when the kernel has given up, and goes on only when this thread has
+            // looked at it. The record is prepared meanwhile, and written when it is known which of the two it is.
             self.reply(notification.id, Reply::Continue);
+            let record = Prepared::new(start.line(), &start.data(notification.tid, None));
+            self.expected
+                .push((notification.tid, Expected::of(start, &self.identities, judge_again, record)));
+            return None;
         }
         self.counts.starts += 1;
-        self.setting.recorder.record("exec", &line(&start.argv), &start.data(notification.tid, None));
-        (!self.setting.verify).then_some(Reply::Continue)
+        // Whether it really starts is not known without the exec stop.
+        self.setting.recorder.record("exec.allowed", &line(&start.argv), &start.data(notification.tid, None));
+        Some(Reply::Continue)
     }
 
     fn deny_start(&mut self, notification: &Notification, start: &Start, verdict: &Verdict) -> Reply {
@@ -504,30 +579,28 @@ impl Supervisor {
     }
 }
 
-/// A command as one line, for people; a very long one is cut.
+/// Whether an exec only asks if it would be possible.
+fn is_check(notification: &Notification) -> bool {
+    /// Of newer kernels (6.14); older ones refuse it.
+    const AT_EXECVE_CHECK: i32 = 0x10000;
+    let [.., flags, _] = notification.arguments;
+    i64::from(notification.number) == libc::SYS_execveat && flags as i32 & AT_EXECVE_CHECK != 0
+}
+
+/// A command as one line, for people; of a very long one the beginning and the end.
 pub(super) fn line(argv: &[Vec<u8>]) -> String {
     const LONGEST: usize = 400;
     let mut line = String::new();
-    for word in argv {
+    for word in super::recorded_words(argv, LONGEST) {
         if !line.is_empty() {
             line.push(' ');
         }
-        let word = text(word);
         if word.is_empty()
             || word.contains(|c: char| c.is_whitespace() || c.is_control() || "'\"\\$`".contains(c))
         {
             line.push_str(&format!("{word:?}"));
         } else {
             line.push_str(&word);
-        }
-        if line.len() > LONGEST {
-            let mut end = LONGEST;
-            while !line.is_char_boundary(end) {
-                end -= 1;
-            }
-            line.truncate(end);
-            line.push('…');
-            break;
         }
     }
     line

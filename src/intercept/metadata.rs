@@ -1,6 +1,7 @@
 //! Metadata of files (mode, owner, times, extended attributes), which Landlock does not cover.
 //!
-//! Only where the run has no mounts of its own. The object is opened for looking at, once; it is judged by where it
+//! Where the run has no mounts of its own; with them only modes with the set-group-ID bit, which directories may have and
+//! files may not. The object is opened for looking at, once; it is judged by where it
 //! lies; and the change is made through that descriptor, with the agent's rights. Swapping the path meanwhile changes
 //! nothing.
 
@@ -17,6 +18,8 @@ use crate::sys::{fs, process};
 const LONGEST_PATH: usize = 4096;
 const LONGEST_NAME: usize = 255;
 const LONGEST_VALUE: usize = 64 << 10;
+
+const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 
 /// Where a call's object is.
 struct Object {
@@ -87,6 +90,20 @@ impl Supervisor {
                 &format!("{call} of {}", path.display()),
                 "sandbox.metadata",
                 "It lies outside the task's own folders.",
+            );
+            return Reply::Error(libc::EPERM);
+        }
+        if let Change::Mode(mode) = change
+            && mode & SET_ID_BITS != 0
+            && !(mode & SET_ID_BITS == libc::S_ISGID && is_directory(fd.as_fd()))
+        {
+            let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+            self.refuse(
+                "deny.metadata",
+                notification.tid,
+                &format!("{call} of {} to {:04o}", path.display(), mode & 0o7777),
+                "sandbox.set-id",
+                "A set-user-ID or set-group-ID file would hand rights to whoever runs it later.",
             );
             return Reply::Error(libc::EPERM);
         }
@@ -217,6 +234,10 @@ impl Supervisor {
         bytes[1].copy_from_slice(&raw[8..]);
         Ok(Some(bytes.map(|bytes| (i64::from_ne_bytes(bytes), 0))))
     }
+}
+
+fn is_directory(fd: BorrowedFd<'_>) -> bool {
+    nix::sys::stat::fstat(fd).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFDIR)
 }
 
 fn apply(fd: BorrowedFd<'_>, change: Change) -> io::Result<()> {

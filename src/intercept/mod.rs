@@ -8,6 +8,9 @@
 mod control;
 mod exec;
 mod explain;
+mod forks;
+#[doc(hidden)]
+pub mod fuzzing;
 mod identity;
 mod metadata;
 mod network;
@@ -15,10 +18,11 @@ mod remote;
 mod repository;
 mod supervisor;
 mod verify;
+mod watches;
 pub mod wire;
 
 pub use control::{Answering, bind, serve};
-pub use repository::Repositories;
+pub use repository::{Judged, Repositories};
 pub use supervisor::{Ask, Belated, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
 
 use std::borrow::Cow;
@@ -31,24 +35,50 @@ use wire::{Answer, Question};
 /// Bytes of a command's words that a record keeps.
 const RECORDED: usize = 64 << 10;
 
-/// A command's words for a record: whole where that is reasonable, cut where somebody wants to fill the disk.
-fn recorded_words(argv: &[Vec<u8>]) -> Vec<Cow<'_, str>> {
-    let mut left = RECORDED;
-    let mut words = Vec::with_capacity(argv.len().min(256));
-    for (index, word) in argv.iter().enumerate() {
-        if word.len() >= left {
-            words.push(Cow::Owned(format!("{}…", String::from_utf8_lossy(&word[..left]))));
-            words.push(Cow::Owned(format!(
-                "… {} words and {} bytes are not recorded",
-                argv.len() - index - 1,
-                word.len() - left
-            )));
-            break;
-        }
-        left -= word.len() + 1;
-        words.push(String::from_utf8_lossy(word));
+/// Bytes of a command line with a separator behind each argument.
+fn length_of(argv: &[Vec<u8>]) -> usize {
+    argv.iter().map(|word| word.len() + 1).sum()
+}
+
+/// A command's arguments for a record: whole where that is reasonable, otherwise the first and the last part of them, and
+/// between these how much was left out. What an agent puts behind a great many arguments is still there.
+fn recorded_words(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
+    let total = length_of(argv);
+    if total <= most {
+        return argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
     }
-    words
+    let (mut head_room, mut tail_room) = (most / 2, most - most / 2);
+    let mut head = Vec::new();
+    let mut rest = argv;
+    while let Some((word, others)) = rest.split_first()
+        && word.len() < head_room
+    {
+        head_room -= word.len() + 1;
+        head.push(String::from_utf8_lossy(word));
+        rest = others;
+    }
+    let mut tail = Vec::new();
+    while let Some((word, others)) = rest.split_last()
+        && word.len() < tail_room
+    {
+        tail_room -= word.len() + 1;
+        tail.push(String::from_utf8_lossy(word));
+        rest = others;
+    }
+    // The argument at either end of what is left out is cut; it may be the same one, which is longer than both parts.
+    if let Some(first) = rest.first() {
+        let part = String::from_utf8_lossy(&first[..head_room.min(first.len())]);
+        head.push(Cow::Owned(format!("{part}…")));
+    }
+    let left_out = length_of(rest).saturating_sub(head_room + tail_room);
+    let words = rest.len().saturating_sub(2);
+    head.push(Cow::Owned(format!("… {words} arguments and {left_out} bytes are not recorded …")));
+    if let Some(last) = rest.last() {
+        let part = String::from_utf8_lossy(&last[last.len() - tail_room.min(last.len())..]);
+        head.push(Cow::Owned(format!("…{part}")));
+    }
+    head.extend(tail.into_iter().rev());
+    head
 }
 
 /// Answers a shim's question by the same judgement as `guard check`. `context` carries what the answering side knows: the
@@ -67,9 +97,9 @@ pub fn answer(
         ..context.clone()
     };
     let request = Request::Argv(question.argv.clone());
-    let (verdict, _) = match repositories {
-        Some(repositories) => repositories.judge(policy, &request, &context),
-        None => judge(policy, &request, &context),
+    let verdict = match repositories {
+        Some(repositories) => repositories.judge(policy, &request, &context).verdict,
+        None => judge(policy, &request, &context).0,
     };
     match verdict.action() {
         Action::Allow => Answer::Go,

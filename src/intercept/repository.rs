@@ -1,14 +1,22 @@
-//! Which repository git would work in: the task's, or one that somebody made inside the run's own places.
+//! Which repository git would work in: the task's, or one that the agent made in a directory it may write.
 //!
-//! A judgement needs to know only where the task's rules deny something; so nothing is looked at before that. What is
-//! found decides which rules hold, nothing else: the kernel's layers hold in every repository.
+//! Rules about the task's repository do not hold in repositories that the agent makes itself. So a command that those rules
+//! deny is looked at once more: this module finds the repository as git does, compares the directory that holds its refs
+//! with the task's, and counts everything as the task's that it does not understand. What it finds decides which rules hold,
+//! nothing else: the kernel's layers hold in every repository.
+//!
+//! What remains: all of these files are the agent's to change. Such a verdict is never cached and is made again when git has
+//! been executed and has not run yet (`verify.rs`), but git looks for its repository a moment later. Another process of the
+//! agent that exchanges files in that moment, or a Landlock domain of its own under which git cannot read a nested repository,
+//! leads git to the task's private repository all the same. The agent gains what it can do without git, by writing refs there
+//! itself: what is received is one branch that descends from the base, and the start is in the record.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::command::{Analysis, Context, Request};
@@ -31,8 +39,20 @@ pub struct Repositories {
 
 /// Repositories of one command that are looked up; more are not worth the time.
 const MOST: usize = 16;
-/// A `.git` file that is longer is none.
+/// A `.git` file, `commondir` or `HEAD` that is longer is none.
 const LONGEST_POINTER: u64 = 8192;
+/// Entries below `refs` that are looked at; a repository with more counts as the task's.
+const MOST_REFS: usize = 4096;
+
+/// A command that was judged.
+pub struct Judged {
+    /// What was decided.
+    pub verdict: Verdict,
+    /// What the command would do.
+    pub analysis: Analysis,
+    /// The verdict holds only as long as a repository is what it was: it must not be cached.
+    pub depends_on_repository: bool,
+}
 
 impl Repositories {
     /// The repositories a run can see.
@@ -59,19 +79,21 @@ impl Repositories {
     }
 
     /// Judges a command, where git in other repositories is subject to their own rules.
-    pub fn judge(&self, policy: &Policy, request: &Request, context: &Context) -> (Verdict, Analysis) {
+    pub fn judge(&self, policy: &Policy, request: &Request, context: &Context) -> Judged {
         let (mut verdict, mut analysis) = judge(policy, request, context);
+        let mut depends_on_repository = false;
         if policy.git_other_action.action == Action::Deny {
-            return (verdict, analysis);
+            return Judged { verdict, analysis, depends_on_repository };
         }
         let mut wider = context.clone();
         for _ in 0..MOST {
             if verdict.action() == Action::Allow || !self.widen(&mut wider, &verdict, &analysis) {
                 break;
             }
+            depends_on_repository = true;
             (verdict, analysis) = judge(policy, request, &wider);
         }
-        (verdict, analysis)
+        Judged { verdict, analysis, depends_on_repository }
     }
 
     /// Adds to the context what is known about the repository that what was refused would have worked in: false when
@@ -84,15 +106,18 @@ impl Repositories {
             return !std::mem::replace(&mut context.judged_again, true);
         };
         // By the name the command has for it: another name may lead somewhere else.
-        let is_new = !context.other_repositories.contains(place);
-        let path = Path::new(OsStr::from_bytes(place));
+        if context.other_repositories.contains(place) {
+            return false;
+        }
+        let Some(path) = &git.unresolved_place else { return false };
+        let path = Path::new(OsStr::from_bytes(path));
         // A folder that a script makes before it comes to this command: the command is judged again when it does.
         let is_to_come = intent.is_some_and(|intent| intent.parent.is_some()) && self.is_to_come(path);
-        if is_new && (is_to_come || self.is_other(path, git.makes_repository)) {
+        let is_other = is_to_come || self.is_other(path, git.names_git_dir, git.makes_repository);
+        if is_other {
             context.other_repositories.push(place.clone());
-            return true;
         }
-        false
+        is_other
     }
 
     /// Whether a place inside the run's own does not exist yet.
@@ -102,35 +127,141 @@ impl Repositories {
     }
 
     /// Whether git at a place works in, or makes, a repository that is not the task's.
-    fn is_other(&self, place: &Path, makes: bool) -> bool {
+    fn is_other(&self, place: &Path, names_git_dir: bool, makes: bool) -> bool {
         let Some(real) = self.real(place) else { return false };
-        if self.git_folder.as_ref().is_some_and(|folder| real.starts_with(folder)) {
+        if !self.is_own(&real) || self.git_folder.as_ref().is_some_and(|folder| real.starts_with(folder)) {
             return false;
         }
-        if makes && real != self.worktree && self.is_own(&real) {
-            return true;
+        match (names_git_dir, makes) {
+            (true, _) => match self.kind(&real) {
+                Ok(Kind::Folder) => self.is_other_git_dir(&real),
+                Ok(Kind::File) => self.is_pointer_elsewhere(&real),
+                Ok(Kind::Else) => false,
+                Err(error) => makes && error.kind() == io::ErrorKind::NotFound,
+            },
+            // A repository that is there already is made anew, wherever its parts lie.
+            (false, true) => real != self.worktree && self.repository_at(&real).unwrap_or(true),
+            (false, false) => self.discovers_other(&real),
         }
-        for level in real.ancestors() {
-            if level == self.worktree || !self.is_own(level) {
+    }
+
+    /// Whether git finds another repository than the task's from a directory, or none: goes up as git does.
+    fn discovers_other(&self, from: &Path) -> bool {
+        for level in from.ancestors() {
+            if level == self.worktree {
                 return false;
             }
+            // A repository of the user's around the run's own places: the agent made nothing of it, and cannot write it.
             let dot_git = level.join(".git");
-            match self.kind(&dot_git) {
-                Some(Kind::Folder) => return true,
-                Some(Kind::File) => return self.is_pointer_elsewhere(&dot_git),
-                // git would follow it to who knows where.
-                Some(Kind::Else) => return false,
-                None => {}
+            if !self.is_own(level) && matches!(self.kind(&dot_git), Ok(Kind::Folder)) {
+                return self.is_unrelated(&dot_git);
             }
-            let is_bare = [("HEAD", Kind::File), ("objects", Kind::Folder), ("refs", Kind::Folder)]
-                .iter()
-                .all(|(name, kind)| self.kind(&level.join(name)) == Some(*kind));
-            if is_bare || self.writable.iter().any(|root| root == level) {
-                // A place of the run's own without any repository: whatever git makes there is new.
-                return true;
+            if let Some(is_other) = self.repository_at(level) {
+                return is_other;
             }
         }
-        false
+        // GIT_CEILING_DIRECTORIES, file system boundaries and safe.bareRepository end the search earlier, with an error.
+        true
+    }
+
+    /// Whether the repository whose working tree is this directory, or which is this directory, is another than the task's;
+    /// `None` where there is none. git passes over a `.git` directory that is incomplete. Nobody but an attacker has one, so it
+    /// counts as the task's.
+    fn repository_at(&self, level: &Path) -> Option<bool> {
+        let is_missing = |found: &io::Result<Kind>| {
+            found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let dot_git = level.join(".git");
+        match self.kind(&dot_git) {
+            Ok(Kind::Folder) => Some(self.is_other_git_dir(&dot_git)),
+            Ok(Kind::File) => Some(self.is_pointer_elsewhere(&dot_git)),
+            found if !is_missing(&found) => Some(false),
+            // Without `HEAD` git takes no directory for a repository.
+            _ if is_missing(&self.kind(&level.join("HEAD"))) => None,
+            _ => Some(self.is_other_git_dir(level)),
+        }
+    }
+
+    /// Whether a directory is a complete git directory, all of it in the run's own places and nothing of it in the task's. The
+    /// conditions are git's own (`is_git_directory`), and stricter: no symbolic links in it.
+    fn is_other_git_dir(&self, git_dir: &Path) -> bool {
+        let common_dir = match self.read_small(&git_dir.join("commondir")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => git_dir.to_path_buf(),
+            Err(_) => return false,
+            Ok(text) => {
+                let target = text.trim_ascii_end();
+                // git takes off the ends of lines only; a name that ends with a blank is odd.
+                if target.is_empty() || target.contains(&0) || strip_newlines(&text) != target {
+                    return false;
+                }
+                let Some(real) = self.real(&git_dir.join(OsStr::from_bytes(target))) else { return false };
+                // One that leads on to a third is nothing git makes.
+                let leads_on = self.kind(&real.join("commondir"));
+                if !leads_on.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                    return false;
+                }
+                real
+            }
+        };
+        let is_searchable = |path: &Path| {
+            self.open(path, false).is_ok_and(|fd| {
+                let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                let flags = (nix::unistd::AccessFlags::X_OK, nix::fcntl::AtFlags::AT_EACCESS);
+                nix::unistd::faccessat(nix::fcntl::AT_FDCWD, path.as_str(), flags.0, flags.1).is_ok()
+            })
+        };
+        let is_folder = |path: &Path| matches!(self.kind(path), Ok(Kind::Folder)) && is_searchable(path);
+        let has_head = self.read_small(&git_dir.join("HEAD")).is_ok_and(|text| is_head(&text));
+        has_head
+            && [git_dir, &common_dir]
+                .iter()
+                .all(|path| self.is_own(path) && self.is_unrelated(path) && self.has_no_links(path))
+            && is_folder(&common_dir.join("objects"))
+            && is_folder(&common_dir.join("refs"))
+    }
+
+    /// Whether a directory is neither the task's git directory, nor in it, nor around it.
+    fn is_unrelated(&self, path: &Path) -> bool {
+        let Some(tasks) = &self.git_folder else { return true };
+        let identity = |path: &Path| {
+            let found = nix::sys::stat::fstat(self.open(path, true).ok()?).ok()?;
+            Some((found.st_dev, found.st_ino))
+        };
+        // By identity too: a mount can show one directory at two places.
+        let is_same = identity(tasks).is_some_and(|tasks| identity(path) == Some(tasks));
+        !path.starts_with(tasks) && !tasks.starts_with(path) && !is_same
+    }
+
+    /// Whether nothing through which git would write refs elsewhere is a symbolic link.
+    fn has_no_links(&self, git_dir: &Path) -> bool {
+        let parts =
+            ["HEAD", "config", "config.worktree", "index", "logs", "objects", "packed-refs", "reftable"];
+        if parts.iter().any(|part| matches!(self.kind(&git_dir.join(part)), Ok(Kind::Else))) {
+            return false;
+        }
+        let mut left = MOST_REFS;
+        let mut directories = vec![git_dir.join("refs")];
+        while let Some(directory) = directories.pop() {
+            let fd = match self.open(&directory, false) {
+                Ok(fd) => fd,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(_) => return false,
+            };
+            // A link that was opened as such cannot be listed.
+            let Ok(entries) = std::fs::read_dir(format!("/proc/self/fd/{}", fd.as_raw_fd())) else {
+                return false;
+            };
+            for entry in entries {
+                let Some(entry) = entry.ok().filter(|_| left > 0) else { return false };
+                left -= 1;
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => directories.push(directory.join(entry.file_name())),
+                    Ok(kind) if kind.is_file() => {}
+                    _ => return false,
+                }
+            }
+        }
+        true
     }
 
     fn is_own(&self, path: &Path) -> bool {
@@ -144,6 +275,10 @@ impl Repositories {
                 Ok(fd) => {
                     let found = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
                     let rest = place.strip_prefix(level).ok()?;
+                    // From a directory that is not there yet nothing leads up.
+                    if rest.components().any(|part| !matches!(part, Component::Normal(_))) {
+                        return None;
+                    }
                     return Some(if rest.as_os_str().is_empty() { found } else { found.join(rest) });
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -159,35 +294,57 @@ impl Repositories {
         open_in(root.as_fd(), &CString::new(path.as_os_str().as_bytes())?, walk, follow)
     }
 
-    fn kind(&self, path: &Path) -> Option<Kind> {
-        let fd = self.open(path, false).ok()?;
-        let found = nix::sys::stat::fstat(&fd).ok()?;
-        Some(match found.st_mode & libc::S_IFMT {
+    fn kind(&self, path: &Path) -> io::Result<Kind> {
+        let fd = self.open(path, false)?;
+        let found = nix::sys::stat::fstat(&fd)?;
+        Ok(match found.st_mode & libc::S_IFMT {
             libc::S_IFREG => Kind::File,
             libc::S_IFDIR => Kind::Folder,
             _ => Kind::Else,
         })
     }
 
+    /// The content of a small plain file, with the rights of the agent.
+    fn read_small(&self, file: &Path) -> io::Result<Vec<u8>> {
+        let fd = self.open(file, false)?;
+        if nix::sys::stat::fstat(&fd)?.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let mut text = Vec::new();
+        opened.take(LONGEST_POINTER + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > LONGEST_POINTER { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text) }
+    }
+
     /// Whether a `.git` file leads to a git folder that is not the task's.
     fn is_pointer_elsewhere(&self, file: &Path) -> bool {
-        let read = || -> io::Result<Vec<u8>> {
-            let fd = self.open(file, false)?;
-            // It was a plain file a moment ago; should it be a pipe by now, nobody waits for it.
-            let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
-            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-            let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-            let mut text = Vec::new();
-            opened.take(LONGEST_POINTER).read_to_end(&mut text)?;
-            Ok(text)
-        };
-        let Ok(text) = read() else { return false };
-        let Some(target) = text.strip_prefix(b"gitdir:").map(|rest| rest.trim_ascii()) else { return false };
+        let Ok(text) = self.read_small(file) else { return false };
+        // Exactly one blank: a second one is a part of the path.
+        let Some(target) = strip_newlines(&text).strip_prefix(b"gitdir: ") else { return false };
+        if target.is_empty() || target.contains(&0) {
+            return false;
+        }
         let Some(folder) = file.parent() else { return false };
         let target = self.real(&folder.join(OsStr::from_bytes(target)));
-        target.is_some_and(|target| {
-            self.is_own(&target) && self.git_folder.as_ref().is_none_or(|folder| !target.starts_with(folder))
-        })
+        target.is_some_and(|target| self.is_other_git_dir(&target))
+    }
+}
+
+/// A text without the ends of lines behind it, which is all that git takes off.
+fn strip_newlines(text: &[u8]) -> &[u8] {
+    let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
+    &text[..end.map_or(0, |end| end + 1)]
+}
+
+/// Whether git takes a text for the content of `HEAD`: a branch, or an object.
+fn is_head(text: &[u8]) -> bool {
+    let text = text.trim_ascii_end();
+    match text.strip_prefix(b"ref:") {
+        // git reads the first 255 bytes when it looks whether this is a repository.
+        Some(name) => text.len() < 256 && name.trim_ascii_start().starts_with(b"refs/"),
+        None => matches!(text.len(), 40 | 64) && text.iter().all(u8::is_ascii_hexdigit),
     }
 }
 

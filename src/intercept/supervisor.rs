@@ -23,11 +23,13 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use super::forks::Forks;
 use super::identity::Identities;
 use super::network::Servers;
 use super::remote::Remote;
 use super::repository::Repositories;
 use super::verify::Expected;
+use super::watches::Readable;
 use crate::command::{Context, Folder, Request};
 use crate::decide::{self, Verdict};
 use crate::egress::Doors;
@@ -66,6 +68,8 @@ pub struct Setting {
     pub recorder: Recorder,
     /// Roots below which the run may write.
     pub writable: Vec<PathBuf>,
+    /// What the run may read, as it was granted.
+    pub readable: Vec<PathBuf>,
     /// Folders with the objects of the real repository, which can only be read.
     pub objects: Vec<PathBuf>,
     /// Tells the task's repository from others.
@@ -96,6 +100,8 @@ pub struct Setting {
     pub first: (PathBuf, Vec<Vec<u8>>, PathBuf),
     /// Looks from outside whether the sandbox holds, before the first program starts; if it does not, none does.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
+    /// Processes and threads the run may have at once, where nothing but the supervisor holds it to that.
+    pub process_limit: Option<u64>,
     /// Waits for the first process, which the first program has only just left; before that program's first instruction,
     /// where programs are looked at again.
     pub settled: Option<Box<dyn FnOnce() + Send>>,
@@ -150,6 +156,7 @@ pub fn supervise(
             return;
         };
         supervisor.run();
+        supervisor.give_up();
         // Nobody has to wait until everything is taken apart.
         let _ = told.send(supervisor.counts);
     };
@@ -231,6 +238,8 @@ pub(super) struct Supervisor {
     /// Which of it is being made.
     pub(super) making: Vec<usize>,
     pub(super) numbers: Numbers,
+    forks: Forks,
+    pub(super) readable: Readable,
     /// The proof was given.
     proven: bool,
     /// Who asks hands its processor over.
@@ -243,6 +252,7 @@ pub(super) struct Supervisor {
 pub(super) struct Numbers {
     metadata: Vec<(i64, &'static str)>,
     on_processes: Vec<(i64, &'static str)>,
+    forks: Vec<i64>,
 }
 
 impl Numbers {
@@ -250,7 +260,8 @@ impl Numbers {
         let metadata = crate::sandbox::METADATA.iter().filter_map(|name| Some((calls::number(name)?, *name)));
         let on_processes =
             crate::sandbox::ON_PROCESSES.iter().filter_map(|(name, _)| Some((calls::number(name)?, *name)));
-        Self { metadata: metadata.collect(), on_processes: on_processes.collect() }
+        let forks = crate::sandbox::FORKS.iter().filter_map(|name| calls::number(name)).collect();
+        Self { metadata: metadata.collect(), on_processes: on_processes.collect(), forks }
     }
 }
 
@@ -284,6 +295,8 @@ impl Supervisor {
             waiting_starts: Vec::new(),
             making: Vec::new(),
             numbers,
+            forks: Forks::default(),
+            readable: Readable::default(),
             proven: setting.proof.is_none(),
             is_handed_over: false,
             last_thread: None,
@@ -390,7 +403,7 @@ impl Supervisor {
 
     /// Whether the next thing comes in a moment: the run's first program has not started, or was not looked at yet.
     fn expects_more(&self) -> bool {
-        self.counts.starts == 0 || (self.counts.starts == 1 && !self.expected.is_empty())
+        self.counts.starts == 0
     }
 
     /// Whether the sandbox holds, which is looked at once, when the first program is about to start.
@@ -468,12 +481,25 @@ impl Supervisor {
     }
 
     fn handle(&mut self, notification: &Notification) {
+        // Its record is full, and the run is about to end: what is not recorded does not happen.
+        if self.setting.recorder.full_at().is_some() {
+            self.refuse(
+                "deny.record",
+                notification.tid,
+                "a call of a run that has filled its record",
+                "sandbox.record",
+                "What is not recorded does not happen; the run ends.",
+            );
+            return self.reply(notification.id, Reply::Error(libc::EPERM));
+        }
         let number = i64::from(notification.number);
         let reply = match number {
             libc::SYS_execve | libc::SYS_execveat => self.exec(notification),
             libc::SYS_connect => self.connect(notification),
             libc::SYS_bind => self.bind(notification),
             libc::SYS_listen => self.listen(notification),
+            libc::SYS_inotify_add_watch => Some(self.add_watch(notification)),
+            _ if self.numbers.forks.contains(&number) => Some(self.fork()),
             _ => {
                 let metadata =
                     self.numbers.metadata.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);
@@ -507,6 +533,16 @@ impl Supervisor {
 
     pub(super) fn busy(&self) {
         self.setting.activity.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A new process or thread, where only the supervisor counts them. Its arguments are in registers: they cannot change.
+    fn fork(&mut self) -> Reply {
+        let Some(limit) = self.setting.process_limit else { return Reply::Error(libc::EPERM) };
+        match self.forks.may_fork(limit, self.setting.first_process) {
+            true => Reply::Continue,
+            // What the kernel says at a limit of its own.
+            false => Reply::Error(libc::EAGAIN),
+        }
     }
 
     /// A limit or priority of another process: only of the run's own.

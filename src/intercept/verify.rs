@@ -10,6 +10,10 @@ use super::supervisor::{Supervisor, folder_of};
 use super::wire;
 use crate::policy::Action;
 use crate::sys::ptrace::{self, Change};
+use crate::transcript::Prepared;
+
+/// Numbers of errors end here.
+const MOST_ERRNO: i64 = 4095;
 
 /// What a thread should be when its exec is done.
 #[derive(Debug)]
@@ -20,10 +24,14 @@ pub(super) struct Expected {
     foreign: Option<Executable>,
     arguments: Arguments,
     folder: PathBuf,
+    /// The verdict depends on more than the start itself: it is made again.
+    judge_again: bool,
+    /// What is recorded when it has started.
+    record: Prepared,
 }
 
 impl Expected {
-    pub(super) fn of(start: &Start, identities: &Identities) -> Self {
+    pub(super) fn of(start: &Start, identities: &Identities, judge_again: bool, record: Prepared) -> Self {
         let (identity, argv) = start.becomes();
         let program = start.chain.last();
         let is_foreign = |program: &&Executable| !identities.may_be_copy(&program.path);
@@ -33,6 +41,8 @@ impl Expected {
             foreign: program.filter(is_foreign).cloned(),
             arguments: Arguments { argv, environment: start.environment.clone() },
             folder: start.folder.clone(),
+            judge_again,
+            record,
         }
     }
 }
@@ -65,12 +75,42 @@ impl Supervisor {
                 }
             }
             Change::Stop(signal) => {
-                // The exec failed, or a signal came first.
-                self.expected.retain(|(tid, _)| *tid != pid);
+                // The kernel has given up on the exec: its answer is where the thread will find it.
+                let errno = ptrace::call_result(pid).ok().filter(|result| (-MOST_ERRNO..0).contains(result));
+                self.failed(pid, errno.map(|result| -result as i32));
                 let _ = ptrace::detach(pid, signal);
             }
-            Change::Exit => self.expected.retain(|(tid, _)| *tid != pid),
+            Change::Exit => self.failed(pid, None),
         }
+    }
+
+    /// Records that an allowed start did not happen; without a number it was killed on the way.
+    fn failed(&mut self, tid: i32, errno: Option<i32>) {
+        let Some(at) = self.expected.iter().position(|(known, _)| *known == tid) else { return };
+        let (_, expected) = self.expected.swap_remove(at);
+        let why = match errno {
+            Some(errno) => io::Error::from_raw_os_error(errno).to_string(),
+            None => "it was killed".to_string(),
+        };
+        let mut data = expected.record.data();
+        if let Some(data) = data.as_object_mut() {
+            data.insert("errno".to_string(), errno.into());
+        }
+        let message = expected.record.prefixed(&format!("did not start ({why}): "));
+        self.setting.recorder.record("exec.failed", &message, &data);
+    }
+
+    /// Records what was on its way when the run ended.
+    pub(super) fn give_up(&mut self) {
+        while let Some((tid, _)) = self.expected.first() {
+            self.failed(*tid, None);
+        }
+    }
+
+    /// Records a program that has started, before its first instruction.
+    fn started(&mut self, expected: &Expected) {
+        self.counts.starts += 1;
+        self.setting.recorder.record_prepared("exec", &expected.record);
     }
 
     fn look_again(&mut self, pid: i32, expected: Option<&Expected>) -> io::Result<Actual> {
@@ -106,23 +146,38 @@ impl Supervisor {
                 return false;
             }
         };
-        if let Some(expected) = expected
-            && expected.identity == program.identity
-            && expected.copy_of == program.copy_of
-            && expected.arguments == arguments
-            && expected.folder == folder
+        let is_unchanged = expected.is_some_and(|expected| {
+            expected.identity == program.identity
+                && expected.copy_of == program.copy_of
+                && expected.arguments == arguments
+                && expected.folder == folder
+        });
+        if is_unchanged
+            && let Some(expected) = expected
+            && !expected.judge_again
         {
+            self.started(expected);
             return true;
         }
         let Arguments { argv, environment } = arguments;
         let loaded = self.loaded(pid, &folder, std::slice::from_ref(&program), &argv);
         let path = program.path.clone();
         let start = Start { path, environment, folder, chain: vec![program], argv, loaded };
-        let verdict = self.judge_start(&start);
+        let (verdict, _) = self.judge_start(&start);
+        if verdict.action() == Action::Allow
+            && is_unchanged
+            && let Some(expected) = expected
+        {
+            self.started(expected);
+            return true;
+        }
         if verdict.action() == Action::Allow {
+            self.counts.starts += 1;
+            let asked =
+                expected.map(|expected| expected.record.prefixed(", asked for: ")).unwrap_or_default();
             self.setting.recorder.record(
                 "exec.changed",
-                &format!("became something else than it asked for: {}", line(&start.argv)),
+                &format!("became something else than it asked for: {}{asked}", line(&start.argv)),
                 &start.data(pid, None),
             );
             return true;

@@ -24,6 +24,84 @@ pub struct Belongings {
     pub to: Option<PathBuf>,
     /// What of the home that is.
     pub keep: Vec<PathBuf>,
+    /// What the program keeps of its conversations.
+    pub history: Option<KeptHistory>,
+}
+
+/// What a program keeps of its conversations between runs in one repository.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct KeptHistory {
+    /// Where it is kept.
+    pub place: PathBuf,
+    /// Files and directories: below that place, and below the home.
+    pub paths: Vec<(PathBuf, PathBuf)>,
+}
+
+impl KeptHistory {
+    fn bring(&self, home: &Path, bounds: &mut Bounds) -> io::Result<()> {
+        for (kept, at) in &self.paths {
+            let (from, to) = (self.place.join(kept), home.join(at));
+            if from.symlink_metadata().is_ok() {
+                make_parent(&to)?;
+                copy(&from, &to, bounds, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what is in a home to what was kept before. Runs that end at the same time wait for each other.
+    fn take(&self, home: &Path) -> io::Result<()> {
+        make_parent(&self.place)?;
+        let lock = fs::File::options().create(true).append(true).open(self.place.with_extension("lock"))?;
+        lock.lock()?;
+        let gather = |with_old: bool| {
+            replace(&self.place, |new| {
+                let mut bounds = Bounds::new();
+                if with_old && self.place.exists() {
+                    copy(&self.place, new, &mut bounds, 0)?;
+                }
+                self.paths.iter().try_for_each(|(kept, at)| take_one(home, at, &new.join(kept), &mut bounds))
+            })
+        };
+        // Too much of it: what is older goes.
+        gather(true).or_else(|_| gather(false))
+    }
+}
+
+fn make_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |parent| DirBuilder::new().mode(0o700).recursive(true).create(parent))
+}
+
+/// Puts a new directory, with what `fill` puts into it, in the place of another.
+fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let new = place.with_extension(format!("new-{}", std::process::id()));
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(&new).and_then(|()| fill(&new));
+    if let Err(error) = made {
+        let _ = fs::remove_dir_all(&new);
+        return Err(error);
+    }
+    let old = place.with_extension(format!("old-{}", std::process::id()));
+    match fs::rename(place, &old) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::rename(&new, place)?;
+    let _ = fs::remove_dir_all(&old);
+    Ok(())
+}
+
+/// Takes one path out of a home, if no link leads there: one that the agent made would lead elsewhere.
+fn take_one(home: &Path, path: &Path, to: &Path, bounds: &mut Bounds) -> io::Result<()> {
+    let mut at = home.to_path_buf();
+    let is_real = path.components().all(|part| {
+        at.push(part);
+        at.symlink_metadata().is_ok_and(|data| !data.is_symlink())
+    });
+    if !is_real {
+        return Ok(());
+    }
+    make_parent(to)?;
+    copy(&at, to, bounds, 0)
 }
 
 impl Belongings {
@@ -36,45 +114,18 @@ impl Belongings {
     /// Puts them into a new home.
     pub(super) fn bring(&self, home: &Path) -> io::Result<()> {
         let mut bounds = Bounds::new();
+        self.history.iter().try_for_each(|history| history.bring(home, &mut bounds))?;
         self.from.iter().try_for_each(|from| copy(from, home, &mut bounds, 0))
     }
 
     /// Takes them out of a home that is about to go. What was kept before is replaced when all is there.
     pub(super) fn take(&self, home: &Path) -> io::Result<()> {
+        self.history.iter().try_for_each(|history| history.take(home))?;
         let Some(to) = &self.to else { return Ok(()) };
-        let new = to.with_extension(format!("new-{}", std::process::id()));
-        let made = self.gather(home, &new);
-        if let Err(error) = made {
-            let _ = fs::remove_dir_all(&new);
-            return Err(error);
-        }
-        let old = to.with_extension(format!("old-{}", std::process::id()));
-        match fs::rename(to, &old) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        fs::rename(&new, to)?;
-        let _ = fs::remove_dir_all(&old);
-        Ok(())
-    }
-
-    fn gather(&self, home: &Path, new: &Path) -> io::Result<()> {
-        DirBuilder::new().mode(0o700).recursive(true).create(new)?;
         let mut bounds = Bounds::new();
-        for path in &self.keep {
-            // Every step on the way: a link that the agent made in between leads elsewhere.
-            let mut at = home.to_path_buf();
-            let is_real = path.components().all(|part| {
-                at.push(part);
-                at.symlink_metadata().is_ok_and(|data| !data.is_symlink())
-            });
-            if is_real {
-                let parent = path.parent().unwrap_or(Path::new(""));
-                DirBuilder::new().mode(0o700).recursive(true).create(new.join(parent))?;
-                copy(&home.join(path), &new.join(path), &mut bounds, 0)?;
-            }
-        }
-        Ok(())
+        replace(to, |new| {
+            self.keep.iter().try_for_each(|path| take_one(home, path, &new.join(path), &mut bounds))
+        })
     }
 }
 
@@ -126,6 +177,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn histories_of_several_runs_are_added_up() {
+        let root = std::env::temp_dir().join(format!("guard-history-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let history = |directory: &str| KeptHistory {
+            place: root.join("kept/one"),
+            paths: vec![("chats".into(), format!("projects/{directory}").into())],
+        };
+        for (directory, file) in [("first", "a"), ("second", "b")] {
+            let home = root.join(directory);
+            fs::create_dir_all(home.join("projects").join(directory))
+                .unwrap_or_else(|error| panic!("{error}"));
+            fs::write(home.join("projects").join(directory).join(file), file)
+                .unwrap_or_else(|error| panic!("{error}"));
+            history(directory).take(&home).unwrap_or_else(|error| panic!("{error}"));
+        }
+        let home = root.join("third");
+        history("third").bring(&home, &mut Bounds::new()).unwrap_or_else(|error| panic!("{error}"));
+        for file in ["a", "b"] {
+            assert_eq!(fs::read_to_string(home.join("projects/third").join(file)).unwrap_or_default(), file);
+        }
+        let _ = fs::remove_dir_all(&root);
+    }
+
+    #[test]
     fn only_plain_files_are_kept() {
         let root = std::env::temp_dir().join(format!("guard-belongings-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
@@ -140,6 +215,7 @@ mod tests {
             from: vec![store.clone()],
             to: Some(store.clone()),
             keep: ["a", "linked/passwd", "missing"].map(PathBuf::from).to_vec(),
+            history: None,
         };
         belongings.take(&home).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(fs::read_to_string(store.join("a/b/file")).unwrap_or_default(), "kept");

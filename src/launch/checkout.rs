@@ -28,6 +28,8 @@ pub struct Checkout {
     pub readable: Vec<PathBuf>,
     /// The user's hooks, which run inside.
     pub hooks: PathBuf,
+    /// The user's repository: the git directory that all its worktrees share.
+    pub common_dir: PathBuf,
 }
 
 impl Checkout {
@@ -51,18 +53,10 @@ impl Checkout {
     }
 }
 
-/// A repository's own folder, seen from the working folder.
-#[derive(Default)]
-pub(super) struct GitPlaces {
-    /// Read by git.
-    pub(super) read: Vec<PathBuf>,
-    /// Inside the working folder, and to be protected.
-    pub(super) inside: Vec<PathBuf>,
-}
-
-/// What of a repository a run in a folder of it can read, where no worktree was made for it.
-pub(super) fn git_places(request: &RunRequest, folder: &Path) -> GitPlaces {
-    let mut places = GitPlaces::default();
+/// What of a repository a run in a folder of it can read, where no worktree was made for it. What lies inside the folder
+/// can be read with it.
+pub(super) fn git_places(request: &RunRequest, folder: &Path) -> Vec<PathBuf> {
+    let mut places = Vec::new();
     for level in folder.ancestors() {
         let dot_git = level.join(".git");
         let Ok(found) = dot_git.symlink_metadata() else { continue };
@@ -74,18 +68,16 @@ pub(super) fn git_places(request: &RunRequest, folder: &Path) -> GitPlaces {
         }
         if level != folder {
             // git looks at the whole working tree, of which the folder is a part.
-            places.read.push(level.to_path_buf());
+            places.push(level.to_path_buf());
         }
         if found.is_dir() {
-            if level == folder {
-                places.inside.push(dot_git);
-            } else {
-                places.read.push(dot_git);
+            if level != folder {
+                places.push(dot_git);
             }
         } else if let Some((own, common)) = linked_git_folders(&dot_git, level) {
             // An earlier run may have written the file: it must not lead to anything the agent can write, either.
             if !own.starts_with(folder) && !common.starts_with(folder) {
-                places.read.extend([own, common]);
+                places.extend([own, common]);
             }
         }
         break;

@@ -1,5 +1,7 @@
 //! The end of a run: what it did becomes its result, which is the last thing that is written down.
 
+use std::sync::PoisonError;
+
 use serde_json::json;
 
 use super::init::Used;
@@ -13,7 +15,7 @@ use crate::outcome::{
     Enforcement, ErrorDetail, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
 };
 use crate::sys::process::Ended;
-use crate::transcript::{self, Stream};
+use crate::transcript::{self, Recorder, Stream};
 
 impl Running {
     /// The result, recorded and handed out.
@@ -69,7 +71,13 @@ impl Running {
         let plan = &self.started.plan;
         let took = self.started.began.elapsed();
         let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
-        let ending = ending.unwrap_or_default();
+        let mut ending = ending.unwrap_or_default();
+        // What the first process leaves is only its own end: everything that could write is dead.
+        let found = self.started.repositories.end(self.started.has_view, &plan.run_folder);
+        for finding in found {
+            self.recorder.record("finding", &finding.message, &finding);
+            ending.findings.push(finding);
+        }
         let (files, complete) = ending
             .files
             .unwrap_or_else(|| changes(self.worktree(), self.started.began_at, plan.checkout.is_some()));
@@ -118,6 +126,11 @@ impl Running {
             ..RunResult::default()
         };
         self.explain(end, &mut result);
+        if let Some(reader) = self.reader.take() {
+            let stderr = self.tails.iter().find(|(stream, _)| *stream == Stream::Stderr);
+            let stderr = stderr.map(|(_, tail)| tail.text().0).unwrap_or_default();
+            reader.lock().unwrap_or_else(PoisonError::into_inner).conclude(&mut result, &stderr);
+        }
         if let Some((kind, words)) = ending.failure {
             fail(&mut result, kind, words);
         }
@@ -147,7 +160,7 @@ impl Running {
                 let kind = if problem.starts_with("guard:") { "policy_denied" } else { "upstream_error" };
                 (kind, format!("cannot start {}: {problem}", plan.program.display()))
             }
-            (End { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, self.recorder.failure())),
+            (End { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, &self.recorder)),
             (_, Some(Ended::Code(0))) => return,
             (_, Some(Ended::Code(code))) => {
                 ("upstream_error", format!("{} ended with code {code}", result.tool))
@@ -196,12 +209,13 @@ impl Cut {
             Self::Total => "timeout",
             Self::Signal(_) => "cancelled",
             Self::Transcript => "internal",
+            Self::Record => "record_full",
             Self::Budget => "budget_exhausted",
             Self::Memory => "memory_exhausted",
         }
     }
 
-    fn words(self, plan: &super::LaunchPlan, failure: Option<String>) -> String {
+    fn words(self, plan: &super::LaunchPlan, recorder: &Recorder) -> String {
         match self {
             Self::Idle => {
                 format!(
@@ -217,7 +231,14 @@ impl Cut {
             Self::Memory => {
                 format!("killed for more memory than {} MiB", plan.limits.memory_mib.unwrap_or_default())
             }
-            Self::Transcript => format!("the transcript cannot be written: {}", failure.unwrap_or_default()),
+            Self::Transcript => {
+                format!("the transcript cannot be written: {}", recorder.failure().unwrap_or_default())
+            }
+            Self::Record => format!(
+                "the record of the run reached its bound of {} MiB, and what is not recorded does not run; if the task needs more, raise \
+                 `output_mib` in the policy's [limits]",
+                recorder.full_at().unwrap_or_default() >> 20
+            ),
         }
     }
 }

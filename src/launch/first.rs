@@ -1,7 +1,6 @@
 //! guard's side of a run's first process: its start, which no plan has to be made for, its orders, and its end if there are
 //! none.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -20,6 +19,7 @@ use super::orders::Desk;
 use super::parent::Streams;
 use super::plan::{LaunchPlan, Limits};
 use super::prepare::Folders;
+use super::stdio::AgentStdio;
 use crate::sandbox;
 use crate::sys::{process, socket};
 use crate::transcript::Stream;
@@ -41,6 +41,8 @@ pub(super) struct Known {
     pub(super) run_folder: PathBuf,
     /// Bounds.
     pub(super) limits: Limits,
+    /// The user who starts the run is root.
+    pub(super) is_root: bool,
 }
 
 /// A first process that waits for orders, and our ends of everything that leads to it.
@@ -55,8 +57,10 @@ pub(super) struct First {
     pub(super) ready: EventFd,
     /// (our end, the stream it carries).
     pub(super) pipes: Vec<(OwnedFd, Stream)>,
-    /// Where standard input is written to, when it has a name.
+    /// Where guard writes the agent's standard input to, if it gets any.
     pub(super) feeder: Option<OwnedFd>,
+    /// What the user should know about the agent's standard input.
+    pub(super) note: Option<String>,
     pub(super) canary: std::net::TcpListener,
     desk: Desk,
 }
@@ -75,8 +79,8 @@ impl First {
         let filter = sandbox::filter(!has_view).map_err(|error| text(&error))?;
         let canary = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| text(&error))?;
         let canary_port = canary.local_addr().map_err(|error| text(&error))?.port();
-        let Connected { stdio, pipes, feeder, null_input } =
-            connect_streams(streams).map_err(|error| text(&error))?;
+        let AgentStdio { stdio, outputs: pipes, feeder, null_input, note } =
+            AgentStdio::make(streams).map_err(|error| text(&error))?;
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (control, their_control) = pair().map_err(|error| text(&error))?;
         let (setup, their_setup) = pair().map_err(|error| text(&error))?;
@@ -94,7 +98,7 @@ impl First {
             init::live(known, equipment, &setting, &their_control, &ready, &their_setup);
         }
         begin_elsewhere(Pid::from_raw(pid));
-        Ok(Self { pid, has_view, control, setup, ready, pipes, feeder, canary, desk })
+        Ok(Self { pid, has_view, control, setup, ready, pipes, feeder, note, canary, desk })
     }
 
     /// The control group it is in, as soon as the folders are there that it was to make. This is the first that it says.
@@ -168,68 +172,4 @@ fn begin_elsewhere(new: Pid) {
     };
     // It begins a little later.
     let _ = moved();
-}
-
-/// What a stream of output holds before it is read.
-const PIPE: i32 = 1 << 20;
-
-/// The run's standard streams and our ends of them.
-struct Connected {
-    stdio: [OwnedFd; 3],
-    pipes: Vec<(OwnedFd, Stream)>,
-    /// Where standard input is written to, when it has a name.
-    feeder: Option<OwnedFd>,
-    /// Standard input is `/dev/null`: the run opens its own.
-    null_input: bool,
-}
-
-fn is_null(fd: &OwnedFd) -> io::Result<bool> {
-    let found = nix::sys::stat::fstat(fd)?;
-    let is_device = found.st_mode & libc::S_IFMT == libc::S_IFCHR;
-    Ok(is_device && found.st_rdev == nix::sys::stat::makedev(1, 3))
-}
-
-/// A pipe or a socket that no path leads to.
-fn is_nameless(fd: &OwnedFd) -> io::Result<bool> {
-    const PIPEFS: i64 = 0x5049_5045;
-    const SOCKFS: i64 = 0x534F_434B;
-    let kind = nix::sys::statfs::fstatfs(fd)?.filesystem_type().0 as i64;
-    Ok(kind == PIPEFS || kind == SOCKFS)
-}
-
-fn connect_streams(streams: &Streams) -> io::Result<Connected> {
-    let mut pipes = Vec::new();
-    let mut feeder = None;
-    let mut null_input = false;
-    let mut output = |is_terminal: bool, stream: Stream| -> io::Result<OwnedFd> {
-        // Replaced by the run's own terminal before the agent sees it.
-        if is_terminal {
-            return null();
-        }
-        let (ours, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-        // As much as a user may have: some agents end without waiting for what they print to be read.
-        let _ = nix::fcntl::fcntl(&theirs, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE));
-        pipes.push((ours, stream));
-        Ok(theirs)
-    };
-    let stdout = output(streams.is_terminal[1], Stream::Stdout)?;
-    let stderr = output(streams.is_terminal[2], Stream::Stderr)?;
-    let stdin = if streams.is_terminal[0] {
-        null()?
-    } else if is_null(&streams.input)? {
-        null_input = true;
-        null()?
-    } else if is_nameless(&streams.input)? {
-        streams.input.try_clone()?
-    } else {
-        // The descriptor of something with a name carries the right to change its metadata: the agent gets its bytes only.
-        let (theirs, ours) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-        feeder = Some(ours);
-        theirs
-    };
-    Ok(Connected { stdio: [stdin, stdout, stderr], pipes, feeder, null_input })
-}
-
-fn null() -> io::Result<OwnedFd> {
-    Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
 }

@@ -14,15 +14,64 @@ pub(super) struct Group {
     folders: Vec<PathBuf>,
     /// The memory bound is in force.
     pub(super) bounds_memory: bool,
-    /// The bound on processes is in force.
-    pub(super) bounds_processes: bool,
+    /// What bounds the number of processes.
+    pub(super) process_bound: ProcessBound,
+    /// Why a group could not be made; empty where it was not tried or was made.
+    pub(super) problem: String,
 }
 
+/// What holds a run to its limit on processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum ProcessBound {
+    /// There is no limit.
+    #[default]
+    None,
+    /// The control group.
+    Cgroup,
+    /// `RLIMIT_NPROC`, which the kernel applies to every user but root.
+    Rlimit,
+    /// The supervisor, which is asked about every fork.
+    Supervisor,
+}
+
+impl ProcessBound {
+    const ALL: [Self; 4] = [Self::None, Self::Cgroup, Self::Rlimit, Self::Supervisor];
+
+    /// As a result names it.
+    pub(super) fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Cgroup => Some("cgroup"),
+            Self::Rlimit => Some("rlimit"),
+            Self::Supervisor => Some("supervisor"),
+        }
+    }
+}
+
+/// Bytes of a problem that are told.
+const LONGEST_PROBLEM: usize = 255;
+
 impl Group {
-    /// Makes what the machine lets this user make. Nothing is no failure: the caller says what is not bounded.
-    pub(super) fn make(run_id: &str, limits: &Limits) -> Self {
+    /// Makes what the machine lets this user make. Nothing is no failure: the caller says what is not bounded. Root's
+    /// processes are counted by the supervisor where no group counts them.
+    pub(super) fn make(run_id: &str, limits: &Limits, is_root: bool) -> Self {
         let mut group = Self::default();
-        let Ok(own) = std::fs::read_to_string("/proc/self/cgroup") else { return group };
+        group.make_folders(run_id, limits);
+        if limits.processes.is_some() && group.process_bound == ProcessBound::None {
+            group.process_bound = if is_root { ProcessBound::Supervisor } else { ProcessBound::Rlimit };
+        }
+        while group.problem.len() > LONGEST_PROBLEM {
+            group.problem.pop();
+        }
+        group
+    }
+
+    fn make_folders(&mut self, run_id: &str, limits: &Limits) {
+        let group = self;
+        let Ok(own) = std::fs::read_to_string("/proc/self/cgroup") else {
+            group.problem = "this process is in none".to_string();
+            return;
+        };
         let name = format!("guard-{run_id}");
         let memory = limits.memory_mib.map(|mib| mib.saturating_mul(1 << 20));
         let processes = limits.processes;
@@ -33,10 +82,12 @@ impl Group {
             };
             match controllers {
                 "" => group.unified(path, &name, memory, processes),
-                "pids" if processes.is_some() && !group.bounds_processes => {
+                "pids" if processes.is_some() && group.process_bound == ProcessBound::None => {
                     let folder =
                         Path::new("/sys/fs/cgroup/pids").join(path.trim_start_matches('/')).join(&name);
-                    group.bounds_processes = group.add(&folder, &[("pids.max", processes)]);
+                    if group.add(&folder, &[("pids.max", processes)]) {
+                        group.process_bound = ProcessBound::Cgroup;
+                    }
                 }
                 "memory" if memory.is_some() && !group.bounds_memory => {
                     let folder =
@@ -46,7 +97,6 @@ impl Group {
                 _ => {}
             }
         }
-        group
     }
 
     /// Beside the group this process is in: one that has processes cannot have groups with bounds below it.
@@ -54,6 +104,9 @@ impl Group {
         let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
         let Some(beside) = own.parent().filter(|beside| beside.join("cgroup.subtree_control").exists())
         else {
+            if self.problem.is_empty() {
+                self.problem = format!("there are no groups beside {}", own.display());
+            }
             return;
         };
         let enabled = std::fs::read_to_string(beside.join("cgroup.subtree_control")).unwrap_or_default();
@@ -61,22 +114,27 @@ impl Group {
         let memory = memory.filter(|_| has("memory"));
         let processes = processes.filter(|_| has("pids"));
         if memory.is_none() && processes.is_none() {
+            self.problem = format!("{} hands no controller of memory or processes on", beside.display());
             return;
         }
         if self.add(&beside.join(name), &[("memory.max", memory), ("pids.max", processes)]) {
             self.bounds_memory = memory.is_some();
-            self.bounds_processes = processes.is_some();
+            if processes.is_some() {
+                self.process_bound = ProcessBound::Cgroup;
+            }
         }
     }
 
     fn add(&mut self, folder: &Path, bounds: &[(&str, Option<u64>)]) -> bool {
-        if std::fs::create_dir(folder).is_err() {
+        if let Err(error) = std::fs::create_dir(folder) {
+            self.problem = format!("{}: {error}", folder.display());
             return false;
         }
         folder.parent().into_iter().for_each(sweep);
         for (file, value) in bounds {
             let Some(value) = value else { continue };
-            if std::fs::write(folder.join(file), value.to_string()).is_err() {
+            if let Err(error) = std::fs::write(folder.join(file), value.to_string()) {
+                self.problem = format!("{}: {error}", folder.join(file).display());
                 let _ = std::fs::remove_dir(folder);
                 return false;
             }
@@ -87,7 +145,9 @@ impl Group {
 
     /// For guard, from the first process, which has made them.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![u8::from(self.bounds_memory), u8::from(self.bounds_processes)];
+        let mut bytes =
+            vec![u8::from(self.bounds_memory), self.process_bound as u8, self.problem.len() as u8];
+        bytes.extend_from_slice(self.problem.as_bytes());
         for folder in &self.folders {
             bytes.extend_from_slice(folder.as_os_str().as_bytes());
             bytes.push(0);
@@ -97,13 +157,15 @@ impl Group {
 
     /// As it was told.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let [memory @ (0 | 1), processes @ (0 | 1), folders @ ..] = bytes else { return None };
+        let [memory @ (0 | 1), processes, length, rest @ ..] = bytes else { return None };
+        let process_bound = *ProcessBound::ALL.get(usize::from(*processes))?;
+        let (problem, folders) = rest.split_at_checked(usize::from(*length))?;
         let folders = folders
             .split(|&byte| byte == 0)
             .filter(|path| !path.is_empty())
             .map(|path| OsStr::from_bytes(path).into());
-        let folders = folders.collect();
-        Some(Self { folders, bounds_memory: *memory == 1, bounds_processes: *processes == 1 })
+        let (folders, problem) = (folders.collect(), String::from_utf8_lossy(problem).into_owned());
+        Some(Self { folders, bounds_memory: *memory == 1, process_bound, problem })
     }
 
     /// Puts this process, and so all it starts, into the groups.
@@ -176,11 +238,20 @@ mod tests {
     #[test]
     fn what_was_made_is_told() {
         for folders in [Vec::new(), vec!["/sys/fs/cgroup/a".into()], vec!["/a b/c".into(), "/d".into()]] {
-            for (bounds_memory, bounds_processes) in [(false, true), (true, false)] {
-                let group = Group { folders: folders.clone(), bounds_memory, bounds_processes };
+            for (bounds_memory, process_bound) in [
+                (false, ProcessBound::Cgroup),
+                (true, ProcessBound::Rlimit),
+                (true, ProcessBound::Supervisor),
+            ] {
+                let problem = if bounds_memory { "not there".to_string() } else { String::new() };
+                let group = Group { folders: folders.clone(), bounds_memory, process_bound, problem };
                 assert_eq!(Group::from_bytes(&group.to_bytes()), Some(group));
             }
         }
-        assert!([&b""[..], b"\x01", b"\x02\x00"].iter().all(|bytes| Group::from_bytes(bytes).is_none()));
+        assert!(
+            [&b""[..], b"\x01", b"\x02\x00\x00", b"\x01\x04\x00", b"\x01\x01\x02x"]
+                .iter()
+                .all(|bytes| Group::from_bytes(bytes).is_none())
+        );
     }
 }

@@ -17,7 +17,7 @@ use nix::sys::time::TimeVal;
 
 use super::child::{self, Equipment, Given};
 use super::first::Known;
-use super::group::Group;
+use super::group::{Group, ProcessBound};
 use super::orders::{Desk, Orders};
 use super::prepare::Folders;
 use crate::sandbox;
@@ -71,8 +71,16 @@ pub(super) fn live(
         process::exit_now(125)
     };
     match make(known, setting, control) {
-        // Without a namespace the limit counts everything of the user on the machine.
-        Ok(group) => equipment.counts_all = !equipment.has_view && !group.bounds_processes,
+        Ok(group) => {
+            // Without a namespace the limit counts everything of the user on the machine.
+            equipment.counts_all = !equipment.has_view && group.process_bound == ProcessBound::Rlimit;
+            if group.process_bound == ProcessBound::Supervisor {
+                match sandbox::filter_with_forks(!equipment.has_view) {
+                    Ok(filter) => equipment.filter = filter,
+                    Err(error) => fail(&error.to_string()),
+                }
+            }
+        }
         Err(problem) => fail(&problem),
     }
     let mut orders = None;
@@ -132,7 +140,8 @@ pub(super) fn live(
 fn make(known: &Known, setting: &Setting<'_>, control: &OwnedFd) -> Result<Group, String> {
     let made = setting.folders.map_or(Ok(()), Folders::make);
     made.map_err(|error| format!("prepare the run's folders: {error}"))?;
-    let group = setting.group.cloned().unwrap_or_else(|| Group::make(&known.run_id, &known.limits));
+    let group =
+        setting.group.cloned().unwrap_or_else(|| Group::make(&known.run_id, &known.limits, known.is_root));
     // The result says which bounds are in force: without them there is no run.
     if let Err(error) = group.join() {
         if setting.group.is_none() {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::plan::LaunchError;
 use crate::policy::{Config, KEY_VARIABLES};
+use crate::sys::programs::ProgramSearch;
 use crate::sys::secret::{LARGEST, Secret, take_variable};
 
 /// How long a program may take to print one: it may ask a person.
@@ -127,7 +128,13 @@ fn from_file(path: &Path) -> Result<Secret, String> {
 
 fn from_command(words: &[String]) -> Result<Secret, String> {
     let (program, rest) = words.split_first().ok_or("no program")?;
+    let search = ProgramSearch::from_environment();
+    // A path is the user's own word for where it is.
+    let program = match program.contains('/') {
+        true => PathBuf::from(program),
+        false => search.find(program).map_err(|error| error.to_string())?,
+    };
     let mut command = Command::new(program);
-    command.args(rest).stdin(Stdio::inherit()).stderr(Stdio::inherit());
+    command.args(rest).env("PATH", search.path()).stdin(Stdio::inherit()).stderr(Stdio::inherit());
     Secret::printed_by(&mut command, PATIENCE)
 }

@@ -19,6 +19,7 @@ use super::links::{self, Links};
 use super::network::{self, Network};
 use super::plan::{LaunchPlan, RunRequest};
 use super::prepare::Folders;
+use super::repositories::{MOUNTS_FIX, RepositoryWatch};
 use super::signals::hold_signals;
 use super::task::Task;
 use super::{prepare, watch};
@@ -29,8 +30,15 @@ use crate::sandbox::{self, Need};
 use crate::sys::process::{self, Ended};
 use crate::transcript::{self, Observer, Sink, Stream};
 
+/// Understands what the program prints on standard output, and puts its own terms into the run's result.
+pub trait OutputReader: Send {
+    /// Gets the next bytes, cut anywhere.
+    fn read(&mut self, bytes: &[u8]);
+    /// Everything was printed; `stderr` is the end of what came on standard error. The result is not recorded yet.
+    fn conclude(&mut self, result: &mut RunResult, stderr: &str);
+}
+
 /// What the run's standard streams are connected to.
-#[derive(Debug)]
 pub struct Streams {
     /// Standard input.
     pub input: OwnedFd,
@@ -42,6 +50,8 @@ pub struct Streams {
     pub is_terminal: [bool; 3],
     /// The user's terminal for questions, if there is one.
     pub questions: Option<OwnedFd>,
+    /// Reads along, where the program is known.
+    pub reader: Option<Box<dyn OutputReader>>,
 }
 
 /// Why a run could not take place, or had to be broken off.
@@ -116,7 +126,7 @@ pub fn begin(request: &RunRequest, run_id: &str, streams: &Streams) -> Beginning
         let (own, has_view) = (request.own_places(run_id), namespaces != Namespaces::Off);
         let folders = Folders::of(&own, request.checkout.is_some(), has_view);
         let (run_id, run_folder, limits) = (run_id.to_string(), own.run_folder, request.limits());
-        let known = Known { run_id, folder, run_folder, limits };
+        let known = Known { run_id, folder, run_folder, limits, is_root: request.uid == 0 };
         let first = First::start(&known, (Some(&folders), None), streams, has_view);
         // Not before: what both had would be copied as soon as one writes.
         process::take_memory_at_once(128);
@@ -176,9 +186,16 @@ fn prepare_and_run(
         folder: plan.folder.clone(),
         run_folder: plan.run_folder.clone(),
         limits: plan.limits.clone(),
+        is_root: nix::unistd::geteuid().is_root(),
     };
     let mut around = Surroundings { known, streams: &streams, group: None, first, places: None };
-    let started = around.begin(plan, &policy, task.as_ref());
+    let repositories = RepositoryWatch::begin(&plan.folder, &plan.searched);
+    let mut started = around.begin(plan, &policy, task.as_ref());
+    if let Ok((started, _)) = &mut started {
+        started.repositories = repositories;
+        // For the transcript.
+        started.credentials = task.as_ref().map(Task::credentials).unwrap_or_default();
+    }
     if let Some(Ok(unused)) = around.first.take() {
         unused.end();
     }
@@ -221,13 +238,17 @@ pub(super) struct Started {
     pub(super) ready: Option<EventFd>,
     /// (our end, the stream it carries).
     pub(super) pipes: Vec<(OwnedFd, Stream)>,
-    /// Where standard input is written to, when it has a name.
+    /// Where guard writes the agent's standard input to, if it gets any.
     pub(super) feeder: Option<OwnedFd>,
     pub(super) terminal: Option<OwnedFd>,
     pub(super) canary: std::net::TcpListener,
     pub(super) began: Instant,
     pub(super) began_at: SystemTime,
     pub(super) notes: Vec<String>,
+    /// The git repositories where it may write, as they were.
+    pub(super) repositories: RepositoryWatch,
+    /// Passwords and tokens of the user's git settings.
+    pub(super) credentials: Vec<Vec<u8>>,
 }
 
 /// What guard itself writes and listens at, made beside the first process.
@@ -304,7 +325,7 @@ impl Surroundings<'_> {
                     "{reason}{}",
                     notes.first().map(|note| format!(" ({note})")).unwrap_or_default()
                 ),
-                fix: "work in a linked worktree (`git worktree add`), or allow user namespaces".to_string(),
+                fix: MOUNTS_FIX.to_string(),
             }];
             return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
         }
@@ -346,7 +367,7 @@ impl Surroundings<'_> {
                 return Err(problem.err().unwrap_or_default());
             }
         };
-        let First { pid, control, setup, ready, pipes, feeder, canary, .. } = first;
+        let First { pid, control, setup, ready, pipes, feeder, note, canary, .. } = first;
         let started = Started {
             plan,
             has_view,
@@ -360,7 +381,9 @@ impl Surroundings<'_> {
             canary,
             began: Instant::now(),
             began_at: SystemTime::now(),
-            notes: Vec::new(),
+            notes: note.into_iter().collect(),
+            repositories: RepositoryWatch::default(),
+            credentials: Vec::new(),
         };
         Ok((started, places))
     }

@@ -3,6 +3,7 @@
 //! [`plan`] looks at the machine (what exists, where a program lies) but makes and changes nothing, so it can be shown
 //! (`guard run --dry-run`) and compared. The code that executes a plan adds nothing of its own.
 
+use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -12,13 +13,14 @@ use serde::Serialize;
 
 use super::above::settings_above;
 use super::belongings::Belongings;
-use super::checkout::{Checkout, GitPlaces, git_places};
+use super::checkout::{Checkout, git_places};
 use super::folder::working_folder;
 use super::installation::installation;
 use super::links::{LinkedCache, caches};
 use super::network::{self, NetworkPlan};
-use super::system;
+use super::repositories::{self, SearchedDirectory};
 use super::toolchain::{self, Toolchain};
+use super::{own_directories, system};
 use crate::intercept::wire::{CONTROL_NAME, SOCKET_VARIABLE};
 use crate::policy::{Budget, Config, Namespaces, Pattern, Policy};
 use crate::sandbox::{Grant, Layer, Rights, View};
@@ -50,6 +52,8 @@ pub struct RunRequest {
     pub checkout: Option<Checkout>,
     /// The user's configuration.
     pub config: Config,
+    /// Where the user's configuration and policies are.
+    pub config_dir: Option<PathBuf>,
     /// Variables that held keys, which the environment has no more.
     pub key_variables: Vec<String>,
 }
@@ -63,7 +67,7 @@ impl RunRequest {
             total_seconds: self.options.total_seconds.or(get("total_seconds")),
             processes: get("processes"),
             open_files: get("open_files"),
-            memory_mib: get("memory_mib"),
+            memory_mib: get("memory_mib").map(|mib| mib.min(most_memory_mib())),
             file_mib: get("file_mib"),
             output_mib: get("output_mib"),
         }
@@ -80,6 +84,16 @@ impl RunRequest {
     /// Whether it is to have namespaces of its own.
     pub(super) fn wanted_namespaces(&self) -> Namespaces {
         self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
+    }
+}
+
+/// Memory that a run may have in any case: three quarters of the machine's, so that the machine outlives it.
+fn most_memory_mib() -> u64 {
+    use nix::unistd::{SysconfVar, sysconf};
+    let ask = |what| sysconf(what).ok().flatten().and_then(|value| u64::try_from(value).ok());
+    match (ask(SysconfVar::_PHYS_PAGES), ask(SysconfVar::PAGE_SIZE)) {
+        (Some(pages), Some(size)) => (pages.saturating_mul(size) >> 20) / 4 * 3,
+        _ => u64::MAX,
     }
 }
 
@@ -126,8 +140,13 @@ pub struct Options {
     pub presets: Vec<String>,
     /// What the home begins with, and what of it is kept.
     pub belongings: Belongings,
+    /// Files of the home, which replace those: where (from the home), and what is in them. `{NAME-port}` stands for the port
+    /// of the gateway NAME, `{directory}` for the working tree, escaped as inside a string in double quotes.
+    pub home_files: Vec<(PathBuf, String)>,
     /// A tighter budget.
     pub budget: Budget,
+    /// Run although git repositories in writable directories cannot be protected, and report their changes.
+    pub allow_unprotected_repositories: bool,
     /// Do not look at programs again when they have started, whatever the policy says: for measuring what that costs.
     pub no_verify: bool,
 }
@@ -206,6 +225,11 @@ pub struct LaunchPlan {
     pub verify_exec: bool,
     /// What keeps a run without namespaces from being safe: only its own view can protect these.
     pub needs_view: Option<String>,
+    /// Writable directories with the git repositories in them.
+    #[serde(skip)]
+    pub(super) searched: Vec<SearchedDirectory>,
+    /// Git repositories that are read-only where the run has namespaces of its own.
+    pub protected_repositories: Vec<PathBuf>,
     /// What was found or left out, for people.
     pub notes: Vec<String>,
 }
@@ -247,6 +271,20 @@ pub enum LaunchError {
     Input(String),
 }
 
+/// The files that are written into the private home.
+fn home_files(
+    request: &RunRequest,
+    network: &NetworkPlan,
+    home: &Path,
+    worktree: &Path,
+) -> Vec<(PathBuf, String)> {
+    let quoted = serde_json::Value::from(worktree.to_string_lossy()).to_string();
+    let directory = quoted.get(1..quoted.len() - 1).unwrap_or_default();
+    let own = request.options.home_files.iter();
+    let own = own.map(|(path, text)| (home.join(path), text.replace("{directory}", directory)));
+    own.chain(network.home_files().into_iter().map(|(path, text)| (home.join(path), text))).collect()
+}
+
 /// What a run of this request will be.
 pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
     let folder = working_folder(request)?;
@@ -270,8 +308,16 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let program = find_program(&request.command, &folder, &environment, shim_folder)?;
     let namespaces = request.wanted_namespaces();
     let worktree = request.checkout.as_ref().map_or(folder.as_path(), |checkout| &checkout.worktree);
-    let places = Places { worktree, home: &home, tmp: &tmp, other_tmp: &other_tmp, toolchains: &toolchains };
+    let places = Places {
+        worktree,
+        home: &home,
+        tmp: &tmp,
+        other_tmp: &other_tmp,
+        toolchains: &toolchains,
+        system: OnceCell::new(),
+    };
     let mut grants = policy_grants(request, &places, &mut notes)?;
+    notes.extend(places.system.get().iter().flat_map(|(_, notes)| notes.iter().cloned()));
     grants.extend(program_grants(request, &program, &environment, &grants));
     if let Some((shim_folder, shim, _)) = &shims {
         let grant = |path: &PathBuf| Grant {
@@ -287,21 +333,29 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let git = match &request.checkout {
         Some(checkout) => {
             grants.extend(checkout.grants());
-            GitPlaces::default()
+            Vec::new()
         }
         None => git_places(request, &folder),
     };
-    grants.extend(git.read.iter().map(|path| Grant {
+    grants.extend(git.iter().map(|path| Grant {
         path: path.clone(),
         rights: Rights::Read,
         why: "the repository's git folder".to_string(),
     }));
     let grants = without_repeats(grants);
+    own_directories::check(request, &grants, &[&run_folder, worktree])?;
+    let mut private = vec![home.as_path(), &tmp, &other_tmp];
+    private.extend(request.checkout.iter().flat_map(|own| [own.worktree.as_path(), &own.git_folder]));
+    let searched = repositories::search(&grants, &folder, &private);
+    let may_be_unprotected = request.options.allow_unprotected_repositories;
+    if !may_be_unprotected {
+        repositories::check(&searched)?;
+    }
     let above = settings_above(worktree, &grants);
     let (layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.has_proxy());
     let view = match namespaces {
         Namespaces::Off => View::default(),
-        _ => view(request, &grants, &places, &git, layers, &mut notes),
+        _ => view(request, &grants, &places, &searched, layers, &mut notes),
     };
     let mut plan = LaunchPlan {
         policy: policy.name.clone(),
@@ -310,7 +364,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         control: run_folder.join("control"),
         redact: policy.environment.redact.clone(),
         belongings: request.options.belongings.clone(),
-        home_files: network.home_files().into_iter().map(|(path, text)| (home.join(path), text)).collect(),
+        home_files: home_files(request, &network, &home, worktree),
         network,
         limits: request.limits(),
         namespaces,
@@ -319,12 +373,12 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         imports: imports(request, &home),
         shims,
         verify_exec: policy.sandbox.verify_exec && !request.options.no_verify,
-        needs_view: git.inside.first().map(|path| {
-            format!(
-                "{} lies inside the working folder, and without namespaces it cannot be kept from being written",
-                path.display()
-            )
-        }),
+        needs_view: repositories::needs_mounts(&searched).filter(|_| !may_be_unprotected),
+        protected_repositories: searched
+            .iter()
+            .flat_map(|one| one.protected().map(Path::to_path_buf))
+            .collect(),
+        searched,
         notes,
         run_id,
         checkout: request.checkout.clone(),
@@ -416,9 +470,19 @@ struct Places<'p> {
     tmp: &'p Path,
     other_tmp: &'p Path,
     toolchains: &'p [Toolchain],
+    /// What `{system}` grants and what is to be told of it, once it was looked for: that takes time.
+    system: OnceCell<(Vec<Grant>, Vec<String>)>,
 }
 
 impl Places<'_> {
+    fn system(&self, as_root: bool) -> &(Vec<Grant>, Vec<String>) {
+        self.system.get_or_init(|| {
+            let mut notes = Vec::new();
+            let grants = system::grants(as_root, &mut notes);
+            (grants, notes)
+        })
+    }
+
     /// The grants of one entry of a policy.
     fn expand(&self, entry: &str, rights: Rights, as_root: bool) -> Vec<Grant> {
         let (name, rest) = match entry.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
@@ -433,7 +497,7 @@ impl Places<'_> {
             "worktree" => one(self.worktree, "working folder"),
             "home" => one(self.home, "private home"),
             "tmp" => one(self.tmp, "private temporary files"),
-            "system" => system::grants(as_root),
+            "system" => self.system(as_root).0.clone(),
             "toolchains" => self.toolchains.iter().flat_map(toolchain_grants).collect(),
             // A role's document; only the phase runner names one.
             _ => Vec::new(),
@@ -672,7 +736,7 @@ fn view(
     request: &RunRequest,
     grants: &[Grant],
     places: &Places<'_>,
-    git: &GitPlaces,
+    searched: &[SearchedDirectory],
     layers: Vec<Layer>,
     notes: &mut Vec<String>,
 ) -> View {
@@ -688,7 +752,10 @@ fn view(
     let hidden: Vec<PathBuf> = hidden.into_iter().filter(|folder| !is_own(folder)).collect();
     let is_covered = |path: &Path| is_own(path) || hidden.iter().any(|folder| path.starts_with(folder));
     let mut writable: Vec<PathBuf> = Vec::new();
-    let mut visible: Vec<PathBuf> = git.inside.clone();
+    let mut repositories: Vec<PathBuf> =
+        searched.iter().flat_map(|one| one.protected().map(Path::to_path_buf)).collect();
+    repositories.sort();
+    let mut visible: Vec<PathBuf> = repositories.clone();
     for grant in grants {
         let path = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
         if path.starts_with(places.tmp) {
@@ -707,7 +774,10 @@ fn view(
     visible.dedup();
     // What lies in a writable tree comes with it.
     let roots = writable.clone();
-    visible.retain(|path| git.inside.contains(path) || !roots.iter().any(|root| path.starts_with(root)));
+    visible.retain(|path| {
+        repositories.binary_search(path).is_ok() || !roots.iter().any(|root| path.starts_with(root))
+    });
+    writable.extend(searched.iter().flat_map(SearchedDirectory::pinned));
     view.pointers = request.checkout.iter().flat_map(Checkout::mounted_files).collect();
     View { writable, visible, hidden, ..view }
 }

@@ -13,13 +13,13 @@ use nix::sys::eventfd::EventFd;
 use serde_json::json;
 
 use super::child::{self, canary_file};
-use super::group::Group;
+use super::group::{Group, ProcessBound};
 use super::managers::CACHE_USERS;
 use super::parent::{Failure, machine};
 use super::watch::{Running, Sleeper, Stopped};
 use crate::command::Context;
 use crate::intercept::{self, Answering, Ask, Belated, Counts, Handle, Repositories, Setting};
-use crate::outcome::{Denial, Enforcement};
+use crate::outcome::{Denial, Enforcement, LimitNotInForce};
 use crate::policy::Policy;
 use crate::sandbox::Need;
 use crate::sys::socket;
@@ -58,7 +58,10 @@ impl Running {
         let (begun, is_begun) = mpsc::sync_channel(1);
         let (proof, proven) = self.proof(&enforcement, is_begun)?;
         let setting = self.setting(policy, context, (repositories, writable), asker, proof);
-        let setting = Setting { settled: self.started.ready.take().map(settled), ..setting };
+        let counts_forks = group.process_bound == ProcessBound::Supervisor;
+        let process_limit = self.started.plan.limits.processes.filter(|_| counts_forks);
+        let ready = self.started.ready.take().map(settled);
+        let setting = Setting { settled: ready, process_limit, ..setting };
         let supervisor = self.supervise(setting, policy, &begun)?;
         // The socket closes with the exec.
         let mut message = [0u8; 4096];
@@ -121,14 +124,23 @@ impl Running {
         Ok(supervisor)
     }
 
-    /// What is in force.
+    /// What is in force. What is not is told in a note as well, with the reason.
     fn enforcement(&self, group: &Group) -> Enforcement {
-        if self.started.plan.limits.memory_mib.is_some() && !group.bounds_memory {
-            self.recorder.record(
-                "note",
-                "the memory limit is not in force: no control group can be made",
-                &json!({}),
+        let limits = &self.started.plan.limits;
+        let why = if group.problem.is_empty() { "no cgroup can be made" } else { &group.problem };
+        let mut not_in_force = Vec::new();
+        if let Some(mib) = limits.memory_mib.filter(|_| !group.bounds_memory) {
+            let reason = format!("memory is bounded by a cgroup only, and none can be made: {why}");
+            let note = format!("the memory limit of {mib} MiB is not in force: {reason}");
+            self.recorder.record("note", &note, &json!({ "limit": "memory_mib" }));
+            not_in_force.push(LimitNotInForce { limit: "memory_mib".to_string(), reason });
+        }
+        if let (ProcessBound::Supervisor, Some(limit)) = (group.process_bound, limits.processes) {
+            let note = format!(
+                "the supervisor holds the run to {limit} processes: the kernel does not count those of root, \
+                 and no cgroup can be made: {why}"
             );
+            self.recorder.record("note", &note, &json!({ "limit": "processes" }));
         }
         Enforcement {
             landlock_abi: crate::sandbox::landlock_version(),
@@ -137,7 +149,9 @@ impl Running {
             namespaces: self.started.has_view,
             canary: TRIED.map(str::to_string).to_vec(),
             memory_bound: group.bounds_memory,
-            process_bound: group.bounds_processes,
+            process_bound: group.process_bound != ProcessBound::None,
+            process_bound_by: group.process_bound.name().map(str::to_string),
+            not_in_force,
         }
     }
 
@@ -247,6 +261,7 @@ impl Running {
             context,
             recorder: self.recorder.clone(),
             writable,
+            readable: plan.grants.iter().map(|grant| grant.path.clone()).collect(),
             objects: plan.checkout.iter().flat_map(|checkout| checkout.readable.clone()).collect(),
             repositories,
             has_view: self.started.has_view,
@@ -267,6 +282,7 @@ impl Running {
             ),
             proof: Some(proof),
             settled: None,
+            process_limit: None,
         }
     }
 }

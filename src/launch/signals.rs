@@ -2,10 +2,17 @@
 //! their own.
 
 use std::io;
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 
-use crate::sys::signals;
+use super::caller_output::give_up_output;
+use crate::sys::{process, signals};
+
+/// After a signal or a limit has ended a run: how long whoever reads its output is waited for.
+const PATIENCE_WITH_READERS: Duration = Duration::from_secs(5);
+/// After a second signal: how long guard may take to put the run away.
+const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
 /// Signals come as messages, not as interruptions.
 pub(super) fn own_signals() -> SigSet {
@@ -34,4 +41,27 @@ pub fn on_signals(work: impl Fn() + Send + 'static) -> io::Result<()> {
         }
     };
     std::thread::Builder::new().name("signals".to_string()).spawn(listen).map(drop)
+}
+
+/// Listens for signals, in a thread of its own, while guard puts away a run whose processes are all dead or dying.
+///
+/// The first one (unless the run was ended by one, or by a limit) stops guard from waiting for readers of its output. The
+/// next one ends guard whatever it is doing, after a few seconds for what is under way; `guard worktree clean` finishes what
+/// is left then, as it does after `kill -9`.
+pub(super) fn watch_for_second_signal(is_to_end: bool) {
+    let mut is_to_end = is_to_end;
+    let work = move || loop {
+        let patience = is_to_end.then_some(PATIENCE_WITH_READERS);
+        let Some(signal) = signals::wait_for(&signals::ending(), patience) else {
+            give_up_output();
+            continue;
+        };
+        give_up_output();
+        if std::mem::replace(&mut is_to_end, true) {
+            std::thread::sleep(LONGEST_GOODBYE);
+            process::exit_now(128 + signal as i32);
+        }
+    };
+    // Without the thread guard still ends, but waits for its readers.
+    let _ = std::thread::Builder::new().name("signals".to_string()).spawn(work);
 }

@@ -68,7 +68,13 @@ impl Task {
             pointer: self.workspace.gitfile(),
             readable: self.workspace.readable().into_iter().filter(|path| *path != hooks).collect(),
             hooks,
+            common_dir: record.common_dir.clone(),
         }
+    }
+
+    /// Passwords and tokens of the user's git settings, which must not be recorded.
+    pub(super) fn credentials(&self) -> Vec<Vec<u8>> {
+        self.workspace.credentials().to_vec()
     }
 
     /// The user has changes that the agent does not get.
@@ -107,6 +113,13 @@ impl Task {
                 let message = format!("the commits of the run were not received: {error}");
                 let data = json!({ "branch": self.workspace.branch(), "retryable": error.is_retryable() });
                 recorder.record("git.refused", &message, &data);
+                if let ReceiveError::Trees(_) = error {
+                    let advice = "`guard worktree clean` removes the worktree; do not fetch from its private repository";
+                    ending.findings.push(Finding {
+                        instead: Some(advice.to_string()),
+                        ..Finding::new("danger.tree", message.clone(), None)
+                    });
+                }
                 ending.failure = Some(("receive_refused", message));
             }
         }
@@ -125,7 +138,11 @@ impl Task {
                 Settled { kept: true, ..Settled::default() }
             }
         };
-        for (place, now) in &settled.moved {
+        if let Some(left_out) = settled.moved.len().checked_sub(MOST_OF_A_KIND).filter(|count| *count > 0) {
+            let message = format!("{left_out} more things that were not the repository's were moved away");
+            ending.findings.push(Finding::new("worktree.foreign", message, None));
+        }
+        for (place, now) in settled.moved.iter().take(MOST_OF_A_KIND) {
             let message = format!("{} was not the repository's: moved to {}", place.display(), now.display());
             ending.findings.push(Finding::new("worktree.foreign", message, Some(place)));
         }
@@ -147,6 +164,7 @@ impl Task {
             kept: settled.kept,
             uncommitted: settled.uncommitted.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
             other_refs: received.iter().flat_map(|received| &received.other_refs).map(other_ref).collect(),
+            other_refs_left_out: received.as_ref().map_or(0, |received| received.other_refs_left_out),
             saved: settled.saved.clone(),
             unreceived: settled.unreceived,
         }

@@ -2,13 +2,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nix::sys::termios::{FlushArg, SetArg, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr};
 
 use crate::decide::Verdict;
 use crate::intercept::{Ask, Choice};
+use crate::sys::terminal;
 
 /// A terminal in raw mode; put back when dropped.
 pub(super) struct Raw {
@@ -33,81 +35,147 @@ impl Drop for Raw {
     }
 }
 
+/// Whose turn it is to write to the user's terminal: the agent's output, a piece at a time, or a question.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Screen(Arc<Mutex<()>>);
+
+impl Screen {
+    /// Waits for the turn of whoever asks; it lasts until the guard is dropped.
+    pub(super) fn take(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Where keys go while a person is asked.
 #[derive(Clone)]
 pub(super) struct Keys {
     asking: Arc<AtomicBool>,
-    sender: Sender<u8>,
+    sender: Sender<Vec<u8>>,
 }
 
 impl Keys {
     /// Takes keys if a question is open. Whether it did.
     pub(super) fn take(&self, bytes: &[u8]) -> bool {
-        if !self.asking.load(Ordering::Acquire) {
-            return false;
+        let is_asking = self.asking.load(Ordering::Acquire);
+        if is_asking {
+            let _ = self.sender.send(bytes.to_vec());
         }
-        // A person presses one key; a terminal that the agent made answer something sends more at once.
-        if let [key] = bytes {
-            let _ = self.sender.send(*key);
-        }
-        true
+        is_asking
     }
 }
 
 /// Asks on the user's terminal.
 pub(super) struct TerminalAsk {
-    terminal: Arc<Mutex<OwnedFd>>,
+    terminal: OwnedFd,
+    /// guard's end of the agent's terminal.
+    agents: OwnedFd,
+    screen: Screen,
     asking: Arc<AtomicBool>,
-    keys: Receiver<u8>,
+    keys: Receiver<Vec<u8>>,
 }
 
 /// The two ends: who asks, and where keys come from.
-pub(super) fn asker(terminal: OwnedFd) -> (TerminalAsk, Keys) {
+pub(super) fn asker(terminal: OwnedFd, agents: OwnedFd, screen: Screen) -> (TerminalAsk, Keys) {
     let (sender, keys) = channel();
     let asking = Arc::new(AtomicBool::new(false));
-    let ask = TerminalAsk { terminal: Arc::new(Mutex::new(terminal)), asking: asking.clone(), keys };
-    (ask, Keys { asking, sender })
+    (TerminalAsk { terminal, agents, screen, asking: asking.clone(), keys }, Keys { asking, sender })
 }
+
+/// Takes the terminal back from whatever the agent has made of it, so that a question is seen as it is written: ends an
+/// unfinished control sequence, resets colours, character sets, margins, modes and reports, and moves what the agent has
+/// painted up into the scroll-back.
+const CLEAN_SCREEN: &str = concat!(
+    "\x18\x1b\\",               // CAN, ST: no control sequence or string is open any more
+    "\x1b[!p\x1b[0m\x1b(B\x0f", // soft reset, plain colours, ASCII
+    "\x1b[?6l\x1b[r\x1b[4l\x1b[?7h\x1b[?25h\x1b[?5l", // whole screen, no insertion, wrapping, a cursor, not inverted
+    "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[=0u", // nothing but keys is reported
+    "\x1b[999;1H",                                                                // the last line
+);
+
+/// Enough empty lines that nothing the agent has painted is left on the screen.
+const LINES_UP: usize = 200;
+
+/// How long the input must be silent before a question counts as asked. What the agent has made the terminal send, and what
+/// the user typed to the agent, comes before that.
+const QUIET: Duration = Duration::from_millis(150);
+/// A terminal that never is silent is not waited for without end: the answer is no.
+const LONGEST_NOISE: Duration = Duration::from_secs(5);
 
 impl TerminalAsk {
     fn say(&self, text: &str) {
-        if let Ok(terminal) = self.terminal.lock() {
-            // The terminal may be raw: lines need their carriage return.
-            let _ = nix::unistd::write(terminal.as_fd(), text.replace('\n', "\r\n").as_bytes());
+        // The terminal may be raw: lines need their carriage return.
+        let text = text.replace('\n', "\r\n");
+        let mut left = text.as_bytes();
+        while !left.is_empty() {
+            match nix::unistd::write(self.terminal.as_fd(), left) {
+                Ok(written) => left = &left[written..],
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Throws away what is in the input, until nothing comes for a moment. Whether that moment came.
+    fn drain_input(&self) -> bool {
+        let began = Instant::now();
+        let _ = tcflush(&self.terminal, FlushArg::TCIFLUSH);
+        while began.elapsed() < LONGEST_NOISE {
+            match self.keys.recv_timeout(QUIET) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => return true,
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+        false
+    }
+
+    /// The answer to the question that is on the screen.
+    fn choice(&self) -> Choice {
+        loop {
+            let Ok(keys) = self.keys.recv() else { return Choice::Deny };
+            // A person presses one key. What comes as several bytes is a paste, or the terminal's own report.
+            match keys.as_slice() {
+                b"y" | b"Y" => return Choice::Once,
+                b"a" | b"A" => return Choice::Always,
+                // n, Enter, Escape, Ctrl-C, Ctrl-D.
+                b"n" | b"N" | b"\r" | b"\n" | [27 | 3 | 4] => return Choice::Deny,
+                _ => {}
+            }
         }
     }
 }
 
 impl Ask for TerminalAsk {
     fn ask(&mut self, verdict: &Verdict) -> Choice {
-        while self.keys.try_recv().is_ok() {}
+        // From here on nothing of the agent's is written: not over the question, and nothing that the terminal answers.
+        let turn = self.screen.take();
         self.asking.store(true, Ordering::Release);
+        self.say(CLEAN_SCREEN);
+        self.say(&"\n".repeat(LINES_UP));
+        self.say("\x1b[H");
+        let is_quiet = self.drain_input();
         let part = printable(verdict.part.as_deref().unwrap_or("a command"));
         self.say(&format!(
-            "\nguard: the agent wants to run: {part}\n  {} (rule {})\n  [y] once  [a] always in this run  [n] no: ",
+            "guard: the agent wants to run: {part}\n  {} (rule {})\n  [y] once  [a] always in this run  [n] no: ",
             printable(&verdict.cause.reason),
             verdict.cause.rule
         ));
-        let choice = loop {
-            match self.keys.recv() {
-                Ok(b'y' | b'Y') => break Choice::Once,
-                Ok(b'a' | b'A') => break Choice::Always,
-                // n, Enter, Escape, Ctrl-C, Ctrl-D, or nobody there any more.
-                Ok(b'n' | b'N' | b'\r' | b'\n' | 27 | 3 | 4) | Err(_) => break Choice::Deny,
-                Ok(_) => {}
-            }
-        };
-        self.asking.store(false, Ordering::Release);
+        let choice = if is_quiet { self.choice() } else { Choice::Deny };
         self.say(match choice {
             Choice::Once => "once\n",
             Choice::Always => "always\n",
             Choice::Deny => "no\n",
         });
+        // What was typed after the answer was not meant for the agent.
+        self.drain_input();
+        self.asking.store(false, Ordering::Release);
+        drop(turn);
+        let _ = terminal::ask_to_redraw(self.agents.as_fd());
         choice
     }
 }
 
-/// The agent chose the words: control characters could make the question look like another.
+/// The agent chose the words: hidden characters could make the question look like another.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    crate::terminal_text::replace(text)
 }

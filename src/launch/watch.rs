@@ -2,29 +2,32 @@
 //! command runs is in `release.rs`, what comes after it in `conclude.rs`.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use super::caller_output::is_output_given_up;
 use super::descendants;
 use super::group::Group;
 use super::init::{self, Used};
 use super::links::Links;
 use super::network::{self, Network};
 use super::parent::{Failure, Finished, Places, Started, Streams, machine};
-use super::pump::{Pump, Tail};
-use super::signals::own_signals;
+use super::pump::{Pump, SharedReader, Tail};
+use super::signals::{own_signals, watch_for_second_signal};
+use super::stdin_feeder::StdinFeeder;
 use super::task::Task;
-use super::terminal::{Keys, Raw, asker};
+use super::terminal::{Keys, Raw, Screen, asker};
 use super::work::Work;
 use crate::egress;
 use crate::intercept::{self, Answering, Ask, Counts};
@@ -41,8 +44,14 @@ const GRACE: Duration = Duration::from_secs(5);
 const LONGEST_END: Duration = Duration::from_secs(10);
 /// How often limits and the transcript are looked at.
 const TICK: Duration = Duration::from_millis(250);
-/// Room for everything but output in a transcript.
-const ROOM_BESIDE_OUTPUT: u64 = 64 << 20;
+/// How often the end of the output is looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long a pump may take to notice that output was given up.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// Room for everything but output in a transcript: as much as for output, within these bounds.
+const ROOM_BESIDE_OUTPUT: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
+/// Room for what is under way when a transcript is full: more than its recorder and its writer hold in memory.
+const RESERVE: u64 = 64 << 20;
 
 /// What ended a run early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +60,8 @@ pub(super) enum Cut {
     Total,
     Signal(Signal),
     Transcript,
+    /// The transcript has reached its bound.
+    Record,
     /// A model was asked for more than there is a budget for.
     Budget,
     /// The kernel killed it for memory it may not have.
@@ -78,7 +89,15 @@ pub(super) struct Running {
     /// A budget is used up.
     pub(super) exhausted: Arc<AtomicBool>,
     pub(super) tails: Vec<(Stream, Tail)>,
-    pub(super) pumps: Vec<JoinHandle<()>>,
+    /// Becomes readable when everything in the run is dead.
+    pub(super) everything_dead: Arc<EventFd>,
+    /// For every pump; and where it shows that none is left.
+    pub(super) pump_done: Option<Sender<()>>,
+    pub(super) pumps_done: Receiver<()>,
+    /// Understands what the program prints.
+    pub(super) reader: Option<SharedReader>,
+    /// The thread that carries the caller's standard input.
+    pub(super) feeder: Option<StdinFeeder>,
     /// What has had nothing to do yet.
     pub(super) sleepers: Vec<Sleeper>,
     /// Caches that are made when they are needed.
@@ -145,6 +164,7 @@ pub(super) fn oversee(
             if end.cut.is_none() && was_killed && group.ran_out_of_memory() {
                 end.cut = Some(Cut::Memory);
             }
+            watch_for_second_signal(end.cut.is_some());
             let counts = supervisor.finish();
             running.conclude(&end, enforcement, counts, task)
         }
@@ -184,7 +204,7 @@ fn attach(
             observer(line);
         }
     };
-    let settings = Box::new(transcript_settings(plan, &network));
+    let settings = Box::new(transcript_settings(plan, &network, &started.credentials));
     let (recorder, writer) = transcript::prepare(file, settings, Some(Box::new(observe)));
     if is_watched {
         recorder.hurry();
@@ -208,6 +228,10 @@ fn attach(
     for note in plan.notes.iter().chain(&started.notes) {
         recorder.record("note", note, &json!({}));
     }
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let everything_dead =
+        EventFd::from_flags(flags).map_err(|error| machine("make an event")(error.into()))?;
+    let (pump_done, pumps_done) = channel();
     let mut running = Running {
         recorder,
         writer,
@@ -217,7 +241,11 @@ fn attach(
         carrier: None,
         exhausted: Arc::default(),
         tails: Vec::new(),
-        pumps: Vec::new(),
+        everything_dead: Arc::new(everything_dead),
+        pump_done: Some(pump_done),
+        pumps_done,
+        reader: None,
+        feeder: None,
         sleepers: Vec::new(),
         links: None,
         used: None,
@@ -234,28 +262,23 @@ fn attach(
     Ok((running, asker))
 }
 
-/// Copies a file to the run's standard input. Ends with the file, or when nobody reads any more.
-fn feed(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
-    let work = move || {
-        let _ = io::copy(&mut std::fs::File::from(from), &mut std::fs::File::from(to));
-    };
-    std::thread::Builder::new().name("input".to_string()).spawn(work).map(drop)
-}
-
 /// How the transcript is written, put together by whoever writes it.
 fn transcript_settings(
     plan: &super::LaunchPlan,
     network: &Network,
+    credentials: &[Vec<u8>],
 ) -> impl FnOnce() -> transcript::Settings + Send + 'static {
     let output_bytes = plan.limits.output_mib.map_or(u64::MAX / 4, |mib| mib << 20);
     let (folder, run_id) = (plan.run_folder.clone(), plan.run_id.clone());
     let (names, given) = (plan.redact.clone(), plan.environment.clone());
-    let of_network: Vec<Vec<u8>> = network.secrets().collect();
+    let others: Vec<Vec<u8>> = network.secrets().chain(credentials.iter().cloned()).collect();
     move || transcript::Settings {
         folder,
         run_id,
-        limit_bytes: output_bytes.saturating_add(ROOM_BESIDE_OUTPUT),
-        redact_values: secrets(&names, given).chain(of_network).collect(),
+        limit_bytes: output_bytes
+            .saturating_add(output_bytes.clamp(*ROOM_BESIDE_OUTPUT.start(), *ROOM_BESIDE_OUTPUT.end())),
+        reserve_bytes: RESERVE,
+        redact_values: secrets(&names, given).chain(others).collect(),
     }
 }
 
@@ -272,29 +295,32 @@ fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<
 impl Running {
     /// Connects every stream; a terminal gets its threads at once.
     fn connect(&mut self, streams: Streams) -> io::Result<Option<Box<dyn Ask>>> {
-        let Streams { input, output, error, is_terminal, questions } = streams;
+        let Streams { input, output, error, is_terminal, questions, reader } = streams;
+        self.reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
         let mut ends = [(Stream::Stdout, output), (Stream::Stderr, error)];
+        let screen = Screen::default();
         while let Some((from, stream)) = self.started.pipes.pop() {
             let to = ends.iter_mut().find(|(known, _)| *known == stream).and_then(|(_, to)| to.take());
-            let pump = self.pump(from, to, stream);
+            let pump = self.pump(from, to, stream, &screen);
             self.sleepers.push(Sleeper::Output(pump));
         }
         if let Some(to) = self.started.feeder.take() {
-            feed(input.try_clone()?, to)?;
+            self.feeder = Some(StdinFeeder::start(input.try_clone()?, to)?);
         }
         let mut ask: Option<Box<dyn Ask>> = None;
         if let Some(master) = self.started.terminal.take() {
             let to = ends.into_iter().find_map(|(_, to)| to).map_or_else(|| input.try_clone(), Ok)?;
             let _ = terminal::copy_size(input.as_fd(), master.as_fd());
-            let pump = self.pump(master.try_clone()?, Some(to), Stream::Terminal);
-            self.pumps.push(pump.start()?);
+            let pump = self.pump(master.try_clone()?, Some(to), Stream::Terminal, &screen);
+            pump.start(self.pump_done.clone())?;
             if is_terminal[0] {
                 self.raw = Raw::new(input.try_clone()?).ok();
-                let keys = questions.map(|questions| {
-                    let (asker, keys) = asker(questions);
+                let mut keys = None;
+                if let Some(questions) = questions {
+                    let (asker, typed) = asker(questions, master.try_clone()?, screen);
                     ask = Some(Box::new(asker));
-                    keys
-                });
+                    keys = Some(typed);
+                }
                 self.type_through(input.try_clone()?, master.try_clone()?, keys)?;
             }
             self.started.terminal = Some(master);
@@ -303,17 +329,20 @@ impl Running {
         Ok(ask)
     }
 
-    fn pump(&mut self, from: OwnedFd, to: Option<OwnedFd>, stream: Stream) -> Pump {
+    fn pump(&mut self, from: OwnedFd, to: Option<OwnedFd>, stream: Stream, screen: &Screen) -> Pump {
         let tail = Tail::default();
         self.tails.push((stream, tail.clone()));
         let (recorder, activity) = (self.recorder.clone(), self.activity.clone());
-        Pump { from, to, stream, recorder, tail, activity }
+        let screen = to.as_ref().filter(|to| to.is_terminal()).map(|_| screen.clone());
+        let all_dead = self.everything_dead.clone();
+        let reader = self.reader.clone().filter(|_| stream == Stream::Stdout);
+        Pump { from, to, screen, stream, recorder, tail, activity, all_dead, reader }
     }
 
     /// Gives one that has something to do a thread. Who gets none is closed: the agent sees nobody listen.
     fn wake(&mut self, index: usize) {
         let started = match self.sleepers.swap_remove(index) {
-            Sleeper::Output(pump) => pump.start().map(|thread| self.pumps.push(thread)),
+            Sleeper::Output(pump) => pump.start(self.pump_done.clone()),
             Sleeper::Shims(listener, answering) => intercept::serve(listener, *answering),
         };
         if let Err(error) = started {
@@ -390,7 +419,7 @@ impl Running {
             match end.cut {
                 None => {}
                 // What is not recorded does not run.
-                Some(Cut::Transcript) => break,
+                Some(Cut::Transcript | Cut::Record) => break,
                 Some(cut) => {
                     kill_at =
                         Some(self.ask_to_end(Signal::SIGTERM, "timeout", format!("{} reached", cut.kind())));
@@ -399,6 +428,10 @@ impl Running {
         }
         if end.cut.is_none() && self.exhausted.load(Ordering::Acquire) {
             end.cut = Some(Cut::Budget);
+        }
+        // Nothing starts any more once it is full: an agent that ends by itself then did not do all it wanted.
+        if end.cut.is_none() && self.recorder.full_at().is_some() {
+            end.cut = Some(Cut::Record);
         }
         if self.used.is_none() {
             end.ended = self.end_everything(end.ended);
@@ -422,6 +455,8 @@ impl Running {
         };
         if self.recorder.failure().is_some() {
             Some(Cut::Transcript)
+        } else if self.recorder.full_at().is_some() {
+            Some(Cut::Record)
         } else if over(limits.total_seconds, self.started.began) {
             Some(Cut::Total)
         } else if over(limits.idle_seconds, clock.last_active) {
@@ -532,24 +567,33 @@ impl Running {
         }
     }
 
-    /// Ends the threads that carry output.
+    /// Ends the threads that carry input and output. Everything in the run must be dead. What is left of its output is
+    /// delivered first, unless the caller wants guard to end.
     pub(super) fn close(&mut self) {
         self.over.store(true, Ordering::Release);
-        // Our own end of the run's terminal must go, or its reader waits for ever.
+        if let Some(feeder) = self.feeder.take() {
+            feeder.stop();
+        }
+        let _ = self.everything_dead.write(1);
         self.started.terminal = None;
         while let Some(sleeper) = self.sleepers.pop() {
-            // Nothing of the run is left: what is in a pipe now is all that ever will be.
             let mut fds = [PollFd::new(sleeper.descriptor(), PollFlags::POLLIN)];
             let has_more = poll(&mut fds, PollTimeout::ZERO).is_ok()
                 && fds[0].revents().is_some_and(|found| found.contains(PollFlags::POLLIN));
             if let Sleeper::Output(pump) = sleeper
                 && has_more
             {
-                self.pumps.extend(pump.start());
+                let _ = pump.start(self.pump_done.clone());
             }
         }
-        for pump in self.pumps.drain(..) {
-            let _ = pump.join();
+        self.pump_done = None;
+        let mut given_up: Option<Instant> = None;
+        // Nobody sends anything: the channel closes with the last pump.
+        while matches!(self.pumps_done.recv_timeout(LOOK_AGAIN), Err(RecvTimeoutError::Timeout)) {
+            // One that waits for a stopped terminal cannot be told. It ends with the process.
+            if is_output_given_up() && given_up.get_or_insert_with(Instant::now).elapsed() > LAST_OUTPUT {
+                break;
+            }
         }
         self.raw = None;
     }

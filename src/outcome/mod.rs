@@ -9,7 +9,7 @@ mod tally;
 
 pub use changes::{Change, ChangeKind, MOST_CHANGES, changes};
 pub use result::{
-    Commit, Denial, Enforcement, ErrorDetail, Finding, HostTraffic, ModelUsage, OtherRef, RunResult,
-    TranscriptPlace, Usage, Worktree, duration,
+    Commit, Denial, Enforcement, ErrorDetail, Finding, HostTraffic, LimitNotInForce, ModelUsage, OtherRef,
+    RunResult, TranscriptPlace, Usage, Worktree, duration,
 };
 pub use tally::Tally;

@@ -32,7 +32,7 @@ pub struct RunResult {
     pub error: Option<String>,
     /// What went wrong, in a word: `idle_timeout`, `timeout`, `command_not_found`, `upstream_error`, `invalid_input`,
     /// `config_error`, `sandbox_unavailable`, `policy_denied`, `cancelled`, `receive_refused`, `boundary_broken`,
-    /// `budget_exhausted`, `memory_exhausted`, `internal`. More may come.
+    /// `budget_exhausted`, `memory_exhausted`, `record_full`, `internal`. More may come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
     /// What is known about it.
@@ -101,11 +101,18 @@ pub struct Worktree {
     pub uncommitted: Vec<String>,
     /// Refs that the run made or changed in its private repository: told, not taken.
     pub other_refs: Vec<OtherRef>,
+    /// How many more there are than are listed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub other_refs_left_out: usize,
     /// Refs that keep what was removed.
     pub saved: Vec<String>,
     /// Commits or refs are still in the run's private repository: `guard worktree receive` tries again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unreceived: bool,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// A ref of the run's private repository.
@@ -180,10 +187,26 @@ pub struct Enforcement {
     pub namespaces: bool,
     /// Memory was bounded by a control group.
     pub memory_bound: bool,
-    /// The number of processes was bounded by a control group.
+    /// The number of processes was bounded.
     pub process_bound: bool,
+    /// What bounded it: `cgroup`, `rlimit` (which without namespaces counts everything of the user on the machine), or
+    /// `supervisor` (for root without a cgroup).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_bound_by: Option<String>,
+    /// Limits of the policy that were not in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_in_force: Vec<LimitNotInForce>,
     /// What was tried before the start and refused, as it must be.
     pub canary: Vec<String>,
+}
+
+/// A limit of the policy that nothing could hold the run to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitNotInForce {
+    /// Its name in `[limits]`.
+    pub limit: String,
+    /// Why not.
+    pub reason: String,
 }
 
 /// Something that was refused.

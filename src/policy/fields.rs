@@ -127,7 +127,11 @@ pub(super) static LIMITS: &[Field] = &[
     field("total_seconds", Kind::Number(1, 604_800), "End a run after so long."),
     field("processes", Kind::Number(1, 65_536), "Processes alive at once."),
     field("open_files", Kind::Number(16, 1_048_576), "Open files per process."),
-    field("memory_mib", Kind::Number(16, 16_777_216), "Memory of the whole run."),
+    field(
+        "memory_mib",
+        Kind::Number(16, 16_777_216),
+        "Memory of the whole run, at most three quarters of the machine's; in force where a cgroup can be made.",
+    ),
     field("file_mib", Kind::Number(1, 16_777_216), "Size of one written file."),
     field("output_mib", Kind::Number(1, 1_048_576), "Output of a run that is kept."),
     field("connections", Kind::Number(1, 65_536), "Connections to the network at once. 512 unless given."),

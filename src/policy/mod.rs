@@ -37,6 +37,6 @@ pub use model::{
 pub use pattern::{PathPattern, Pattern};
 pub use preset::{
     Answer, Call, Forbid, GATEWAYS, Gateway, KEY_VARIABLES, ModelPlace, PRESETS, Preset, PresetHost,
-    PresetName, Refusals, UsagePlaces, gateway, key_variables, preset,
+    PresetName, Refusals, ToolRules, UsagePlaces, gateway, key_variables, preset,
 };
 pub use schema::schema;

@@ -66,6 +66,8 @@ pub struct Gateway {
     /// What a body must not contain.
     #[serde(default)]
     pub forbid: Vec<Forbid>,
+    /// Which tools a request may give the model.
+    pub tools: Option<ToolRules>,
     /// Beginnings of addresses that git replaces with the gateway's.
     #[serde(default)]
     pub git_instead_of: Vec<String>,
@@ -109,6 +111,34 @@ pub struct Forbid {
     pub only_addresses: bool,
     /// Why.
     pub reason: String,
+}
+
+/// The tools that a request may give the model. The API itself runs some of them, and could be made to fetch addresses of
+/// the agent's choice, so every kind that is not known to be harmless is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolRules {
+    /// The key of the body that holds them.
+    pub key: String,
+    /// The key of a tool that says its kind. Without it every key of a tool is a kind.
+    pub kind_key: Option<String>,
+    /// A tool that does not say its kind is one of the agent's own.
+    #[serde(default)]
+    pub without_kind: bool,
+    /// Kinds that pass; `*` at the end is any text.
+    pub allow: Vec<String>,
+    /// Why others do not.
+    pub reason: String,
+}
+
+impl ToolRules {
+    /// Whether tools of a kind pass.
+    pub fn allows(&self, kind: &str) -> bool {
+        self.allow.iter().any(|known| match known.strip_suffix('*') {
+            Some(beginning) => kind.starts_with(beginning),
+            None => known == kind,
+        })
+    }
 }
 
 /// Where an answer says how many tokens it took: paths of keys with dots between, alternatives with `|` between.
@@ -193,15 +223,15 @@ pub const GATEWAYS: [(&str, &str); 4] = [
 ];
 
 /// Variables that hold the keys of all of them: taken out of the environment before anything else happens.
-pub const KEY_VARIABLES: [&str; 4] =
-    ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
+pub const KEY_VARIABLES: [&str; 5] =
+    ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY", "ANTHROPIC_API_KEY"];
 
 /// Where the key of a gateway usually is, as its file says: a gateway without one need not be read. `None` for a name that
 /// no gateway has.
 pub fn key_variables(gateway: &str) -> Option<&'static [&'static str]> {
     match gateway {
         "gemini" => Some(&["GEMINI_API_KEY", "GOOGLE_API_KEY"]),
-        "openai" => Some(&["OPENAI_API_KEY"]),
+        "openai" => Some(&["OPENAI_API_KEY", "CODEX_API_KEY"]),
         "anthropic" => Some(&["ANTHROPIC_API_KEY"]),
         "github" => Some(&[]),
         _ => None,

@@ -12,7 +12,7 @@ use libc::sock_filter;
 use serde::Deserialize;
 
 use super::SandboxError;
-use super::program::{Check, Condition, Otherwise, Treatment, program};
+use super::program::{Action, Check, Condition, Otherwise, Treatment, program};
 use crate::sys::calls;
 
 /// The list, as it stands in `policies/`.
@@ -43,6 +43,15 @@ pub fn filter(shared: bool) -> Result<Vec<sock_filter>, SandboxError> {
         Some(program) => Ok(program),
         None => compile(&read(LIST)?, shared),
     }
+}
+
+/// The same, asking the supervisor about every new process and thread too. Rarely needed, so it is not made ahead of time.
+pub fn filter_with_forks(shared: bool) -> Result<Vec<sock_filter>, SandboxError> {
+    let mut calls = notified(shared);
+    for number in FORKS.iter().filter_map(|name| number_of(name)) {
+        calls.entry(number).or_default().otherwise = Otherwise::Notify;
+    }
+    program(&treatments_of(&read(LIST)?, shared, calls)?)
 }
 
 /// Both programs as they are kept: the list's stamp, then each with its length in front, little-endian.
@@ -92,31 +101,38 @@ pub struct Entry {
     /// Conditions that must all hold.
     #[serde(default)]
     pub when: Vec<String>,
-    /// What the calls fail with.
-    #[serde(default = "Entry::default_errno")]
-    pub errno: String,
+    /// What the calls fail with; EPERM unless given.
+    pub errno: Option<String>,
     /// Only without namespaces of the run's own.
     pub only: Option<String>,
     /// Why.
     pub reason: String,
-}
-
-impl Entry {
-    fn default_errno() -> String {
-        "EPERM".to_string()
-    }
+    /// The supervisor decides about these calls, by what they are about to change.
+    #[serde(skip)]
+    pub asks_supervisor: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     deny: Vec<Entry>,
+    #[serde(default)]
+    ask: Vec<Entry>,
 }
 
 /// Reads a list.
 pub fn read(text: &str) -> Result<Vec<Entry>, SandboxError> {
-    let file: File = toml::from_str(text).map_err(|error| SandboxError::Filter(error.to_string()))?;
-    Ok(file.deny)
+    let File { mut deny, ask } =
+        toml::from_str(text).map_err(|error| SandboxError::Filter(error.to_string()))?;
+    for entry in ask {
+        if entry.errno.is_some() || entry.when.is_empty() {
+            let calls = entry.calls.join("`, `");
+            return Err(SandboxError::Filter(format!("`{calls}`: `ask` needs `when` and takes no `errno`")));
+        }
+        // Behind everything that is refused: what is refused in any case needs no decision.
+        deny.push(Entry { asks_supervisor: true, ..entry });
+    }
+    Ok(deny)
 }
 
 /// The program for a list: `shared` when the run shares its namespaces with the machine.
@@ -142,7 +158,8 @@ fn treatments_of(
             Some("shared") => continue,
             Some(other) => return Err(SandboxError::Filter(format!("unknown `only = \"{other}\"`"))),
         }
-        let errno = errno(&entry.errno)?;
+        let errno = errno(entry.errno.as_deref().unwrap_or("EPERM"))?;
+        let action = if entry.asks_supervisor { Action::Notify } else { Action::Errno(errno) };
         let conditions = entry.when.iter().map(|text| condition(text)).collect::<Result<Vec<_>, _>>()?;
         for name in &entry.calls {
             let Some(number) = number_of(name) else {
@@ -152,8 +169,10 @@ fn treatments_of(
                 return Err(SandboxError::Filter(format!("unknown system call `{name}`")));
             };
             let treatment = calls.entry(number).or_default();
-            if !conditions.is_empty() {
-                treatment.checks.push(Check { conditions: conditions.clone(), errno });
+            if action == Action::Notify && treatment.otherwise == Otherwise::Notify {
+                // Where the supervisor is asked about every call, a condition adds nothing.
+            } else if !conditions.is_empty() {
+                treatment.checks.push(Check { conditions: conditions.clone(), action });
             } else if treatment.otherwise == Otherwise::Allow {
                 treatment.otherwise = Otherwise::Errno(errno);
             } else {
@@ -221,9 +240,16 @@ const PROCESSES: &[&str] = &["fork", "vfork"];
 /// case.
 pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     // Refused for some arguments only, and no C library starts a program without them.
-    let needed = ["prctl", "ioctl", "prlimit64", "openat", "open", "openat2", "creat", "personality"];
+    let needed =
+        ["prctl", "ioctl", "fcntl", "prlimit64", "openat", "open", "openat2", "creat", "personality"];
     let mut calls = treatments_of(&read(LIST)?, false, BTreeMap::new())?;
     let refused = Otherwise::Errno(libc::EPERM as u32);
+    // Nobody is there to decide.
+    for check in calls.values_mut().flat_map(|treatment| &mut treatment.checks) {
+        if check.action == Action::Notify {
+            check.action = Action::Errno(libc::EPERM as u32);
+        }
+    }
     if alone {
         let needed: Vec<u32> = needed.iter().filter_map(|name| number_of(name)).collect();
         for (_, treatment) in calls.iter_mut().filter(|(number, _)| !needed.contains(number)) {
@@ -236,7 +262,8 @@ pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
         // What is no thread. `clone3` is refused by the list: its arguments cannot be looked at.
         let values = vec![0];
         let condition = Condition { argument: 0, mask: libc::CLONE_THREAD as u32, values, negated: false };
-        let check = Check { conditions: vec![condition], errno: libc::EPERM as u32 };
+        let action = Action::Errno(libc::EPERM as u32);
+        let check = Check { conditions: vec![condition], action };
         let treatment = calls.entry(number).or_default();
         treatment.checks.insert(0, check);
         treatment.otherwise = Otherwise::Allow;
@@ -252,7 +279,10 @@ pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
 }
 
 /// Calls the supervisor is asked about.
-const STARTS_AND_SOCKETS: &[&str] = &["execve", "execveat", "connect", "bind", "listen"];
+const ALWAYS_ASKED: &[&str] = &["execve", "execveat", "connect", "bind", "listen", "inotify_add_watch"];
+
+/// Calls that make a process or a thread. (`clone3` is refused.)
+pub const FORKS: &[&str] = &["clone", "fork", "vfork"];
 
 /// Calls that change what Landlock does not cover; without a mount namespace the supervisor makes them itself.
 pub const METADATA: &[&str] = &[
@@ -293,7 +323,7 @@ pub const ON_PROCESSES: &[(&str, u8)] = &[
 fn notified(shared: bool) -> BTreeMap<u32, Treatment> {
     let treatment = |otherwise| Treatment { checks: Vec::new(), otherwise };
     let always = |name: &&str| Some((number_of(name)?, treatment(Otherwise::Notify)));
-    let mut calls: BTreeMap<u32, Treatment> = STARTS_AND_SOCKETS.iter().filter_map(always).collect();
+    let mut calls: BTreeMap<u32, Treatment> = ALWAYS_ASKED.iter().filter_map(always).collect();
     if shared {
         calls.extend(METADATA.iter().filter_map(always));
         calls.extend(ON_PROCESSES.iter().filter_map(|&(name, argument)| {

@@ -11,10 +11,13 @@ mod program;
 mod shorten;
 
 pub use files::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals};
-pub use filter::{Entry, LIST, METADATA, ON_PROCESSES, compile, encode, filter, offline, read, treatments};
+pub use filter::{
+    Entry, FORKS, LIST, METADATA, ON_PROCESSES, compile, encode, filter, filter_with_forks, offline, read,
+    treatments,
+};
 pub use mounts::{Apart, Layer, View, enter, part};
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
-pub use program::{Check, Condition, Otherwise, Treatment};
+pub use program::{Action, Check, Condition, Otherwise, Treatment};
 pub use shorten::shorten;
 
 /// A layer that cannot be applied.

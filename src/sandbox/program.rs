@@ -28,13 +28,32 @@ pub struct Treatment {
     pub otherwise: Otherwise,
 }
 
-/// Conditions on the arguments of a call, and what it fails with when all hold.
+/// Conditions on the arguments of a call, and what becomes of it when all hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     /// All of these.
     pub conditions: Vec<Condition>,
-    /// What the call fails with.
-    pub errno: u32,
+    /// What becomes of the call.
+    pub action: Action,
+}
+
+/// What becomes of a call whose arguments a check is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// It fails with this errno.
+    Errno(u32),
+    /// The supervisor is asked.
+    Notify,
+}
+
+impl Action {
+    /// The value that the filter program returns to the kernel.
+    pub fn filter_value(self) -> u32 {
+        match self {
+            Self::Errno(errno) => libc::SECCOMP_RET_ERRNO | errno,
+            Self::Notify => libc::SECCOMP_RET_USER_NOTIF,
+        }
+    }
 }
 
 /// A look at the lower half of one argument.
@@ -195,7 +214,7 @@ fn leaf(groups: &[Group<'_>]) -> Result<Vec<sock_filter>, SandboxError> {
 fn treat(treatment: &Treatment) -> Result<Vec<sock_filter>, SandboxError> {
     let mut block = Vec::new();
     for check in &treatment.checks {
-        block.extend(refuse_if(check)?);
+        block.extend(code_of(check)?);
     }
     match treatment.otherwise {
         Otherwise::Allow => block.push(statement(RETURN, libc::SECCOMP_RET_ALLOW)),
@@ -212,10 +231,9 @@ fn treat(treatment: &Treatment) -> Result<Vec<sock_filter>, SandboxError> {
 }
 
 /// The code of one check: falls off its end when a condition does not hold.
-fn refuse_if(check: &Check) -> Result<Vec<sock_filter>, SandboxError> {
+fn code_of(check: &Check) -> Result<Vec<sock_filter>, SandboxError> {
     // Made from behind, so that the distance to the end is known.
-    let mut parts: Vec<Vec<sock_filter>> =
-        vec![vec![statement(RETURN, libc::SECCOMP_RET_ERRNO | check.errno)]];
+    let mut parts: Vec<Vec<sock_filter>> = vec![vec![statement(RETURN, check.action.filter_value())]];
     let mut length = 1;
     for condition in check.conditions.iter().rev() {
         let mut part = vec![load_argument(condition.argument)];

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::{check, process};
 
@@ -36,6 +36,9 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     }
     process::close_on_exec_from(3)?;
     for &(resource, most) in &confinement.limits {
+        // Who started guard may have set less already.
+        let (_, hard) = getrlimit(resource)?;
+        let most = most.min(hard);
         setrlimit(resource, most, most)?;
     }
     process::drop_capabilities()?;
@@ -62,6 +65,20 @@ pub fn ends_with_parent(command: &mut Command) {
     };
     // SAFETY: two system calls on plain integers.
     unsafe { command.pre_exec(work) };
+}
+
+/// Bounds the memory of a command and of each process it starts, and makes it be asked to end when the thread that starts
+/// it ends.
+pub fn bound_memory(command: &mut Command, bytes: u64) {
+    let work = move || {
+        let (_, hard) = getrlimit(Resource::RLIMIT_DATA)?;
+        let most = bytes.min(hard);
+        setrlimit(Resource::RLIMIT_DATA, most, most)?;
+        Ok(())
+    };
+    // SAFETY: two system calls on plain integers.
+    unsafe { command.pre_exec(work) };
+    ends_with_parent(command);
 }
 
 /// Makes a command the first of a session of its own: it has no terminal to ask anybody on, and one signal to its process

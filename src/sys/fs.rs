@@ -97,6 +97,12 @@ pub fn remove_xattr(path: &CStr, name: &CStr) -> io::Result<()> {
     check_int(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)
 }
 
+/// Adds a watch on what a path leads to. Gives its number.
+pub fn add_watch(inotify: BorrowedFd<'_>, path: &CStr, mask: u32) -> io::Result<i32> {
+    // SAFETY: a null-terminated string and plain integers.
+    check_int(unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), mask) })
+}
+
 /// The mount that what a descriptor stands for lies on: a number no other mount has.
 pub fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;

@@ -30,6 +30,23 @@ pub fn watch_exec(tid: i32) -> io::Result<()> {
 /// Where the stack of a stopped thread ends. Only of a program for this machine: the stack of one for another (32 bits)
 /// would be read wrongly.
 pub fn stack_pointer(tid: i32) -> io::Result<u64> {
+    let registers = registers(tid)?;
+    #[cfg(target_arch = "x86_64")]
+    return Ok(registers.rsp);
+    #[cfg(not(target_arch = "x86_64"))]
+    return Ok(registers.sp);
+}
+
+/// What the last system call of a stopped thread gives back to it: a negative number is an error's.
+pub fn call_result(tid: i32) -> io::Result<i64> {
+    let registers = registers(tid)?;
+    #[cfg(target_arch = "x86_64")]
+    return Ok(registers.rax as i64);
+    #[cfg(not(target_arch = "x86_64"))]
+    return Ok(registers.regs[0] as i64);
+}
+
+fn registers(tid: i32) -> io::Result<libc::user_regs_struct> {
     // SAFETY: plain integers: all-zero is a valid value.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
     let mut place =
@@ -40,10 +57,7 @@ pub fn stack_pointer(tid: i32) -> io::Result<u64> {
     if place.iov_len != size_of::<libc::user_regs_struct>() {
         return Err(io::Error::from_raw_os_error(libc::ENOEXEC));
     }
-    #[cfg(target_arch = "x86_64")]
-    return Ok(registers.rsp);
-    #[cfg(not(target_arch = "x86_64"))]
-    return Ok(registers.sp);
+    Ok(registers)
 }
 
 /// Lets a stopped thread go and forgets it.

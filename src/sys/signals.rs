@@ -50,6 +50,21 @@ pub fn waiting() -> Option<Signal> {
     ending().iter().find(|&signal| found.contains(signal))
 }
 
+/// Waits for one of these signals, which every thread must have blocked: for so long, or for ever. `None` when none came.
+pub fn wait_for(signals: &SigSet, patience: Option<std::time::Duration>) -> Option<Signal> {
+    let time = patience.map(TimeSpec::from_duration);
+    let time = time.as_ref().map_or(std::ptr::null(), |time| std::ptr::from_ref(time.as_ref()));
+    loop {
+        // SAFETY: a set and, unless it is null, a time that both outlive the call; nothing is to be filled in.
+        let found = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), time) };
+        match Signal::try_from(found) {
+            Ok(signal) => return Some(signal),
+            Err(_) if nix::errno::Errno::last() == nix::errno::Errno::EINTR => {}
+            Err(_) => return None,
+        }
+    }
+}
+
 /// Whether those keys that end a program wait, because this thread blocks them.
 pub fn are_held() -> bool {
     SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))

@@ -30,6 +30,19 @@ pub fn take_control(terminal: BorrowedFd<'_>) -> io::Result<()> {
     check_int(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }).map(drop)
 }
 
+/// Makes the programs on a pseudo terminal draw their screens anew: its size changes for a moment, which they are told.
+pub fn ask_to_redraw(terminal: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain integers: all-zero is a valid value.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: TIOCGWINSZ fills in the structure, TIOCSWINSZ reads it.
+    unsafe {
+        check_int(libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size))?;
+        let other = libc::winsize { ws_row: size.ws_row.saturating_add(1), ..size };
+        check_int(libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const other))?;
+        check_int(libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size)).map(drop)
+    }
+}
+
 /// Gives one terminal the size of another.
 pub fn copy_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain integers: all-zero is a valid value.

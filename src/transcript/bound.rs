@@ -1,7 +1,15 @@
 //! How much a transcript may hold, and the count of what it left out.
 //!
-//! Output goes first: past the bound it is left out. Other events go in up to twice the bound. What tells the end of a
-//! run, and what was left out, always goes in.
+//! ```text
+//!   0 ─────────── limit ─────────── 2 × limit ─────────── + reserve ─────────── + reserve
+//!     everything       │ no output       │ "full": the run ends    │ only refusals,      │ only `run.…`
+//!                                        │ what was under way      │ findings, git events │ and `transcript.…`
+//!                                        │ is still written
+//! ```
+//!
+//! Output goes first. When other events have reached twice the limit, whoever runs the agent ends the run: nothing happens
+//! that is not recorded. The reserves hold what was under way then, and what is found out at the end of the run. Sizes are
+//! those of lines as they are written, after redaction and escaping.
 
 use serde::Serialize;
 
@@ -10,14 +18,22 @@ use serde::Serialize;
 pub(super) enum Class {
     Output,
     Event,
+    /// What a reviewer must not miss: `deny.…`, `finding`, `git.…`.
+    Important,
     /// `run.…` and `transcript.…`.
     Always,
 }
 
 impl Class {
     pub(super) fn of(event_type: &str) -> Self {
-        let always = event_type.starts_with("run.") || event_type.starts_with("transcript.");
-        if always { Self::Always } else { Self::Event }
+        let begins_with = |names: &[&str]| names.iter().any(|name| event_type.starts_with(name));
+        if begins_with(&["run.", "transcript."]) {
+            Self::Always
+        } else if begins_with(&["deny.", "finding", "git."]) {
+            Self::Important
+        } else {
+            Self::Event
+        }
     }
 }
 
@@ -42,27 +58,62 @@ pub(super) enum Admission {
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) limit: u64,
+    reserve: u64,
     pub(super) written: u64,
     pub(super) dropped: Dropped,
     output_cut: bool,
     events_cut: bool,
+    important_cut: bool,
+    full: bool,
 }
 
 impl Bound {
-    pub(super) fn new(limit: u64) -> Self {
-        Self { limit, written: 0, dropped: Dropped::default(), output_cut: false, events_cut: false }
+    pub(super) fn new(limit: u64, reserve: u64) -> Self {
+        Self {
+            limit,
+            reserve,
+            written: 0,
+            dropped: Dropped::default(),
+            output_cut: false,
+            events_cut: false,
+            important_cut: false,
+            full: false,
+        }
     }
 
-    /// Asks for room for an event whose text has this many bytes; counts it when there is none.
-    pub(super) fn admit(&mut self, class: Class, bytes: usize) -> Admission {
-        let (limit, cut) = match class {
+    /// The size at which the run ends.
+    pub(super) fn full_at(&self) -> u64 {
+        self.limit.saturating_mul(2)
+    }
+
+    /// Up to which size events of a class are written.
+    pub(super) fn limit_of(&self, class: Class) -> u64 {
+        match class {
+            Class::Output => self.limit,
+            Class::Event => self.full_at().saturating_add(self.reserve),
+            Class::Important => self.full_at().saturating_add(self.reserve.saturating_mul(2)),
+            Class::Always => u64::MAX,
+        }
+    }
+
+    /// Whether the transcript becomes full with a line of this length: true once.
+    pub(super) fn becomes_full(&mut self, class: Class, length: usize) -> bool {
+        matches!(class, Class::Event | Class::Important)
+            && self.written.saturating_add(length as u64) > self.full_at()
+            && !std::mem::replace(&mut self.full, true)
+    }
+
+    /// Asks for room for a line of this length; counts the bytes it says something with when there is none.
+    pub(super) fn admit(&mut self, class: Class, length: usize, bytes: usize) -> Admission {
+        let limit = self.limit_of(class);
+        let cut = match class {
             Class::Always => return Admission::Write,
-            Class::Output => (self.limit, &mut self.output_cut),
-            Class::Event => (self.limit.saturating_mul(2), &mut self.events_cut),
+            Class::Output => &mut self.output_cut,
+            Class::Event => &mut self.events_cut,
+            Class::Important => &mut self.important_cut,
         };
-        let bytes = bytes as u64;
         // Once cut, always cut: a transcript with holes of chance would look complete where it is not.
-        if !*cut && self.written.saturating_add(bytes) <= limit {
+        if !*cut && self.written.saturating_add(length as u64) <= limit {
             return Admission::Write;
         }
         let dropped = &mut self.dropped;
@@ -71,7 +122,7 @@ impl Bound {
             _ => (&mut dropped.events, &mut dropped.event_bytes),
         };
         *events += 1;
-        *sum += bytes;
+        *sum += bytes as u64;
         if std::mem::replace(cut, true) { Admission::Drop } else { Admission::Cut }
     }
 

@@ -37,6 +37,13 @@ impl Chain {
         Self { run_id: quoted(run_id), clock: Clock::default(), seq: 0, last: BEGINNING }
     }
 
+    /// How long a line will be, with its newline: at most a few bytes more than it is.
+    pub(super) fn length_of(&self, event_type: &str, message: &str, data: &[u8]) -> usize {
+        /// Names of fields, time, number, hash.
+        const FIXED: usize = 240;
+        FIXED + event_type.len() + quoted_length(message) + data.len() + self.run_id.len()
+    }
+
     /// Appends a line with its newline; `data` is JSON. Returns where the line stands, without the newline.
     pub(super) fn append(
         &mut self,
@@ -74,6 +81,16 @@ impl Chain {
 pub(super) fn quote(text: &str, out: &mut Vec<u8>) {
     // A `Vec` takes everything, and a string is always JSON.
     let _ = serde_json::to_writer(out, text);
+}
+
+/// How long a JSON string is, with its quotes.
+fn quoted_length(text: &str) -> usize {
+    let extra = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,
+        0..0x20 => 5,
+        _ => 0,
+    };
+    2 + text.len() + text.bytes().map(extra).sum::<usize>()
 }
 
 fn quoted(text: &str) -> Vec<u8> {

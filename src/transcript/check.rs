@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::chain::{self, BEGINNING};
-use super::event::{Event, FINISHED};
+use super::event::{DROPPED, Event, FINISHED};
 use super::reader::{Reader, Step};
 use super::writer::Head;
 
@@ -20,6 +20,8 @@ pub struct Check {
     pub outcome: Outcome,
     /// The last line that is in order.
     pub head: Head,
+    /// What the transcript itself says was left out of it, because it reached its bound.
+    pub left_out: Option<String>,
 }
 
 /// How a transcript stands.
@@ -82,6 +84,7 @@ fn check_all<R: Read>(mut reader: Reader<R>) -> io::Result<Check> {
     let mut run_id: Option<String> = None;
     let mut head = Head { seq: 0, hash: chain::text(&BEGINNING), bytes: 0 };
     let mut finished = false;
+    let mut left_out = None;
     let outcome = loop {
         let problem = match reader.step()? {
             Step::End { partial: 0 } if finished => break Outcome::Complete,
@@ -96,6 +99,9 @@ fn check_all<R: Read>(mut reader: Reader<R>) -> io::Result<Check> {
                     head.hash = chain::text(&chain::hash(line));
                     head.bytes += line.len() as u64 + 1;
                     finished = event.event_type == FINISHED;
+                    if event.event_type == DROPPED {
+                        left_out = Some(event.message);
+                    }
                     run_id.get_or_insert(event.run_id);
                     continue;
                 }
@@ -103,7 +109,7 @@ fn check_all<R: Read>(mut reader: Reader<R>) -> io::Result<Check> {
         };
         break Outcome::Broken { line: head.seq + 1, problem };
     };
-    Ok(Check { run_id: run_id.unwrap_or_default(), outcome, head })
+    Ok(Check { run_id: run_id.unwrap_or_default(), outcome, head, left_out })
 }
 
 fn wrong(event: &Event, head: &Head, run_id: Option<&str>, finished: bool) -> Option<Problem> {

@@ -19,6 +19,8 @@ pub const FINISHED: &str = "run.finished";
 pub const OUTPUT: &str = "output";
 /// From here on something is left out because the transcript reached its bound.
 pub const CUT: &str = "transcript.cut";
+/// The transcript reached its bound: the run is ended.
+pub const FULL: &str = "transcript.full";
 /// How much was left out, just before the end.
 pub const DROPPED: &str = "transcript.dropped";
 

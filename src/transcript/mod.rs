@@ -22,9 +22,9 @@ mod writer;
 
 pub use base64::{base64, decode as decode_base64};
 pub use check::{Check, Outcome, Problem, check};
-pub use event::{CUT, DROPPED, Event, FINISHED, OUTPUT, STARTED, Stream};
+pub use event::{CUT, DROPPED, Event, FINISHED, FULL, OUTPUT, STARTED, Stream};
 pub use reader::{LONGEST_LINE, Reader, Step};
-pub use recorder::Recorder;
+pub use recorder::{Prepared, Recorder};
 pub use redact::{MARK, Redactor, StreamRedactor};
 pub use store::{FILE, FindError, Run, RunState, StateFolderError, Store, state_folder};
 pub use writer::{Head, Line, Observer, Settings, Sink, Writer, create, prepare, start, start_on};

@@ -21,6 +21,32 @@ const MUCH: usize = 256 << 10;
 /// Longer output is cut into events of this size.
 const PIECE: usize = 64 << 10;
 
+/// An event whose data is JSON already.
+#[derive(Debug)]
+pub struct Prepared {
+    message: String,
+    data: Vec<u8>,
+}
+
+impl Prepared {
+    /// Prepares an event; `data` should serialise to a JSON object.
+    pub fn new(message: String, data: &impl Serialize) -> Self {
+        let data = serde_json::to_vec(data)
+            .unwrap_or_else(|error| format!("{{\"data_lost\":{:?}}}", error.to_string()).into_bytes());
+        Self { message, data }
+    }
+
+    /// Puts words before its message.
+    pub fn prefixed(&self, words: &str) -> String {
+        format!("{words}{}", self.message)
+    }
+
+    /// The data as a JSON value, to add to it.
+    pub fn data(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.data).unwrap_or_default()
+    }
+}
+
 /// Records events. Cheap to clone, for any thread.
 #[derive(Clone)]
 pub struct Recorder {
@@ -30,6 +56,23 @@ pub struct Recorder {
 impl Recorder {
     /// Records an event. `data` should serialise to a JSON object; `run.…` types are the caller's first and last words.
     pub fn record(&self, event_type: &'static str, message: &str, data: &impl Serialize) {
+        self.push(event_type, message, |bytes| {
+            let split = bytes.len();
+            if let Err(error) = serde_json::to_writer(&mut *bytes, data) {
+                // The event itself is worth more than its data.
+                bytes.truncate(split);
+                let said = serde_json::json!({ "data_lost": error.to_string() }).to_string();
+                bytes.extend_from_slice(said.as_bytes());
+            }
+        });
+    }
+
+    /// Records an event that was prepared before, so that recording it takes no longer than copying it.
+    pub fn record_prepared(&self, event_type: &'static str, prepared: &Prepared) {
+        self.push(event_type, &prepared.message, |bytes| bytes.extend_from_slice(&prepared.data));
+    }
+
+    fn push(&self, event_type: &'static str, message: &str, write_data: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.shared.with_room(ROOM);
         if state.closed {
             return;
@@ -38,12 +81,7 @@ impl Recorder {
         let start = batch.bytes.len();
         batch.bytes.extend_from_slice(message.as_bytes());
         let split = batch.bytes.len();
-        if let Err(error) = serde_json::to_writer(&mut batch.bytes, data) {
-            // The event itself is worth more than its data.
-            batch.bytes.truncate(split);
-            let said = serde_json::json!({ "data_lost": error.to_string() }).to_string();
-            batch.bytes.extend_from_slice(said.as_bytes());
-        }
+        write_data(&mut batch.bytes);
         let end = batch.bytes.len();
         batch.entries.push(Entry { time: now(), kind: Kind::Event(event_type), start, split, end });
         self.shared.wake(&mut state);
@@ -80,6 +118,11 @@ impl Recorder {
         self.shared.hurries.store(true, Ordering::Relaxed);
     }
 
+    /// The bound that the transcript has reached, in bytes. The run must end then: what is not recorded does not run.
+    pub fn full_at(&self) -> Option<u64> {
+        Some(self.shared.full_at.load(Ordering::Acquire)).filter(|&limit| limit > 0)
+    }
+
     /// Why nothing is recorded any more: the disk is full, … The run must end then.
     pub fn failure(&self) -> Option<String> {
         if !self.shared.failed.load(Ordering::Acquire) {
@@ -103,6 +146,8 @@ pub(super) struct Shared {
     /// The bound was reached: output is counted and not even copied.
     pub(super) output_cut: AtomicBool,
     pub(super) uncounted: Uncounted,
+    /// The bound that was reached; 0 before that.
+    pub(super) full_at: AtomicU64,
 }
 
 /// Output that callers left out.

@@ -149,6 +149,7 @@ impl Redactor {
                 Measure::No => at += 1,
                 Measure::More => return Found::Undecided(at, self.shown_when_idle(&text[at..])),
                 Measure::Yes(length, tail) => return Found::Secret(at, at + length, tail),
+                Measure::Within(start, end) => return Found::Secret(at + start, at + end, Tail::None),
             }
         }
         match text[at..].last() {

@@ -16,6 +16,8 @@ pub(super) enum Measure {
     No,
     /// It is one: these first bytes, and everything that [`Tail`] goes on to take.
     Yes(usize, Tail),
+    /// It lies between these bytes.
+    Within(usize, usize),
     /// More text is needed.
     More,
 }
@@ -89,13 +91,16 @@ const FIRST: [u8; 256] = {
     first
 };
 
+/// The longest user and password of an address.
+const LONGEST_USER: usize = 1024;
+
 const BEARER: &[u8] = b"bearer";
 const KEY_BEGIN: &[u8] = b"-----BEGIN ";
 const KEY_END: &[u8] = b"-----END ";
 
 /// The first two bytes of everything [`measure`] knows.
 pub(super) fn beginnings() -> impl Iterator<Item = [u8; 2]> {
-    let fixed = [*b"ey", *b"--", *b"Be", *b"be", *b"BE"];
+    let fixed = [*b"ey", *b"--", *b"Be", *b"be", *b"BE", *b":/"];
     RUNS.iter().map(|run| [run.prefix[0], run.prefix[1]]).chain(fixed)
 }
 
@@ -107,6 +112,7 @@ pub(super) fn measure(text: &[u8], at: usize, last: bool) -> Measure {
     match here[0] {
         b'e' => token(text, at, here, more),
         b'-' => key(here, more),
+        b':' => address(here, more),
         b'B' | b'b' => bearer(text, at, here, more),
         _ => runs(text, at, here, more),
     }
@@ -126,7 +132,7 @@ fn runs(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
                 answer = more;
                 continue;
             }
-            Measure::Yes(..) => {}
+            Measure::Yes(..) | Measure::Within(..) => {}
         }
         if run.wordy && !begins_a_word(text, at) {
             continue;
@@ -188,6 +194,24 @@ fn bearer(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
             Measure::Yes(known + blanks + settled, Tail::Run(credential))
         }
         _ if blanks > 0 && length == body.len() => more,
+        _ => Measure::No,
+    }
+}
+
+/// `://USER:PASSWORD@`: what an address says of who asks.
+fn address(here: &[u8], more: Measure) -> Measure {
+    match prefix(here, b"://", more) {
+        Measure::Yes(..) => {}
+        other => return other,
+    }
+    let body = &here[3..];
+    let length = length(&body[..body.len().min(LONGEST_USER)], |byte| {
+        byte.is_ascii_graphic() && !b"/@\"'<>`\\".contains(&byte)
+    });
+    let password = body[..length].iter().position(|&byte| byte == b':').map(|at| at + 1);
+    match (body.get(length), password.filter(|at| *at < length)) {
+        (Some(b'@'), Some(password)) => Measure::Within(3 + password, 3 + length),
+        (None, _) if length < LONGEST_USER => more,
         _ => Measure::No,
     }
 }

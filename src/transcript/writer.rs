@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::bound::{Admission, Bound, Class};
 use super::chain::{self, Chain};
-use super::event::{CUT, DROPPED, FINISHED, OUTPUT, Stream, now};
+use super::event::{CUT, DROPPED, FINISHED, FULL, OUTPUT, Stream, now};
 use super::output::Output;
 use super::recorder::{Batch, Entry, Kind, Recorder, Shared, Waited};
 use super::redact::Redactor;
@@ -49,8 +49,11 @@ pub struct Settings {
     pub folder: PathBuf,
     /// The run.
     pub run_id: String,
-    /// From this size on output is left out, from twice this size on every other event.
+    /// From this size on output is left out; at twice this size the transcript is full ([`Recorder::full_at`]), and the run
+    /// is to be ended.
     pub limit_bytes: u64,
+    /// Room beyond that for events that were under way, and as much again for refusals, findings and what happens in git.
+    pub reserve_bytes: u64,
     /// Values to hide wherever they appear; those shorter than six bytes are not hidden.
     pub redact_values: Vec<Vec<u8>>,
 }
@@ -160,7 +163,7 @@ pub fn prepare(
             chain: Chain::new(&settings.run_id),
             redactor: Redactor::new(&settings.redact_values),
             outputs: Stream::ALL.map(Output::new),
-            bound: Bound::new(settings.limit_bytes),
+            bound: Bound::new(settings.limit_bytes, settings.reserve_bytes),
             ready: Vec::new(),
             message: Vec::new(),
             data: Vec::new(),
@@ -335,7 +338,7 @@ impl Pen {
     fn output(&mut self, stream: Stream, time: i64, piece: &[u8], last: bool) {
         if self.bound.output_is_cut() {
             if !piece.is_empty() {
-                self.bound.admit(Class::Output, piece.len());
+                self.bound.admit(Class::Output, piece.len(), piece.len());
             }
             return;
         }
@@ -396,12 +399,17 @@ impl Pen {
         if self.finished {
             return;
         }
-        match self.bound.admit(class, self.message.len() + self.data.len()) {
+        let message = String::from_utf8_lossy(&self.message);
+        let length = self.chain.length_of(event_type, &message, &self.data);
+        if self.bound.becomes_full(class, length) {
+            self.full(time);
+        }
+        let message = String::from_utf8_lossy(&self.message);
+        match self.bound.admit(class, length, self.message.len() + self.data.len()) {
             Admission::Drop => return,
             Admission::Cut => return self.cut(class, time),
             Admission::Write => {}
         }
-        let message = String::from_utf8_lossy(&self.message);
         let line = self.chain.append(event_type, &message, time, &self.data, &mut self.ready);
         self.bound.written += line.len() as u64 + 1;
         if let Some(observer) = &mut self.observer {
@@ -410,10 +418,22 @@ impl Pen {
         }
     }
 
+    /// Says that the run is to be ended, before the event that has come.
+    fn full(&mut self, time: i64) {
+        let limit = self.bound.full_at();
+        self.shared.full_at.store(limit, Ordering::Release);
+        let (message, data) = (std::mem::take(&mut self.message), std::mem::take(&mut self.data));
+        let words = format!("the transcript reached {limit} bytes; the run is ended");
+        self.own(FULL, &words, time, &json!({ "limit_bytes": limit }));
+        (self.message, self.data) = (message, data);
+    }
+
     fn cut(&mut self, class: Class, time: i64) {
-        let (what, limit) = match class {
-            Class::Output => ("output", self.bound.limit),
-            _ => ("events", self.bound.limit.saturating_mul(2)),
+        let limit = self.bound.limit_of(class);
+        let what = match class {
+            Class::Output => "output",
+            Class::Important => "refusals, findings and git events",
+            Class::Event | Class::Always => "events",
         };
         if class == Class::Output {
             self.shared.output_cut.store(true, Ordering::Relaxed);

@@ -19,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::jail::Jail;
+use crate::sys::programs::{ProgramNotFound, ProgramSearch};
 use crate::sys::signals;
 
 /// Whose configuration is in force.
@@ -81,6 +82,15 @@ const USERS: &[&str] = &[
     "GIT_CONFIG_NOSYSTEM",
 ];
 
+/// Memory of one process of a call that reads what an agent has written.
+const MOST_MEMORY: u64 = 4 << 30;
+/// The same with the user's configuration, whose filters may need more.
+const MOST_MEMORY_OF_USERS: u64 = 8 << 30;
+/// When this program is to end, a call that would rather not be broken off has so long to finish.
+const GRACE: Duration = Duration::from_secs(10);
+/// Calls that begin after that have so long.
+const GRACE_OF_LATER: Duration = Duration::from_secs(2);
+
 /// No call takes longer unless it says so.
 const LONGEST: Duration = Duration::from_secs(600);
 /// What a call may say on its standard error and be heard.
@@ -89,9 +99,9 @@ const MOST_SAID: u64 = 8 << 10;
 /// Why a call of git did not do what it should.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// There is no git, or only the shim.
-    #[error("git is not installed: no `git` in PATH")]
-    NotFound,
+    /// There is no git, or only the shim, or only where an agent could have put it.
+    #[error("git cannot be started: {0}")]
+    NotFound(ProgramNotFound),
     /// It could not be started, or talked to.
     #[error("git {verb}: {source}")]
     Io {
@@ -140,22 +150,26 @@ fn said(message: &str, code: i32) -> String {
     if message.is_empty() { format!(" (exit code {code})") } else { format!(": {message}") }
 }
 
-/// The real git: found on PATH, and not guard's shim.
-pub(super) fn program() -> Result<&'static Path, GitError> {
-    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+/// The real git, where no agent can have put it, and the PATH for what it starts.
+fn found() -> Result<&'static (PathBuf, OsString), GitError> {
+    static FOUND: OnceLock<Result<(PathBuf, OsString), ProgramNotFound>> = OnceLock::new();
     let search = || {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let usual = ["/usr/bin", "/usr/local/bin", "/bin"].map(PathBuf::from);
-        let folders = std::env::split_paths(&path).chain(usual).filter(|folder| folder.is_absolute());
-        folders.map(|folder| folder.join("git")).find(|file| is_real(file))
+        let search = ProgramSearch::from_environment();
+        Ok((search.find_if("git", is_real)?, search.path()))
     };
-    FOUND.get_or_init(search).as_deref().ok_or(GitError::NotFound)
+    FOUND.get_or_init(search).as_ref().map_err(|error| GitError::NotFound(error.clone()))
 }
 
+/// The real git.
+pub(super) fn program() -> Result<&'static Path, GitError> {
+    found().map(|(program, _)| program.as_path())
+}
+
+/// Not guard's shim, and executable.
 fn is_real(file: &Path) -> bool {
     let Ok(resolved) = file.canonicalize() else { return false };
     let is_shim = resolved.file_name().is_some_and(|name| name == "guard-shim" || name == "guard");
-    !is_shim && nix::unistd::access(&resolved, nix::unistd::AccessFlags::X_OK).is_ok() && resolved.is_file()
+    !is_shim && nix::unistd::access(&resolved, nix::unistd::AccessFlags::X_OK).is_ok()
 }
 
 /// One call in the making.
@@ -187,7 +201,13 @@ impl Answer {
 impl Git {
     /// A call of this verb; what follows are its arguments.
     pub(super) fn new(trust: Trust, verb: &str) -> Result<Self, GitError> {
-        let mut command = Command::new(program()?);
+        let (program, path) = found()?;
+        let mut command = Command::new(program);
+        let memory = match trust {
+            Trust::User => MOST_MEMORY_OF_USERS,
+            Trust::Neutral => MOST_MEMORY,
+        };
+        crate::sys::confine::bound_memory(&mut command, memory);
         let mut config: Vec<(String, OsString)> = Vec::new();
         let mut add = |list: &[(&str, &str)]| {
             config.extend(list.iter().map(|(key, value)| ((*key).to_string(), OsString::from(value))));
@@ -201,6 +221,8 @@ impl Git {
                         command.env_remove(name);
                     }
                 }
+                // For hooks, filters, credential helpers and ssh.
+                command.env("PATH", path);
             }
             Trust::Neutral => {
                 add(NEUTRAL);
@@ -366,7 +388,8 @@ impl Git {
         let child = self.command.spawn().map_err(|error| self.failed(error))?;
         let Self { verb, input, limit, most, is_alone, is_interruptible, .. } = self;
         let deadline = Instant::now() + limit;
-        Ok(Running { child, errors, verb, input, deadline, limit, most, is_alone, is_interruptible })
+        let began = Instant::now();
+        Ok(Running { child, errors, verb, input, began, deadline, limit, most, is_alone, is_interruptible })
     }
 
     /// Runs it to its end, however it ends.
@@ -411,11 +434,24 @@ pub(super) struct Running {
     errors: File,
     pub(super) verb: String,
     input: Vec<u8>,
+    began: Instant,
     deadline: Instant,
     limit: Duration,
     most: usize,
     is_alone: bool,
     is_interruptible: bool,
+}
+
+/// Since when this program is to end, if that was noticed.
+fn asked_to_end() -> Option<(Instant, Signal)> {
+    static SINCE: OnceLock<(Instant, Signal)> = OnceLock::new();
+    if SINCE.get().is_none()
+        && signals::are_held()
+        && let Some(signal) = signals::waiting()
+    {
+        let _ = SINCE.set((Instant::now(), signal));
+    }
+    SINCE.get().copied()
 }
 
 impl Running {
@@ -473,7 +509,13 @@ impl Running {
     }
 
     fn interrupted(&self) -> Result<(), GitError> {
-        match self.is_interruptible.then(signals::waiting).flatten() {
+        let signal = if self.is_interruptible {
+            signals::waiting()
+        } else {
+            let is_over = |since: Instant| Instant::now() > (since + GRACE).max(self.began + GRACE_OF_LATER);
+            asked_to_end().filter(|(since, _)| is_over(*since)).map(|(_, signal)| signal)
+        };
+        match signal {
             Some(signal) => Err(GitError::Interrupted { verb: self.verb.clone(), signal }),
             None => Ok(()),
         }
@@ -486,7 +528,8 @@ impl Running {
             return Err(self.timed_out());
         }
         self.interrupted()?;
-        let left = if self.is_interruptible { left.min(LOOK_FOR_SIGNALS) } else { left };
+        let look = if self.is_interruptible { LOOK_FOR_SIGNALS } else { LOOK_FOR_SIGNALS * 10 };
+        let left = left.min(look);
         let milliseconds = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
         Ok(PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX))
     }
@@ -580,7 +623,9 @@ impl Running {
         let _ = self.errors.seek(SeekFrom::Start(0));
         let _ = (&mut self.errors).take(MOST_SAID).read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes);
-        let plain = |line: &str| -> String { line.chars().filter(|c| !c.is_control()).collect() };
+        let plain = |line: &str| -> String {
+            line.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).collect()
+        };
         let lines: Vec<String> =
             text.lines().map(|line| plain(line.trim())).filter(|line| !line.is_empty()).collect();
         lines.join("; ")

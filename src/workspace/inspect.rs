@@ -66,7 +66,7 @@ struct Reader {
 impl Reader {
     /// A call that reads what an agent committed, and starts nothing.
     fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
-        let bounds = Bounds { cpu_seconds: 600, memory: 8 << 30, file: 0 };
+        let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: 0 };
         self.jailed(verb, &[], true, bounds).map(|git| git.within(&self.record.common_dir))
     }
 
@@ -150,7 +150,7 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
         reader.record.objects.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
     // Merging starts the drivers that attributes and configuration name: they run where they can reach nothing. Their
     // temporary files go where git is started.
-    let bounds = Bounds { cpu_seconds: 120, memory: 8 << 30, file: libc::RLIM_INFINITY };
+    let bounds = Bounds { cpu_seconds: 120, memory: 4 << 30, file: libc::RLIM_INFINITY };
     let merged = reader
         .jailed("merge-tree", &[&scratch], false, bounds)?
         .within(&scratch)

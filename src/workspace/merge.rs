@@ -110,7 +110,7 @@ impl TaskTree {
         // Drivers that attributes and configuration name run where they can reach nothing.
         let objects = self.objects();
         at("make", &self.scratch, fs::create_dir_all(&self.scratch))?;
-        let bounds = Bounds { cpu_seconds: 600, memory: 8 << 30, file: libc::RLIM_INFINITY };
+        let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: libc::RLIM_INFINITY };
         let jail = Jail::new(program()?, &[&self.common_dir], &[&self.scratch, &objects[0]], false, bounds)?;
         let git =
             Git::new(Trust::Neutral, "merge-tree")?.dir(&self.common_dir).jailed(jail).within(&self.scratch);

@@ -15,9 +15,12 @@
 //! Never: run what an agent wrote, discover a repository from an agent's worktree, read an agent's configuration, or
 //! delete work that is not kept elsewhere.
 
+mod credentials;
 pub mod dangers;
 mod doubts;
 pub mod fingerprint;
+#[doc(hidden)]
+pub mod fuzzing;
 mod git;
 mod hooks;
 mod inspect;
@@ -26,6 +29,7 @@ mod lfs;
 mod linked;
 mod merge;
 mod name;
+pub mod nested;
 mod open;
 mod pointer;
 mod push;
@@ -40,6 +44,7 @@ mod settings;
 mod settle;
 mod steps;
 mod tree;
+mod tree_size;
 mod untracked;
 mod work;
 
@@ -57,6 +62,7 @@ pub use remote::{Pushed, RemoteUrls, without_credentials};
 pub use repository::{Head, Repository};
 pub use settle::{Disposal, Settled};
 pub use steps::{StepCommit, TaskTree, has_changes};
+pub use tree_size::TreeSizeError;
 pub use untracked::Brought;
 pub use work::{Changed, merged};
 
@@ -85,6 +91,9 @@ pub enum WorkspaceError {
         /// The next step.
         hint: String,
     },
+    /// A commit that no git can read into an index.
+    #[error(transparent)]
+    Trees(TreeSizeError),
     /// The record of a workspace cannot be understood.
     #[error("{} is not a workspace's record: {problem}", path.display())]
     Record {
@@ -116,7 +125,12 @@ impl WorkspaceError {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Refused { hint, .. } => Some(hint),
-            Self::Git(GitError::NotFound) => Some("install git 2.38 or newer"),
+            Self::Trees(_) => {
+                Some("`guard worktree clean RUN` removes worktree and branch without reading the commit")
+            }
+            Self::Git(GitError::NotFound(_)) => {
+                Some("install git 2.38 or newer in a directory of PATH that only you and root can write")
+            }
             Self::Git(GitError::TimedOut { .. }) => {
                 Some("something holds git up there: a pipe in the place of a file, or a very slow disk")
             }

@@ -73,6 +73,8 @@ pub struct Workspace {
     pub(super) record: Record,
     /// The user has changes that are not committed, which the agent does not get.
     uncommitted: bool,
+    /// Passwords and tokens in the user's git settings.
+    credentials: Vec<Vec<u8>>,
     _lock: Lock,
     /// Nobody else works in the worktree.
     _worktree_lock: Option<Lock>,
@@ -98,6 +100,7 @@ impl Workspace {
             run_folder: request.run_folder.clone(),
             record,
             uncommitted: false,
+            credentials: settings.credentials(),
             _lock: lock,
             _worktree_lock: worktree_lock,
         };
@@ -250,6 +253,7 @@ impl Workspace {
             run_folder: run_folder.to_path_buf(),
             record,
             uncommitted: false,
+            credentials: Vec::new(),
             _lock: lock,
             _worktree_lock: worktree_lock,
         };
@@ -287,6 +291,11 @@ impl Workspace {
     /// The quarantine's refs as they were when the run began.
     pub(super) fn refs_before(&self) -> PathBuf {
         self.run_folder.join("refs-before")
+    }
+
+    /// Passwords and tokens in the user's git settings: nothing that is recorded may hold them.
+    pub fn credentials(&self) -> &[Vec<u8>] {
+        &self.credentials
     }
 
     /// True when the user's worktree has changes the agent does not get.

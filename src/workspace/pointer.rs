@@ -22,12 +22,18 @@ pub(super) fn content(target: &Path) -> Vec<u8> {
 
 /// Makes `.git` of a worktree lead to a folder; what else was there comes back as the place it was moved to.
 pub(super) fn point(worktree: &Path, target: &Path, run_folder: &Path) -> io::Result<Option<PathBuf>> {
-    let file = worktree.join(".git");
-    let wanted = content(target);
     open_folder(worktree)?;
-    if holds(&file, &wanted) {
+    let wanted = content(target);
+    if holds(&worktree.join(".git"), &wanted) {
         return Ok(None);
     }
+    put_git_file(worktree, &wanted, run_folder)
+}
+
+/// Makes `.git` of a worktree a plain file with this content; what else was there comes back as the place it was moved to.
+pub(super) fn put_git_file(worktree: &Path, wanted: &[u8], run_folder: &Path) -> io::Result<Option<PathBuf>> {
+    let file = worktree.join(".git");
+    open_folder(worktree)?;
     let moved = match file.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
@@ -39,7 +45,7 @@ pub(super) fn point(worktree: &Path, target: &Path, run_folder: &Path) -> io::Re
     // something there: nobody knows the name.
     let new = worktree.join(format!(".git.guard-{}", uuid::Uuid::now_v7()));
     let mut made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
-    made.write_all(&wanted)?;
+    made.write_all(wanted)?;
     fs::rename(&new, &file)?;
     Ok(moved)
 }

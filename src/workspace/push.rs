@@ -15,10 +15,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::git::{Git, Running, Trust, program};
+use super::git::{Git, GitError, Running, Trust, program};
 use super::jail::{Bounds, Jail};
 use super::open::Workspace;
 use super::receive::{Limits, ReceiveError};
+use super::tree_size::{self, TreeSizeError};
 use super::{WorkspaceError, quarantine};
 
 impl Workspace {
@@ -48,8 +49,10 @@ impl Workspace {
                 return Err(error);
             }
         };
-        let receiver =
-            self.is_on_base(new, looking, limits).and_then(|()| self.receiver(from.into(), limits));
+        let receiver = self
+            .is_on_base(new, looking, limits)
+            .and_then(|()| self.check_trees(new, limits))
+            .and_then(|()| self.receiver(from.into(), limits));
         let receiver = match receiver {
             Ok(receiver) => receiver,
             Err(error) => {
@@ -101,7 +104,7 @@ impl Workspace {
         let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
         read.push(&record.common_dir);
         let bounds =
-            Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 8 << 30, file: libc::RLIM_INFINITY };
+            Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 4 << 30, file: libc::RLIM_INFINITY };
         let jail = Jail::new(program()?, &read, &write, false, bounds).map_err(WorkspaceError::from)?;
         let receiver = self
             .real_git("receive-pack")?
@@ -154,6 +157,31 @@ impl Workspace {
         Err(self.not_descending(new))
     }
 
+    /// Refuses commits that no git could read into an index.
+    fn check_trees(&self, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
+        let listed = self
+            .reader("rev-list", limits)?
+            .arg(format!("--max-count={}", MOST_NEW_COMMITS + 1))
+            .args([new, &format!("^{}", self.record.base), &format!("^{}", self.record.tip), "--"])
+            .most(16 << 20)
+            .run()
+            .map_err(|error| match error {
+                GitError::Failed { message, .. } => ReceiveError::Unreadable(message),
+                other => other.into(),
+            })?;
+        let commits: Vec<String> = String::from_utf8_lossy(&listed).lines().map(str::to_string).collect();
+        if commits.len() > MOST_NEW_COMMITS {
+            let problem = format!("there are more than {MOST_NEW_COMMITS} of them");
+            return Err(ReceiveError::Trees(TreeSizeError::TooLarge(problem)));
+        }
+        Ok(tree_size::check(self.reader("cat-file", limits)?, &commits, self.most_paths())?)
+    }
+
+    /// The paths that a commit of the run may have.
+    pub(super) fn most_paths(&self) -> u64 {
+        tree_size::most_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
+    }
+
     /// The object folders that are sent from: the agent's first.
     fn sent_objects(&self) -> Vec<PathBuf> {
         let mut objects = vec![self.quarantine().join("objects")];
@@ -194,6 +222,9 @@ impl Workspace {
             .jailed(jail))
     }
 }
+
+/// Commits of one run that are received.
+const MOST_NEW_COMMITS: usize = 100_000;
 
 /// The most threads that look for differences: each takes memory.
 const MOST_THREADS: usize = 4;

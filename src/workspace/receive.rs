@@ -14,6 +14,7 @@ use super::pointer::read_linked;
 use super::push::Report;
 use super::record::State;
 use super::refs::{self, RefError};
+use super::tree_size::TreeSizeError;
 use super::{WorkspaceError, lfs};
 
 /// How much is received.
@@ -70,8 +71,10 @@ pub struct Received {
     pub new: String,
     /// The commits between, the oldest first; of very many only the newest.
     pub commits: Vec<Commit>,
-    /// All of them counted, as far as they are listed.
+    /// Other refs that are not as they were; of very many only the first.
     pub other_refs: Vec<OtherRef>,
+    /// How many more refs are not as they were.
+    pub other_refs_left_out: usize,
 }
 
 /// Why nothing was received. The quarantine is kept.
@@ -121,6 +124,9 @@ pub enum ReceiveError {
         /// The bound, in bytes.
         limit: u64,
     },
+    /// The commits' trees are larger than git can handle.
+    #[error("the commits cannot be received: {0}")]
+    Trees(TreeSizeError),
     /// Longer than it may take.
     #[error("receiving took longer than {} s", .0.as_secs())]
     TooSlow(Duration),
@@ -143,6 +149,16 @@ impl From<GitError> for ReceiveError {
         match error {
             GitError::TimedOut { limit, .. } => Self::TooSlow(limit),
             other => Self::Workspace(other.into()),
+        }
+    }
+}
+
+impl From<TreeSizeError> for ReceiveError {
+    fn from(error: TreeSizeError) -> Self {
+        match error {
+            TreeSizeError::Git(error) => error.into(),
+            TreeSizeError::Unreadable(problem) => Self::Unreadable(problem),
+            other => Self::Trees(other),
         }
     }
 }
@@ -174,14 +190,22 @@ impl Workspace {
         }
         let failed = |source| ReceiveError::Ref { branch: self.branch().to_string(), source };
         let format = &self.record.object_format;
-        let new = refs::read(&git, &self.record.branch, format).map_err(failed)?;
+        let new = refs::read(&git, &self.refs_before(), &self.record.branch, format).map_err(failed)?;
         let others = refs::changed(&git, &self.refs_before(), &self.record.branch, format).map_err(failed)?;
+        let other_refs_left_out = others.left_out;
         let other_refs = others
+            .listed
             .into_iter()
             .map(|one| OtherRef { name: one.name, id: one.now, is_new: !one.was_there })
             .collect();
         let old = self.record.tip.clone();
-        let mut received = Received { old: old.clone(), new: new.clone(), commits: Vec::new(), other_refs };
+        let mut received = Received {
+            old: old.clone(),
+            new: new.clone(),
+            commits: Vec::new(),
+            other_refs,
+            other_refs_left_out,
+        };
         if new == old {
             return Ok(received);
         }
@@ -290,16 +314,23 @@ impl Workspace {
     fn commits(&self, old: &str, new: &str) -> Result<Vec<Commit>, GitError> {
         let output = self
             .real_git("rev-list")?
-            .args(["--no-commit-header", "--format=%H%x00%an <%ae>%x00%s", "--topo-order"])
+            .args([
+                "--no-commit-header",
+                "--format=%H%x00%<(200,trunc)%an%x00%<(200,trunc)%ae%x00%<(400,trunc)%s",
+                "--topo-order",
+            ])
             .arg(format!("--max-count={MOST_COMMITS}"))
             .args([new, "--not", old, &self.record.base])
             .run()?;
         let text = String::from_utf8_lossy(&output);
-        let plain = |text: &str| -> String { text.chars().filter(|c| !c.is_control()).collect() };
+        let plain = |text: &str| -> String {
+            text.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).collect()
+        };
         let commit = |line: &str| {
-            let mut parts = line.splitn(3, '\0');
-            let (id, author, subject) = (parts.next()?, parts.next()?, parts.next()?);
-            Some(Commit { id: plain(id), author: plain(author), subject: plain(subject) })
+            // git fills shorter ones up with blanks.
+            let mut parts = line.splitn(4, '\0').map(|part| plain(part.trim_end()));
+            let (id, name, address) = (parts.next()?, parts.next()?, parts.next()?);
+            Some(Commit { id, author: format!("{name} <{address}>"), subject: parts.next()? })
         };
         let mut commits: Vec<Commit> = text.lines().filter_map(commit).collect();
         commits.reverse();

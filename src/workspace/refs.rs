@@ -5,17 +5,26 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::repository::is_id;
 
-/// Larger files of packed refs are not read: ten times the largest repositories known.
-const MOST_BYTES: u64 = 256 << 20;
-/// More loose refs than this are not listed.
+/// Files of packed refs that are larger than this, and than four times what they were before the run, are not read. None
+/// is held in memory as a whole.
+const MOST_BYTES: u64 = 64 << 20;
+/// The largest that is read in any case.
+const MOST_BYTES_EVER: u64 = 1 << 30;
+/// A longer line is no ref.
+const LONGEST_LINE: usize = 64 << 10;
+/// More loose refs than this are not looked at.
 const MOST_REFS: usize = 20_000;
+/// Refs that changed and are told one by one. The others are counted.
+pub(super) const MOST_CHANGED: usize = 1_000;
+/// Bytes of the names of those.
+const MOST_CHANGED_BYTES: usize = 256 << 10;
 /// Deeper folders of refs are not listed.
 const DEEPEST: usize = 32;
 
@@ -42,23 +51,31 @@ pub enum RefError {
     Unreadable(String),
 }
 
+/// How large the packed refs may be, by what they were when the run began.
+fn most_bytes(before: &Path) -> u64 {
+    let before = before.symlink_metadata().map_or(0, |data| data.len());
+    MOST_BYTES.max(before.saturating_mul(4)).min(MOST_BYTES_EVER)
+}
+
 /// The object a ref of the quarantine names.
-pub(super) fn read(git: &Path, name: &str, object_format: &str) -> Result<String, RefError> {
+pub(super) fn read(git: &Path, before: &Path, name: &str, object_format: &str) -> Result<String, RefError> {
     if git.join("reftable").symlink_metadata().is_ok() {
         return Err(RefError::Reftable);
     }
     match loose(git, name)? {
         Some(text) => value(&text, object_format),
-        None => {
-            packed(&git.join("packed-refs"), object_format)?.remove(name.as_bytes()).ok_or(RefError::Missing)
-        }
+        None => packed_one(&git.join("packed-refs"), most_bytes(before), name, object_format)?
+            .ok_or(RefError::Missing),
     }
 }
 
 fn value(text: &[u8], object_format: &str) -> Result<String, RefError> {
     if let Some(target) = text.strip_prefix(b"ref:") {
-        let target: String =
-            String::from_utf8_lossy(target).trim().chars().filter(|c| !c.is_control()).collect();
+        let target: String = String::from_utf8_lossy(target)
+            .trim()
+            .chars()
+            .filter(|c| !crate::terminal_text::is_unsafe(*c))
+            .collect();
         return Err(RefError::Symbolic(target));
     }
     let text = std::str::from_utf8(text).map_err(|_| RefError::NotAnId)?.trim_end();
@@ -94,41 +111,65 @@ fn loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
     Ok(Some(text))
 }
 
-type Refs = BTreeMap<Vec<u8>, String>;
-
-/// All refs of a file of packed refs. Lines that are none are passed over.
-pub(super) fn packed(file: &Path, object_format: &str) -> Result<Refs, RefError> {
+/// Goes through the refs of a file of packed refs. Lines that are none are passed over.
+fn each_packed(
+    file: &Path,
+    most: u64,
+    object_format: &str,
+    mut each: impl FnMut(&[u8], &str),
+) -> Result<(), RefError> {
+    let unreadable = |error: io::Error| RefError::Unreadable(error.to_string());
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let opened = match OpenOptions::new().read(true).custom_flags(flags).open(file) {
         Ok(opened) => opened,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Refs::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(RefError::NotPlain("a link")),
-        Err(error) => return Err(RefError::Unreadable(error.to_string())),
+        Err(error) => return Err(unreadable(error)),
     };
-    let data = opened.metadata().map_err(|error| RefError::Unreadable(error.to_string()))?;
+    let data = opened.metadata().map_err(unreadable)?;
     if !data.is_file() {
         return Err(RefError::NotPlain("no file"));
     }
-    if data.len() > MOST_BYTES {
-        return Err(RefError::Unreadable(format!("it is larger than {MOST_BYTES} bytes")));
+    if data.len() > most {
+        let (size, most) = (data.len() >> 20, most >> 20);
+        return Err(RefError::Unreadable(format!("packed-refs has {size} MiB, more than {most}")));
     }
-    let mut text = Vec::new();
-    opened
-        .take(MOST_BYTES)
-        .read_to_end(&mut text)
-        .map_err(|error| RefError::Unreadable(error.to_string()))?;
-    let mut refs = Refs::new();
-    for line in
-        text.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#") && !line.starts_with(b"^"))
-    {
-        let mut halves = line.splitn(2, |byte| *byte == b' ');
+    let mut reader = io::BufReader::with_capacity(256 << 10, opened.take(most));
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read =
+            (&mut reader).take(LONGEST_LINE as u64).read_until(b'\n', &mut line).map_err(unreadable)?;
+        if read == 0 {
+            return Ok(());
+        }
+        if read == LONGEST_LINE && !line.ends_with(b"\n") {
+            return Err(RefError::Unreadable(format!(
+                "packed-refs has a line of more than {LONGEST_LINE} bytes"
+            )));
+        }
+        let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        if text.starts_with(b"#") || text.starts_with(b"^") {
+            continue;
+        }
+        let mut halves = text.splitn(2, |byte| *byte == b' ');
         let (Some(id), Some(name)) = (halves.next(), halves.next()) else { continue };
         let Ok(id) = std::str::from_utf8(id) else { continue };
         if is_id(id, object_format) && name.starts_with(b"refs/") {
-            refs.insert(name.to_vec(), id.to_string());
+            each(name, id);
         }
     }
-    Ok(refs)
+}
+
+/// One ref of a file of packed refs; the last line that names it.
+fn packed_one(file: &Path, most: u64, wanted: &str, object_format: &str) -> Result<Option<String>, RefError> {
+    let mut found = None;
+    each_packed(file, most, object_format, |name, id| {
+        if name == wanted.as_bytes() {
+            found = Some(id.to_string());
+        }
+    })?;
+    Ok(found)
 }
 
 /// A ref that is not as it was when the run began.
@@ -141,31 +182,85 @@ pub(super) struct Changed {
     pub(super) was_there: bool,
 }
 
-/// Every ref of the quarantine but one that is new, moved or gone since `before` was written.
+/// Refs that are not as they were.
+#[derive(Debug, Default)]
+pub(super) struct ChangedRefs {
+    /// The first of them.
+    pub(super) listed: Vec<Changed>,
+    /// How many more there are.
+    pub(super) left_out: usize,
+    /// One of all these names something now: there may be work behind it.
+    pub(super) has_new_value: bool,
+    /// Bytes of the names that are listed.
+    bytes: usize,
+}
+
+impl ChangedRefs {
+    fn add(&mut self, name: &[u8], now: Option<&str>, was_there: bool) {
+        self.has_new_value |= now.is_some();
+        if self.listed.len() >= MOST_CHANGED || self.bytes + name.len() > MOST_CHANGED_BYTES {
+            self.left_out += 1;
+            return;
+        }
+        self.bytes += name.len();
+        let plain = |c: char| if crate::terminal_text::is_unsafe(c) { '?' } else { c };
+        let name = String::from_utf8_lossy(name).chars().map(plain).collect();
+        self.listed.push(Changed { name, now: now.map(str::to_string), was_there });
+    }
+}
+
+/// Every ref of the quarantine but one that is new, moved or gone since `before` was written. What is held in memory are
+/// the refs of the user's repository and the loose ones, not those that an agent has packed.
 pub(super) fn changed(
     git: &Path,
     before: &Path,
     except: &str,
     object_format: &str,
-) -> Result<Vec<Changed>, RefError> {
-    let before = packed(before, object_format)?;
-    let mut now: BTreeMap<Vec<u8>, Option<String>> = packed(&git.join("packed-refs"), object_format)?
-        .into_iter()
-        .map(|(name, id)| (name, Some(id)))
-        .collect();
+) -> Result<ChangedRefs, RefError> {
+    // What was there, and whether it is still there.
+    let mut known: BTreeMap<Vec<u8>, (String, bool)> = BTreeMap::new();
+    let most = most_bytes(before);
+    each_packed(before, MOST_BYTES_EVER, object_format, |name, id| {
+        known.insert(name.to_vec(), (id.to_string(), false));
+    })?;
+    let mut loose: BTreeMap<Vec<u8>, Option<String>> = BTreeMap::new();
     let mut room = MOST_REFS;
-    walk(&git.join("refs"), b"refs", 0, object_format, &mut now, &mut room);
-    let text = |name: &[u8]| -> String {
-        String::from_utf8_lossy(name).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-    };
-    let mut changed = Vec::new();
-    for (name, id) in &now {
-        if name != except.as_bytes() && before.get(name) != id.as_ref() {
-            changed.push(Changed { name: text(name), now: id.clone(), was_there: before.contains_key(name) });
+    walk(&git.join("refs"), b"refs", 0, object_format, &mut loose, &mut room);
+    let mut changed = ChangedRefs::default();
+    let mut see = |name: &[u8], id: Option<&str>, changed: &mut ChangedRefs| {
+        if name == except.as_bytes() {
+            return;
         }
+        match known.get_mut(name) {
+            Some((old, is_there)) => {
+                // Of a name that stands there twice, the first counts here; the others are not told.
+                if !std::mem::replace(is_there, true) && Some(old.as_str()) != id {
+                    changed.add(name, id, true);
+                }
+            }
+            None => changed.add(name, id, false),
+        }
+    };
+    for (name, id) in &loose {
+        see(name, id.as_deref(), &mut changed);
     }
-    let gone = before.keys().filter(|name| !now.contains_key(*name) && name.as_slice() != except.as_bytes());
-    changed.extend(gone.map(|name| Changed { name: text(name), now: None, was_there: true }));
+    each_packed(&git.join("packed-refs"), most, object_format, |name, id| {
+        // A loose ref hides a packed one of the same name.
+        if !loose.contains_key(name) {
+            see(name, Some(id), &mut changed);
+        }
+    })?;
+    changed.listed.sort_by(|a, b| a.name.cmp(&b.name));
+    if room == 0 {
+        // Loose refs that were not looked at: at least one.
+        changed.left_out += 1;
+        changed.has_new_value = true;
+    }
+    for (name, _) in
+        known.iter().filter(|(name, (_, is_there))| !is_there && name.as_slice() != except.as_bytes())
+    {
+        changed.add(name, None, true);
+    }
     Ok(changed)
 }
 

@@ -4,6 +4,7 @@
 //! this machine, and whatever starts programs (but filters, without which files would be committed wrongly; they run
 //! inside the sandbox).
 
+use super::credentials::{credentials, without_credentials};
 use super::git::GitError;
 use super::repository::{PATIENCE, Repository};
 
@@ -83,9 +84,17 @@ impl Settings {
         let kept = self.all.iter().filter(is_text).filter(|setting| is_kept(&setting.key)).cloned();
         kept.map(without_credentials).collect()
     }
+
+    /// Passwords and tokens that stand in addresses.
+    pub(super) fn credentials(&self) -> Vec<Vec<u8>> {
+        self.all.iter().flat_map(credentials).take(MOST_CREDENTIALS).collect()
+    }
 }
 
-/// Sections that are kept but for the names behind them.
+/// Credentials that are looked for in transcripts.
+const MOST_CREDENTIALS: usize = 1_000;
+
+/// Sections that are kept but for the names behind them, which may be the last or the first part of what follows.
 const SECTIONS: &[(&str, &[&str])] = &[
     ("user", &["signingkey"]),
     ("author", &[]),
@@ -155,26 +164,12 @@ fn is_kept(key: &str) -> bool {
         "remote" => matches!(name, "url" | "fetch") && rest.contains('.'),
         "tag" => name == "sort",
         "push" => name == "default",
-        _ => SECTIONS.iter().any(|(known, without)| *known == section && !without.contains(&name)),
-    }
-}
-
-/// `https://name:token@host/…` without the part before the host.
-fn without_credentials(mut setting: Setting) -> Setting {
-    let Some(value) = &mut setting.value else { return setting };
-    if let Some(scheme) = find(value, b"://") {
-        let start = scheme + 3;
-        let end =
-            value[start..].iter().position(|byte| *byte == b'/').map_or(value.len(), |slash| start + slash);
-        if let Some(sign) = value[start..end].iter().rposition(|byte| *byte == b'@') {
-            value.drain(start..=start + sign);
+        _ => {
+            let first = rest.split('.').next().unwrap_or(rest);
+            let is_left_out = |without: &&[&str]| without.contains(&name) || without.contains(&first);
+            SECTIONS.iter().any(|(known, without)| *known == section && !is_left_out(without))
         }
     }
-    setting
-}
-
-fn find(text: &[u8], part: &[u8]) -> Option<usize> {
-    text.windows(part.len()).position(|window| window == part)
 }
 
 /// Settings as the text of a configuration file.
@@ -248,6 +243,26 @@ mod tests {
         let keys: Vec<String> = all.kept().into_iter().map(|setting| setting.key).collect();
         assert_eq!(keys, ["user.name", "remote.origin.url", "diff.algorithm", "filter.lfs.clean"]);
         assert_eq!(all.kept()[1].value.as_deref(), Some(&b"https://example.org/x.git"[..]));
+    }
+
+    #[test]
+    fn no_credentials_in_keys_and_values_are_kept() {
+        let all = settings(&[
+            ("local", "lfs.https://me:TOKEN-1@host/.access", "basic"),
+            ("local", "lfs.customtransfer.x.args", "--token TOKEN-2"),
+            ("local", "remote.a.url", "me:TOKEN-3@host:path"),
+            ("local", "remote.a.url", "https://x/ https://me:TOKEN-4@y/"),
+            ("local", "branch.main.remote", "https://me:TOKEN-5@y/"),
+            ("global", "url.https://me:TOKEN-6@host/.insteadof", "x:"),
+            ("local", "http.https://host/.extraheader", "AUTHORIZATION: basic TOKEN-7"),
+        ]);
+        let text = String::from_utf8(render(&all.kept())).unwrap_or_default();
+        assert!(!text.contains("TOKEN") && text.contains("[lfs \"https://host/\"]"), "{text}");
+        let found = all.credentials();
+        for number in [1, 3, 4, 5, 6, 7] {
+            let token = format!("TOKEN-{number}").into_bytes();
+            assert!(found.contains(&token), "{number}");
+        }
     }
 
     #[test]

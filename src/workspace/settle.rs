@@ -13,6 +13,7 @@ use super::git::{Git, GitError};
 use super::open::Workspace;
 use super::record::State;
 use super::tree::Tree;
+use super::tree_size::{self, TreeSizeError};
 use super::work::{Changed, LONGEST, unseen};
 use super::{WorkspaceError, at, lfs, name, pointer, refs, untracked};
 use crate::sys::tree::remove_tree;
@@ -71,16 +72,17 @@ impl Workspace {
         }
         let mut settled = Settled { kept: true, ..Settled::default() };
         let is_there = self.record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
+        let mut is_compared = true;
         if is_there {
             let foreign = self.point_at_repository()?;
             settled.moved.extend(foreign.map(|now| (self.record.worktree.join(".git"), now)));
-            self.bring_index_up()?;
-            self.move_nested_repositories(&mut settled)?;
-            self.take_back()?;
-            let work = self.look_for_work(true)?;
-            (settled.uncommitted, settled.changes, settled.all_changes) =
-                (work.uncommitted, work.changes, work.is_all);
-            self.install_index()?;
+            match self.compare_with_tip(&mut settled) {
+                // What is to go needs no index: it is kept as it lies there.
+                Err(error) if disposal == Disposal::Discard && !self.record.here && is_too_much(&error) => {
+                    is_compared = false;
+                }
+                compared => compared?,
+            }
         }
         settled.has_commits = self.record.tip != self.record.base;
         settled.unreceived = self.has_unreceived();
@@ -91,7 +93,9 @@ impl Workspace {
             Disposal::Auto => !is_new && self.real_tip()?.as_deref() == Some(&self.record.base),
         };
         if goes && !self.record.here {
-            if is_there && !settled.uncommitted.is_empty() {
+            if !is_compared {
+                self.move_worktree_away(&mut settled)?;
+            } else if is_there && !settled.uncommitted.is_empty() {
                 self.keep_work(&mut settled)?;
             }
             self.set_state(State::Removing)?;
@@ -106,6 +110,24 @@ impl Workspace {
         Ok(settled)
     }
 
+    /// Looks what of the worktree is not as in the branch, by way of an index.
+    fn compare_with_tip(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+        self.bring_index_up()?;
+        self.move_nested_repositories(settled)?;
+        self.take_back()?;
+        let work = self.look_for_work(true)?;
+        (settled.uncommitted, settled.changes, settled.all_changes) =
+            (work.uncommitted, work.changes, work.is_all);
+        self.install_index()
+    }
+
+    fn move_worktree_away(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+        let worktree = &self.record.worktree;
+        let now = at("move", worktree, pointer::take_away(worktree, &self.run_folder))?;
+        settled.moved.push((worktree.clone(), now));
+        Ok(())
+    }
+
     /// Where guard keeps what it removes.
     pub(super) fn kept_under(&self) -> String {
         format!("refs/guard/{}", name::slug(&self.record.run_id).unwrap_or_else(|| "run".to_string()))
@@ -118,11 +140,12 @@ impl Workspace {
             return false;
         }
         let (branch, format) = (&self.record.branch, &self.record.object_format);
-        let same = refs::read(&git, branch, format).is_ok_and(|tip| tip == self.record.tip);
+        let same =
+            refs::read(&git, &self.refs_before(), branch, format).is_ok_and(|tip| tip == self.record.tip);
         let others = refs::changed(&git, &self.refs_before(), branch, format);
         lfs::has_more(&git, &self.record.common_dir)
             || !same
-            || !others.is_ok_and(|others| others.iter().all(|one| one.now.is_none()))
+            || !others.is_ok_and(|others| !others.has_new_value)
     }
 
     /// Removes the quarantine and what was made around it; the record and foreign things stay.
@@ -172,6 +195,12 @@ impl Workspace {
     fn bring_index_up(&self) -> Result<(), WorkspaceError> {
         self.copy_index()?;
         if self.record.tip != self.record.base {
+            let tip = [self.record.tip.clone()];
+            let reader = self.worktree_git("cat-file", false)?.limit(LONGEST);
+            tree_size::check(reader, &tip, self.most_paths()).map_err(|error| match error {
+                TreeSizeError::Git(error) => error.into(),
+                other => WorkspaceError::Trees(other),
+            })?;
             self.worktree_git("read-tree", false)?.args(["--reset", &self.record.tip]).run()?;
         }
         Ok(())
@@ -292,9 +321,7 @@ impl Workspace {
                 saved => return saved,
             }
         }
-        let now = at("move", worktree, pointer::take_away(worktree, &self.run_folder))?;
-        settled.moved.push((worktree.clone(), now));
-        Ok(())
+        self.move_worktree_away(settled)
     }
 
     /// A commit of everything that is not ignored, made beside the index, under a ref of guard's own.
@@ -451,6 +478,11 @@ impl Workspace {
         self.drop_quarantine()?;
         self.set_state(State::Removed)
     }
+}
+
+/// An index could not be made, or not looked at, for its size.
+fn is_too_much(error: &WorkspaceError) -> bool {
+    matches!(error, WorkspaceError::Git(_) | WorkspaceError::Trees(_))
 }
 
 /// Whether anything below a folder is larger than this.

@@ -500,7 +500,8 @@ impl TaskTree {
         let output =
             self.git("log")?.args(["--reverse", "--first-parent", "--format=%h %s", &range, "--"]).run()?;
         // An agent wrote them: bounded, and without what a terminal would obey.
-        let plain = |line: &str| line.chars().filter(|c| !c.is_control()).take(200).collect();
+        let plain =
+            |line: &str| line.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(200).collect();
         Ok(String::from_utf8_lossy(&output).lines().take(500).map(plain).collect())
     }
 

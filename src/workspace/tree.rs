@@ -28,7 +28,7 @@ impl Tree<'_> {
         write.extend(self.objects.first().filter(|_| writes_objects).map(PathBuf::as_path));
         let mut read: Vec<&Path> = vec![self.worktree, self.common_dir, self.excludes];
         read.extend(self.objects.iter().map(PathBuf::as_path));
-        let bounds = Bounds { cpu_seconds: 3600, memory: 8 << 30, file: libc::RLIM_INFINITY };
+        let bounds = Bounds { cpu_seconds: 3600, memory: 4 << 30, file: libc::RLIM_INFINITY };
         let jail = Jail::new(program()?, &read, &write, false, bounds)?;
         let mut git = Git::new(Trust::Neutral, verb)?
             .dir(self.admin_dir)

@@ -205,8 +205,13 @@ fn following_ends_with_the_run() {
     let state = Scratch::new("follow");
     let folder = state.0.join("guard/runs/live");
     std::fs::create_dir_all(&folder).unwrap();
-    let settings =
-        Settings { folder, run_id: "live".to_string(), limit_bytes: u64::MAX, redact_values: Vec::new() };
+    let settings = Settings {
+        folder,
+        run_id: "live".to_string(),
+        limit_bytes: u64::MAX,
+        reserve_bytes: 0,
+        redact_values: Vec::new(),
+    };
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
     recorder.record("run.started", "begin", &json!({}));
     std::thread::sleep(Duration::from_millis(100));

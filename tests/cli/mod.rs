@@ -1,5 +1,6 @@
 mod check;
 mod demo;
+mod front_door;
 mod log;
 mod network;
 mod policy_commands;

@@ -125,9 +125,10 @@ fn routes(turns: Vec<Turn>) -> impl Fn(&Request) -> Response + Send + Sync + 'st
                 Some(turn) => streamed(&turn.told(request), request.query().contains("alt=sse")),
                 None => failed(400, "the script of this test is over"),
             },
-            // Side questions of agents must not use up the script.
+            // Side questions of agents must not use up the script. One asks how hard the task is, to choose a model by.
             ("POST", "generateContent") if is_of_api => {
-                Response::json(200, &document(&[Part::Text("fine".to_string())], true))
+                let easy = json!({"complexity_reasoning": "easy", "complexity_score": 1, "reasoning": "easy", "model_choice": "flash"});
+                Response::json(200, &document(&[Part::Text(easy.to_string())], true))
             }
             ("POST", "countTokens") if is_of_api => Response::json(200, &json!({"totalTokens": USED[0]})),
             _ => failed(404, "there is nothing here"),

@@ -1,13 +1,18 @@
+pub(crate) mod anthropic;
 pub(crate) mod api;
 mod clients;
+mod contents;
 mod evidence;
 mod faults;
 pub(crate) mod gemini;
 mod guarded;
 mod hello;
 mod infrastructure;
+mod memory;
+pub(crate) mod openai;
 mod receivers;
 mod registries;
+mod script;
 pub(crate) mod server;
 mod usage;
 mod ways_out;

@@ -1,6 +1,9 @@
-//! Agents as functions: the real Gemini CLI by `guard exec`, with an API that says what a test wrote down.
+//! Agents as functions: the real CLIs by `guard exec`, with APIs that say what a test wrote down.
 
+pub(crate) mod agents;
 mod asked;
+pub(crate) mod claude;
+pub(crate) mod codex;
 mod command_line;
 mod failures;
 mod faults;
@@ -55,11 +58,13 @@ pub(crate) fn request(gemini: &Gemini, world: &World, prompt: &str, more: &Value
 
 /// Hands a request to `guard exec`, with the API as the user's own environment says it is.
 pub(crate) fn exec(world: &World, url: &str, request: &Value) -> Answered {
+    exec_with(world, &[("GEMINI_API_KEY", "the-key"), ("GOOGLE_GEMINI_BASE_URL", url)], request)
+}
+
+/// The same, with these variables of the user.
+pub(crate) fn exec_with(world: &World, variables: &[(&str, &str)], request: &Value) -> Answered {
     let mut command = world.command(program());
-    command
-        .args(["exec", "--stream-json"])
-        .env("GEMINI_API_KEY", "the-key")
-        .env("GOOGLE_GEMINI_BASE_URL", url);
+    command.args(["exec", "--stream-json"]).envs(variables.iter().copied());
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(request.to_string().as_bytes()).unwrap();

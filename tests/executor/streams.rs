@@ -24,6 +24,7 @@ fn executor(world: &World) -> Executor {
         ("XDG_STATE_HOME", world.runs().ancestors().nth(2).unwrap().display().to_string()),
         ("TMPDIR", world.temporary().display().to_string()),
         ("LANG", "C.UTF-8".to_string()),
+        ("GEMINI_API_KEY", "the-key-of-the-tests".to_string()),
     ];
     let variables: String = variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
     let script = format!("#!/bin/sh\nexec env -i {variables} '{}' \"$@\"\n", program().display());

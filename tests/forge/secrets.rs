@@ -50,6 +50,14 @@ fn the_program_of_github_is_asked_for_the_right_host() {
     gh(&format!("echo \"$* in $PWD\" > {}; echo {SECRET}", log.display()));
     assert_eq!(found(&[("PATH", &path)]).as_deref(), Some("gh auth token"));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "auth token --hostname github.com in /\n");
+    // Not one that a project brings along.
+    std::fs::remove_file(&log).unwrap();
+    std::fs::create_dir_all(scratch.0.join("project/.git")).unwrap();
+    let planted = scratch.0.join("project/node_modules/.bin/gh");
+    make_program(&planted, format!("#!/bin/sh\necho planted > {}; echo {SECRET}\n", log.display()));
+    let first = format!("{}:{path}", planted.parent().unwrap().display());
+    assert_eq!(found(&[("PATH", &first)]).as_deref(), Some("gh auth token"));
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "auth token --hostname github.com in /\n");
     // A variable is enough.
     std::fs::remove_file(&log).unwrap();
     assert_eq!(found(&[("PATH", &path), ("GH_TOKEN", SECRET)]).as_deref(), Some("GH_TOKEN"));

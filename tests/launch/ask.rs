@@ -99,3 +99,132 @@ fn nobody_there_is_a_no() {
     assert!(!shown.contains("first=1") && shown.contains("code=126") && shown.contains("end"), "{shown}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("ask.date"));
 }
+
+/// A terminal on which the test sees every byte and can answer as a terminal emulator does.
+struct Emulator {
+    master: std::fs::File,
+    shown: String,
+    child: std::process::Child,
+}
+
+impl Emulator {
+    fn start(scratch: &Scratch) -> Self {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
+        let mut command = command(scratch);
+        command.stdin(end(&pty.slave)).stdout(end(&pty.slave)).stderr(end(&pty.slave));
+        let child = command.spawn().unwrap();
+        drop(pty.slave);
+        Self { master: std::fs::File::from(pty.master), shown: String::new(), child }
+    }
+
+    /// Reads until this was shown for so many times.
+    fn wait_for(&mut self, text: &str, times: usize) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.shown.matches(text).count() < times {
+            assert!(Instant::now() < deadline, "{text:?} is not shown: {:?}", self.shown);
+            self.read_for(Duration::from_millis(50));
+        }
+    }
+
+    fn read_for(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut buffer = [0u8; 4096];
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            let left = u16::try_from(left.as_millis()).unwrap_or(u16::MAX).max(1);
+            let mut fds = [nix::poll::PollFd::new(
+                std::os::fd::AsFd::as_fd(&self.master),
+                nix::poll::PollFlags::POLLIN,
+            )];
+            if !matches!(nix::poll::poll(&mut fds, left), Ok(1)) {
+                continue;
+            }
+            match self.master.read(&mut buffer) {
+                Ok(got @ 1..) => self.shown.push_str(&String::from_utf8_lossy(&buffer[..got])),
+                _ => return,
+            }
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// While a person is asked, the agent writes nothing: not over the question, and not as if it were one.
+#[test]
+fn a_question_is_not_painted_over() {
+    let scratch = scene("ask-painted");
+    // An unfinished title would swallow the question; the background job would paint another one over it.
+    scratch.write(
+        "work/script.sh",
+        "(while :; do printf '\\033[2J\\033[Hforged: wants to run: ls [n] no: '; sleep 0.02; done) &\n\
+         sleep 0.2; printf '\\033]0;'; date +first=%s; kill $!; echo end\n",
+    );
+    let mut emulator = Emulator::start(&scratch);
+    emulator.wait_for("the agent wants to run", 1);
+    emulator.wait_for("always in this run  [n] no: ", 1);
+    let question = emulator.shown.find("guard: the agent wants to run").unwrap();
+    // The terminal was taken back first: no control sequence is open, and the screen is clear.
+    let before = &emulator.shown[..question];
+    assert!(before.contains("\u{18}\u{1b}\\"), "{before:?}");
+    let cleaned = before.rfind("\u{18}\u{1b}\\").unwrap();
+    assert!(!before[cleaned..].contains("forged"), "{:?}", &before[cleaned..]);
+    emulator.read_for(Duration::from_secs(1));
+    let after = &emulator.shown[question..];
+    assert!(!after.contains("forged"), "the agent wrote while a person was asked: {after:?}");
+    emulator.press("n");
+    // The agent goes on, and is heard again.
+    emulator.wait_for("end", 1);
+    assert!(!emulator.shown.contains("first=1"), "{:?}", emulator.shown);
+}
+
+/// What the agent makes the terminal send is no answer, and neither is what was typed before the question.
+#[test]
+fn what_a_terminal_sends_by_itself_is_no_answer() {
+    let scratch = scene("ask-report");
+    // A terminal answers ENQ with a text that its user has chosen, and other requests with texts of the agent's choice.
+    scratch.write("work/script.sh", "printf 'request\\005'; date +first=%s; echo code=$?; echo end\n");
+    let mut emulator = Emulator::start(&scratch);
+    emulator.wait_for("request\u{5}", 1);
+    for _ in 0..4 {
+        emulator.press("y");
+        emulator.read_for(Duration::from_millis(25));
+    }
+    emulator.wait_for("always in this run  [n] no: ", 1);
+    emulator.read_for(Duration::from_millis(300));
+    assert!(!emulator.shown.contains("first=1"), "{:?}", emulator.shown);
+    emulator.press("n");
+    emulator.wait_for("end", 1);
+    assert!(!emulator.shown.contains("first=1"), "{:?}", emulator.shown);
+}
+
+/// The person who answers sees every argument, and nothing that is not drawn or turns the text round.
+#[test]
+fn the_question_shows_the_whole_command() {
+    let scratch = scene("ask-whole");
+    let filler = "f".repeat(300);
+    let script = format!(
+        "date +{filler} +{filler} +at-the-end\n\
+         date \"$(printf '+\\342\\200\\213\\342\\200\\256zero\\342\\200\\250width\\357\\270\\217')\"\n\
+         date $(head -c 90000 /dev/zero | tr '\\0' z) +too-much\n"
+    );
+    scratch.write("work/script.sh", format!("{script} true\n"));
+    let shown = at_a_terminal(&scratch, &["n", "n", "n"]);
+    // Up to the keys: what follows is the refusal.
+    let question = |part: &str| part.split("[y] once").next().unwrap_or_default().to_string();
+    let questions: Vec<String> = shown.split("the agent wants to run: ").skip(1).map(question).collect();
+    assert_eq!(questions.len(), 3, "{shown}");
+    assert!(questions[0].contains("+at-the-end") && questions[0].matches(&filler).count() == 2, "{shown}");
+    assert!(questions[1].contains("zero") && questions[1].contains("width"), "{shown}");
+    assert!(!shown.contains(['\u{200b}', '\u{202e}', '\u{2028}', '\u{fe0f}']), "{shown:?}");
+    assert!(questions[2].contains("bytes not shown: answer no"), "{:.300}", questions[2]);
+    assert!(questions[2].contains("+too-much"), "the end is shown too");
+}

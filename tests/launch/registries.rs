@@ -221,10 +221,13 @@ fn what_lies_in_the_working_tree_is_not_believed() {
     }
     assert_eq!(place.starts(), 0);
     // Elsewhere they are the user's.
-    for tool in [Tool::Npm, Tool::Pip, Tool::Cargo] {
+    for tool in [Tool::Pip, Tool::Cargo] {
         let found = of_system(tool, Some(&home), &environment, &etc, Some(&home));
         entries(&found, &["agent.example:443"]);
     }
+    // A program of any working tree is not started, wherever the run works.
+    entries(&of_system(Tool::Npm, Some(&home), &environment, &etc, Some(&home)), &[]);
+    assert_eq!(place.starts(), 0);
 }
 
 #[test]

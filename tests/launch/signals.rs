@@ -2,9 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use guard::transcript::{Outcome, check};
 use guard::workspace::{State, list};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -152,6 +154,8 @@ fn a_worktree_that_is_being_made_is_undone() {
                 let (name, value) = mark.split_once('=').unwrap();
                 let mut command = world.ignoring("");
                 command.args(world.arguments(&["--json", "--name", "cut"], &["true"]));
+                // These tests lie in guard's own working tree, and a tree that holds the home is none.
+                command.env("HOME", bin.parent().unwrap());
                 command.env("PATH", format!("{}:{}", bin.display(), world.person.path)).env(name, value);
                 let started = Instant::now();
                 let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -197,6 +201,8 @@ fn a_key_while_commits_are_received_loses_none() {
         );
         let mut command = world.ignoring("");
         command.args(world.arguments(&["--json", "--here"], &["bash", "-c", &work]));
+        // These tests lie in guard's own working tree, and a tree that holds the home is none.
+        command.env("HOME", bin.parent().unwrap());
         command.env("PATH", format!("{}:{}", bin.display(), world.person.path)).process_group(0);
         let started = Instant::now();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -218,5 +224,45 @@ fn a_key_while_commits_are_received_loses_none() {
         );
         let subjects = world.outside("git -C repository log --format=%s task/work");
         assert_eq!(subjects, "more\nfirst\n", "{}", world.name());
+    });
+}
+
+/// Whoever reads guard's output has stopped doing so: guard can be ended all the same, and its record is complete.
+#[test]
+fn a_reader_that_does_not_read_keeps_nobody() {
+    in_every_world_at_once(|world| {
+        // The agent prints without end; it has ended, and its output waits; or every event is printed.
+        for (options, script, signals) in [
+            (&["--quiet"][..], "echo ready; yes", 2),
+            (&["--quiet"][..], "head -c 300000 /dev/zero", 1),
+            (&["--stream-json"][..], "echo ready; yes", 2),
+        ] {
+            let mark = mark();
+            let options: Vec<&str> = options.iter().copied().chain(["--env", &mark]).collect();
+            let mut command = world.guard(&options, &["bash", "-c", script]);
+            let (reader, writer) = std::io::pipe().unwrap();
+            let mut child = command.stdout(writer).stderr(Stdio::null()).spawn().unwrap();
+            drop(command);
+            std::thread::sleep(Duration::from_millis(1500));
+            assert!(child.try_wait().unwrap().is_none(), "{} {script}: it does not wait", world.name());
+            let asked = Instant::now();
+            for _ in 0..signals {
+                let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            while child.try_wait().unwrap().is_none() {
+                assert!(
+                    asked.elapsed() < Duration::from_secs(15),
+                    "{} {options:?} {script}: guard does not end",
+                    world.name()
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            drop(reader);
+            nothing_left(&mark, Duration::from_secs(2));
+            let newest = world.outside("ls -t \"$XDG_STATE_HOME\"/guard/runs/*/transcript.jsonl | head -n 1");
+            let checked = check(Path::new(newest.trim())).unwrap();
+            assert_eq!(checked.outcome, Outcome::Complete, "{} {options:?} {script}", world.name());
+        }
     });
 }

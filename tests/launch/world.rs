@@ -273,6 +273,8 @@ impl World {
             .env("XDG_STATE_HOME", self.root.join("state"))
             .env("TMPDIR", self.temporary())
             .env("LANG", "C.UTF-8")
+            // Whoever asks agents has one. What has none of it says so.
+            .env("GEMINI_API_KEY", "the-key-of-the-tests")
             .stdin(Stdio::null())
             .current_dir(if self.folder.exists() { &self.folder } else { &self.root });
         if let Some((user, group)) = self.person.ids {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use super::control::{git, policy, repository, was_won};
 use super::{Configuration, Place, Report, User, configurations, python, tools};
 use crate::support::copy_program;
@@ -85,7 +87,7 @@ fn is_possible(way: &str) -> bool {
 }
 
 fn denials(place: &Place) -> Vec<(String, String)> {
-    let of = |event: &serde_json::Value| {
+    let of = |event: &Value| {
         Some((event["event_type"].as_str()?.to_string(), event["data"]["rule"].as_str()?.to_string()))
     };
     place.events().iter().filter_map(of).filter(|(kind, _)| kind.starts_with("deny.")).collect()
@@ -124,7 +126,8 @@ fn git_checkout_stays_refused_in_every_disguise() {
         }
         for configuration in configurations() {
             let place = Place::new(configuration.user);
-            let command = place.guard(configuration, &["--policy", &policy(&place)]);
+            let command = place
+                .guard(configuration, &["--allow-unprotected-repositories", "--policy", &policy(&place)]);
             let (won, report) = probe(&place, command, way);
             if won {
                 failures.push(format!("{configuration:?} {way} does not hold: {report:?}"));
@@ -273,7 +276,7 @@ print('{"errno": 0}')
         for name in ["filtered", "threaded", "last"] {
             let said = std::fs::read_to_string(place.work.join(name)).unwrap_or_default();
             assert_eq!(said, "127", "{configuration:?}: {name}");
-            let is_told = |event: &serde_json::Value| {
+            let is_told = |event: &Value| {
                 event["event_type"] == "deny.exec" && event["message"].to_string().contains(name)
             };
             assert!(place.events().iter().any(is_told), "{configuration:?}: {name}: {:#?}", place.events());
@@ -324,6 +327,136 @@ print('{"errno": 0}')
         assert!(of("exec") >= 11 + 8 * 40, "{configuration:?}: {} programs were recorded", of("exec"));
         assert_eq!((of("exec.changed"), of("deny.exec")), (0, 0), "{configuration:?}");
     });
+}
+
+/// A start that the kernel gives up on, or only tests, is not in the record as one that happened.
+#[test]
+fn a_start_that_fails_is_not_recorded_as_one() {
+    let code = r##"
+import ctypes, os, resource, shutil
+libc = ctypes.CDLL(None, use_errno=True)
+def words(list):
+    return (ctypes.c_char_p * (len(list) + 1))(*list, None)
+def child(start):
+    pid = os.fork()
+    if pid == 0:
+        start()
+        os._exit(99)
+    return os.waitpid(pid, 0)[1]
+def execve(path, *argv):
+    return lambda: libc.execve(path, words(argv), words([]))
+# A question whether it could be executed, of newer kernels; others refuse the flag.
+AT_FDCWD, AT_EXECVE_CHECK, SYS_execveat = -100, 0x10000, 322 if os.uname().machine == "x86_64" else 281
+check = lambda: libc.syscall(SYS_execveat, AT_FDCWD, b"/usr/bin/true", words([b"true", b"never-check"]), words([]), AT_EXECVE_CHECK)
+assert child(check) == 99 << 8
+# No room for its arguments.
+def small_stack():
+    resource.setrlimit(resource.RLIMIT_STACK, (4096, 4096))
+    execve(b"/usr/bin/true", b"true", b"never-stack", b"x" * 100000)()
+assert child(small_stack) != 0
+# An interpreter that does not exist.
+data = open("/usr/bin/true", "rb").read()
+at = data.index(b"/ld-linux")
+open("odd", "wb").write(data[:at] + b"/no-linux" + data[at + 9:])
+os.chmod("odd", 0o755)
+assert child(execve(b"./odd", b"odd", b"never-interpreter")) == 99 << 8
+# Neither a program nor a text.
+open("garbage", "wb").write(b"\x7fELF" + b"\0" * 100)
+os.chmod("garbage", 0o755)
+assert child(execve(b"./garbage", b"garbage", b"never-format")) == 99 << 8
+assert child(execve(b"/usr/bin/true", b"true", b"really")) == 0
+print('{"errno": 0}')
+"##;
+    python_succeeds(code, |configuration, place| {
+        let events = place.events();
+        let of = |kind: &str, word: &str| {
+            let first = |event: &Value| event["data"]["argv"][1].as_str().unwrap_or_default().to_string();
+            let is_it = |event: &&Value| event["event_type"] == kind && first(event).starts_with(word);
+            events.iter().filter(is_it).count()
+        };
+        assert_eq!(of("exec", "really"), 1, "{configuration:?}");
+        assert_eq!(of("exec", "never"), 0, "{configuration:?}: {events:#?}");
+        for (word, errno) in
+            [("stack", libc::E2BIG), ("interpreter", libc::ENOENT), ("format", libc::ENOEXEC)]
+        {
+            let word = format!("never-{word}");
+            assert_eq!(of("exec.failed", &word), 1, "{configuration:?}: {word}");
+            let failed = events
+                .iter()
+                .find(|event| event["event_type"] == "exec.failed" && event["data"]["argv"][1] == word);
+            let failed = failed.unwrap();
+            assert_eq!(failed["data"]["errno"], errno, "{configuration:?}: {failed:#}");
+            assert!(failed["message"].as_str().unwrap().starts_with("did not start"), "{failed:#}");
+        }
+        // This one fails for nobody: it is a question, not a start.
+        assert_eq!(of("exec.failed", "never-check"), 0, "{configuration:?}");
+        let started = events.iter().filter(|event| event["event_type"] == "exec").count();
+        let last = events.iter().find(|event| event["event_type"] == "run.finished").unwrap();
+        assert_eq!(last["data"]["usage"]["programs"], started, "{configuration:?}");
+    });
+}
+
+/// What stands behind a great many arguments is in the record and in the refusal, and so is what git would do when that stands
+/// in the middle of them.
+#[test]
+fn long_arguments_hide_nothing_behind_them() {
+    if git().is_none() {
+        return;
+    }
+    let code = r##"
+import subprocess
+def start(*argv):
+    try:
+        subprocess.run(argv, stderr=subprocess.DEVNULL)
+    except PermissionError:
+        pass
+filler = ["-c", "alpha.beta=" + "x" * 88] * 1000
+start("/usr/bin/true", *filler, "behind-the-arguments")
+start("/usr/bin/true", "y" * 100000 + "-end-of-a-word")
+start("/usr/bin/git", *filler, "checkout", "-b", "behind-the-settings")
+start("/usr/bin/git", *filler, "log", *(["path" * 25] * 1000))
+print('{"errno": 0}')
+"##;
+    python_succeeds(code, |configuration, place| {
+        let events = place.events();
+        let of = |kind: &str, word: &str| -> Vec<Value> {
+            let is_it = |event: &&Value| {
+                let argv = event["data"]["argv"].as_array().cloned().unwrap_or_default();
+                let has = |part: &Value| part.as_str().unwrap_or_default().ends_with(word);
+                event["event_type"] == kind && argv.iter().any(has) && argv[0] != "python3"
+            };
+            events.iter().filter(is_it).cloned().collect()
+        };
+        for (kind, word) in [
+            ("exec", "behind-the-arguments"),
+            ("exec", "-end-of-a-word"),
+            ("deny.exec", "behind-the-settings"),
+        ] {
+            let found = of(kind, word);
+            assert_eq!(found.len(), 1, "{configuration:?}: {kind} {word}");
+            let recorded = found[0]["data"]["argv"].to_string();
+            assert!(recorded.contains("bytes are not recorded"), "{configuration:?}: {recorded}");
+            assert!(recorded.len() < 80_000, "{configuration:?}: {}", recorded.len());
+            let message = found[0]["message"].as_str().unwrap();
+            assert!(message.contains(word) && message.len() < 1500, "{configuration:?}: {message}");
+        }
+        let log = of("exec", "path").into_iter().find(|event| event["data"]["git"] == "log");
+        let log = log.unwrap_or_else(|| panic!("{configuration:?}: the verb in the middle is not recorded"));
+        assert!(log["message"].as_str().unwrap().contains("git log"), "{configuration:?}: {log:#}");
+    });
+}
+
+/// Without the second look nobody knows whether an allowed start happened, and the record does not say so.
+#[test]
+fn without_verification_a_start_is_recorded_as_allowed() {
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let mut command = place.guard(configuration, &["--no-verify"]);
+        assert!(command.args(["/bin/sh", "-c", "/usr/bin/true one"]).status().unwrap().success());
+        let events = place.events();
+        let of = |kind: &str| events.iter().filter(|event| event["event_type"] == kind).count();
+        assert_eq!((of("exec"), of("exec.allowed")), (0, 2), "{configuration:?}: {events:#?}");
+    }
 }
 
 /// Whoever is killed while it starts a program, or when it has just become one, was not refused anything.

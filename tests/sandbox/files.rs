@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Boundary, Place};
+use super::{Boundary, Place, configurations};
 
 /// Everything that lies in a folder, with its kind and content.
 fn content(folder: &Path) -> Vec<(PathBuf, String)> {
@@ -123,5 +123,39 @@ fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
             made
         };
         Boundary::new("files.py", &["bind-behind-link", folder]).check(setup, broken);
+    }
+}
+
+/// guard's records and configuration decide what the next run may do: no run may write them, however they are reached.
+#[test]
+fn guards_own_directories_cannot_be_written() {
+    for configuration in configurations() {
+        for (variable, what) in [("XDG_STATE_HOME", "records"), ("XDG_CONFIG_HOME", "configuration")] {
+            let place = Place::new(configuration.user);
+            let refused = |own: &Path, file: &Path, options: &[&str]| {
+                let script = format!("echo changed >> {}", file.display());
+                let mut guard = place.guard(configuration, options);
+                let output = guard.args(["sh", "-c", &script]).env(variable, own).output().unwrap();
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(
+                    std::fs::read_to_string(file).unwrap(),
+                    "",
+                    "{configuration:?} {variable} {own:?}"
+                );
+                assert_eq!(output.status.code(), Some(125), "{configuration:?} {variable} {own:?}: {said}");
+                assert!(said.contains(what), "{configuration:?} {variable} {own:?}: {said}");
+            };
+            let (inside, outside, link) =
+                (place.work.join("own"), place.outside.join("own"), place.home.join("link"));
+            for directory in [&inside, &inside.join("guard"), &outside, &outside.join("guard")] {
+                super::folder(directory, Some(place.id), 0o755);
+            }
+            std::os::unix::fs::symlink(&inside, &link).unwrap();
+            let name = "guard/config.toml";
+            let (first, second) = (place.file(&inside.join(name), ""), place.file(&outside.join(name), ""));
+            refused(&inside, &first, &[]);
+            refused(&link, &first, &[]);
+            refused(&outside, &second, &["--write", outside.join("guard").to_str().unwrap()]);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use guard::sandbox::{self, Otherwise, Treatment};
+use guard::sandbox::{self, Action, Otherwise, Treatment};
 use proptest::prelude::*;
 
 /// `GUARD_UPDATE_FILTERS=1 cargo test filter` writes the programs after the list has changed.
@@ -68,7 +68,10 @@ fn expected(calls: &BTreeMap<u32, Treatment>, number: u32, arguments: [u64; 6]) 
             is_one != condition.negated
         });
         if holds {
-            return libc::SECCOMP_RET_ERRNO | check.errno;
+            return match check.action {
+                Action::Errno(errno) => libc::SECCOMP_RET_ERRNO | errno,
+                Action::Notify => NOTIFY,
+            };
         }
     }
     match treatment.otherwise {

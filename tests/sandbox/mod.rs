@@ -12,12 +12,16 @@ mod exec;
 mod files;
 mod filter;
 mod kernel;
+mod leases;
+mod limits;
 mod metadata;
 mod privileges;
 mod processes;
 mod race;
 mod reading;
 mod sockets;
+mod standard_streams;
+mod watches;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -112,6 +116,17 @@ pub(crate) fn configurations() -> Vec<Configuration> {
         found
     });
     FOUND.clone()
+}
+
+/// Checks every configuration in a place of its own. A failure does not keep the others from being checked: an attack that
+/// works is known with everything it works in.
+pub(crate) fn in_every_configuration(check: impl Fn(Configuration, &Place)) {
+    let fails = |configuration: &Configuration| {
+        let place = Place::new(configuration.user);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(*configuration, &place))).is_err()
+    };
+    let failed: Vec<Configuration> = configurations().into_iter().filter(fails).collect();
+    assert!(failed.is_empty(), "it fails in {failed:?}");
 }
 
 /// The folder of this test run that every user can reach: programs and probes, and the places of the single runs.

@@ -57,12 +57,65 @@ fn a_set_user_id_program_gives_nothing() {
     );
 }
 
+/// Calls that take a mode.
+const WAYS: [&str; 9] =
+    ["chmod", "fchmod", "fchmodat", "fchmodat2", "open", "creat", "mknod", "tmpfile", "openat2"];
+/// Detours to the same calls.
+const DETOURS: [&str; 6] =
+    ["chmod-high", "fchmodat2-empty", "through-proc", "open-in-shared-folder", "mknodat", "tmpfile-changed"];
+
+fn is_not_made(bit: u32, ways: &[&str]) {
+    let made = |place: &Place, (): &mut (), _: &Report| {
+        std::fs::metadata(place.work.join("made")).is_ok_and(|found| found.mode() & bit != 0)
+    };
+    for how in ways {
+        Boundary::new("kernel.py", &["set-id", how, &format!("{bit:o}")])
+            .refused_with(&[libc::EPERM, libc::ENOSYS])
+            .check(|_| (), made);
+    }
+}
+
 #[test]
 fn no_set_user_id_file_is_made() {
-    let made = |place: &Place, (): &mut (), _: &Report| {
-        std::fs::metadata(place.work.join("made")).is_ok_and(|found| found.mode() & 0o4000 != 0)
-    };
-    for how in ["chmod", "fchmod", "fchmodat", "fchmodat2", "open", "creat", "mknod", "tmpfile", "openat2"] {
-        Boundary::new("kernel.py", &["set-user-id", how]).check(|_| (), made);
+    is_not_made(0o4000, &WAYS);
+}
+
+#[test]
+fn no_set_group_id_file_is_made() {
+    is_not_made(0o2000, &WAYS);
+    is_not_made(0o2000, &DETOURS);
+    if cfg!(target_arch = "x86_64") {
+        is_not_made(0o2000, &["open-legacy"]);
     }
+}
+
+/// Shared repositories and shared folders have it: new files in them get the directory's group, and nobody gets rights.
+#[test]
+fn directories_may_be_set_group_id() {
+    let Some(python) = python() else { return };
+    let mut failures = Vec::new();
+    for configuration in configurations() {
+        for how in ["chmod", "fchmod", "fchmodat", "fchmodat2"] {
+            let place = Place::new(configuration.user);
+            let mut command = place.guard(configuration, &[]);
+            command.arg(python).arg(tools().join("kernel.py")).args(["shared-folder", how]);
+            let report = Report::of(&command.output().unwrap());
+            let is_shared = |path: &str| {
+                std::fs::metadata(place.work.join(path)).is_ok_and(|found| found.mode() & 0o2000 != 0)
+            };
+            if !report.succeeded() || !is_shared("shared") || !is_shared("shared/below") {
+                failures.push(format!("{configuration:?} {how}: {report:?}"));
+            }
+        }
+        let place = Place::new(configuration.user);
+        let script = "set -e; umask 002; mkdir -m 2775 a; touch a/f; chmod 755 a; cp -a a b; tar cf t b; \
+                      mkdir c; tar xpf t -C c; chmod 6755 a/f 2>/dev/null && exit 3; exit 0";
+        let output = place.guard(configuration, &[]).args(["/bin/sh", "-c", script]).output().unwrap();
+        let mode =
+            |path: &str| std::fs::metadata(place.work.join(path)).map_or(0, |found| found.mode() & 0o7777);
+        if !output.status.success() || (mode("c/b"), mode("b/f")) != (0o2755, 0o664) {
+            failures.push(format!("{configuration:?}: {:o} {:o} {output:?}", mode("c/b"), mode("b/f")));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

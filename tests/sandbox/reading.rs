@@ -137,3 +137,51 @@ fn what_a_run_opens_stays_its_own() {
         assert_eq!(seen, [place.work.join("leak")], "{configuration:?}");
     }
 }
+
+/// Administrators keep licences, keys and configuration below `/opt` and `/usr/local`: what only root may read there is not
+/// the run's, and what everybody may read is.
+#[test]
+fn files_that_only_root_may_read_are_not_read_by_root() {
+    if super::own_id() != 0 {
+        return super::skip("root's files below /opt and /usr/local", "only root can make some");
+    }
+    let places = ["/opt", "/usr/local/share"];
+    if !std::path::Path::new(places[1]).is_dir() {
+        return super::skip("root's files below /usr/local", "there is no /usr/local/share");
+    }
+    // In mounts of the test's own: the machine's folders stay as they are.
+    let prepare = format!(
+        "set -e; umask 022; for d in {}; do mount -t tmpfs -o mode=755 tmpfs $d; mkdir -p $d/open $d/closed $d/1/2/3/4/5/6/7; \
+         for f in secret closed/secret 1/2/3/4/5/6/7/secret; do echo '{SECRET}' > $d/$f; chmod 600 $d/$f; done; chmod 700 $d/closed; \
+         for f in public open/public 1/2/3/4/5/6/7/public; do echo \"public $d\" > $d/$f; done; \
+         printf '#!/bin/sh\\necho ran\\n' > $d/open/program; chmod 755 $d/open/program; done; exec \"$@\"",
+        places.join(" ")
+    );
+    let attack = format!(
+        "for d in {}; do cat $d/secret $d/closed/secret $d/1/2/3/4/5/6/7/secret 2>/dev/null; ls $d/closed; \
+         cat $d/public $d/open/public $d/1/2/3/4/5/6/7/public; $d/open/program; done; exit 0",
+        places.join(" ")
+    );
+    let mut failures = Vec::new();
+    let ways = configurations().into_iter().filter(|one| one.user == User::Root);
+    for configuration in ways.map(Some).chain([None]) {
+        let place = Place::new(User::Root);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "/bin/sh", "-c", &prepare, "sh"]);
+        if let Some(configuration) = configuration {
+            let guard = place.guard(configuration, &[]);
+            command.arg(guard.get_program()).args(guard.get_args());
+        }
+        command.args(["/bin/sh", "-c", &attack]);
+        command.env("HOME", &place.home).env("XDG_STATE_HOME", &place.state).env("PATH", "/usr/bin:/bin");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let seen = text.matches(SECRET).count() + text.lines().filter(|line| *line == "secret").count();
+        let usable = (text.matches("public ").count(), text.matches("ran").count());
+        let wanted = if configuration.is_some() { 0 } else { 8 };
+        if seen != wanted || usable != (6, 2) {
+            failures.push(format!("{configuration:?}: {seen} secrets, {usable:?} usable: {output:?}"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

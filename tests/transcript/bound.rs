@@ -40,6 +40,43 @@ fn output_goes_first_then_events_and_the_end_is_always_there() {
     assert_eq!(check(&path(&scratch)).unwrap().outcome, Outcome::Complete);
 }
 
+/// Full at twice the limit: what was under way is written, refusals and findings even after that.
+#[test]
+fn a_full_transcript_says_so_and_has_room_for_refusals() {
+    const LIMIT: u64 = 20_000;
+    let scratch = Scratch::new("full");
+    let settings = Settings { limit_bytes: LIMIT, reserve_bytes: 10_000, ..settings(&scratch) };
+    let (recorder, writer) = transcript::start(&settings, None).unwrap();
+    recorder.record("run.started", "", &json!({}));
+    assert_eq!(recorder.full_at(), None);
+    // Each control character is six bytes of a line.
+    for _ in 0..100 {
+        recorder.record("exec", &"\u{1}".repeat(100), &json!({}));
+    }
+    writer.catch_up();
+    assert_eq!(recorder.full_at(), Some(2 * LIMIT));
+    recorder.record("deny.exec", "refused", &json!({ "rule": "r" }));
+    recorder.record("finding", "found", &json!({}));
+    recorder.record("git.received", "received", &json!({}));
+    recorder.record("note", "of no importance", &json!({}));
+    recorder.record("run.finished", "the end", &json!({}));
+    let head = writer.finish().unwrap();
+    let events = events(&scratch);
+    let types = types(&events);
+    let full = types.iter().position(|kind| *kind == "transcript.full").unwrap();
+    let before: u64 = 2 * LIMIT;
+    assert_eq!(types.iter().filter(|kind| **kind == "transcript.full").count(), 1);
+    assert!(types[full + 1..].contains(&"exec"), "what was under way is written: {types:?}");
+    assert_eq!(
+        types[types.len() - 6..],
+        ["transcript.cut", "deny.exec", "finding", "git.received", "transcript.dropped", "run.finished"]
+    );
+    assert!(head.bytes > before && head.bytes < before + 10_000 + 3_000, "{}", head.bytes);
+    let check = check(&path(&scratch)).unwrap();
+    assert_eq!(check.outcome, Outcome::Complete);
+    assert!(check.left_out.unwrap().contains("other events"));
+}
+
 #[test]
 fn after_the_cut_nothing_slips_in_because_it_is_small() {
     let scratch = Scratch::new("slip");
@@ -51,9 +88,9 @@ fn after_the_cut_nothing_slips_in_because_it_is_small() {
     recorder.record("exec", "small", &json!({}));
     writer.finish().unwrap();
     let events = events(&scratch);
-    assert_eq!(types(&events), ["transcript.cut", "transcript.cut", "transcript.dropped"]);
-    assert_eq!(events[2].data["output_events"], 2);
-    assert_eq!(events[2].data["events"], 2);
+    assert_eq!(types(&events), ["transcript.cut", "transcript.full", "transcript.cut", "transcript.dropped"]);
+    assert_eq!(events[3].data["output_events"], 2);
+    assert_eq!(events[3].data["events"], 2);
 }
 
 #[test]

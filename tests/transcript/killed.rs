@@ -20,6 +20,7 @@ fn writes_until_killed() {
         folder,
         run_id: "killed".to_string(),
         limit_bytes: u64::MAX,
+        reserve_bytes: 0,
         redact_values: vec![b"hunter2-hunter2".to_vec()],
     };
     let (recorder, _writer) = transcript::start(&settings, None).unwrap();

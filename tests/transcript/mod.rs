@@ -23,6 +23,7 @@ pub(crate) fn settings(scratch: &Scratch) -> Settings {
         folder: scratch.0.clone(),
         run_id: RUN.to_string(),
         limit_bytes: u64::MAX,
+        reserve_bytes: 0,
         redact_values: Vec::new(),
     }
 }

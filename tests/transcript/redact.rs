@@ -50,6 +50,23 @@ fn tokens() -> Vec<String> {
 }
 
 #[test]
+fn passwords_in_addresses_are_hidden() {
+    let redactor = Redactor::new(&[]);
+    for (text, plain) in [
+        ("git clone https://me:hunter22@host/x", format!("git clone https://me:{MARK}@host/x")),
+        ("a://u:p@b://c:d@e", format!("a://u:{MARK}@b://c:{MARK}@e")),
+        ("https://host:8080/x@y ssh://git@host/", "https://host:8080/x@y ssh://git@host/".to_string()),
+        ("://:@", "://:@".to_string()),
+    ] {
+        assert_eq!(String::from_utf8_lossy(&redacted(&redactor, text.as_bytes())), plain, "{text}");
+        for sizes in [&[1][..], &[3, 1, 7], &[5]] {
+            let streamed = in_pieces(&redactor, text.as_bytes(), sizes);
+            assert_eq!(String::from_utf8_lossy(&streamed), plain, "{text} {sizes:?}");
+        }
+    }
+}
+
+#[test]
 fn common_credentials_are_hidden_wherever_they_stand() {
     let redactor = Redactor::new(&[]);
     for token in tokens() {

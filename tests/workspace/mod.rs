@@ -1,8 +1,10 @@
 //! Real git, real files: what a run gets, what it can give back, and what it cannot.
 
 mod attempts;
+mod bombs;
 mod changed;
 mod commands;
+mod credentials;
 mod dangers;
 mod differential;
 mod doubts;
@@ -12,7 +14,9 @@ mod hooks;
 mod hostile;
 mod interrupted;
 mod kinds;
+mod many_refs;
 mod objects;
+mod other_repositories;
 mod planted;
 mod shapes;
 pub(crate) mod shim_load;
@@ -140,12 +144,16 @@ impl Place {
 }
 
 /// Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves.
-const NOT_AGAIN: [&str; 9] = [
+const NOT_AGAIN: [&str; 13] = [
     "attempts",
+    "bombs",
     "changed::",
     "commands",
+    "credentials",
     "differential",
     "killed",
+    "many_refs",
+    "other_repositories",
     "planted",
     "a_run_ends",
     "shim_load",

@@ -34,7 +34,7 @@ echo x > x.bin && echo '*.bin filter=evil' > .gitattributes && git add . && git 
 for way in smudge clean; do git config filter.evil.$way \"touch '$CANARY'; cat\"; done
 rm -r .git/hooks .git/logs && mv .git template && cd ..
 git init -q -b main p && cd p && git config user.name U && git config user.email u@e && cp -r ../t sub && git add . && git commit -qm first
-cd .. && cp -r t plain";
+cd .. && cp -r t plain && mv plain/template/HEAD plain/template/head";
 
 /// The whole story: a run plants, the next one starts there.
 #[test]
@@ -46,6 +46,8 @@ fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
         let plant = "python3 -c 'import os; os.rename(\"template\", \".git\")'; ls -d .git";
         let (code, said) = guard_in(world, "p/sub", &["--name", "one", "--keep"], plant);
         assert!(code == 0 && said.ends_with(".git\n"), "{name}: {said}");
+        // A directory that is a repository before the run would be protected.
+        let plant = "python3 -c 'import os; os.rename(\"template\", \".git\"); os.rename(\".git/head\", \".git/HEAD\")'; ls -d .git";
         let (code, said) = guard_in(world, "plain", &["--in-place"], plant);
         assert!(code == 0 && said.ends_with(".git\n"), "{name}: {said}");
         for folder in [".worktrees/p-one/sub", "plain"] {

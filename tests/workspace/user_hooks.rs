@@ -31,6 +31,10 @@ fn run(world: &World, name: &str, options: &[&str], script: &str) -> (Ran, Strin
     let tools = root(world).join("tools");
     let path = world.outside("printf %s \"$PATH\"");
     command.env("PATH", format!("{}:{path}", tools.display())).current_dir(root(world).join("hooked"));
+    // These tests lie in guard's own working tree, and a tree that holds the home is none.
+    if tools.exists() {
+        command.env("HOME", root(world));
+    }
     // The user's own configuration for every repository, where a test has one.
     let users = root(world).join("gitconfig");
     if users.exists() {

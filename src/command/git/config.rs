@@ -20,6 +20,8 @@ pub(super) struct Setting {
 pub(super) enum Part {
     GitFolder,
     WorkTree,
+    /// The directory that worktrees share, with the refs: whatever git directory is found, its branches are those of this one.
+    CommonDir,
     /// The index, the objects: a file or folder inside the git folder.
     Inner,
 }
@@ -29,10 +31,14 @@ pub(super) enum Part {
 pub(super) struct Settings {
     pub(super) list: Vec<Setting>,
     pub(super) folder: Folder,
+    /// The same as the kernel gets it: see [`Global::unresolved_folder`].
+    pub(super) unresolved_folder: Option<Vec<u8>>,
     /// Another repository, in a way that is not followed.
     pub(super) redirected: bool,
     /// Parts of a repository that are named: by variables, `--git-dir` and `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
+    /// Other hooks than the repository's, or none: counts for verbs that run hooks.
+    pub(super) changes_hooks: bool,
     pub(super) effects: Effects,
     /// Command texts git may run because of them.
     pub(super) programs: Vec<Arg>,
@@ -64,15 +70,30 @@ fn names_program(name: &[u8]) -> bool {
     )
 }
 
+/// Hands on, to what git starts, that hooks are switched off: git passes its own `-c` settings to its children.
+pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
+    const NAME: &[u8] = b"GIT_CONFIG_PARAMETERS";
+    const OFF: &[u8] = b"'core.hooksPath=/dev/null'";
+    match env.get(base, NAME) {
+        None => env.set(NAME, Arg::exact(OFF)),
+        Some(known) => {
+            // One that is not known may switch them off as it is.
+            if let Some(text) = known.known() {
+                env.set(NAME, Arg::exact([text, b" ", OFF].concat()));
+            }
+        }
+    }
+}
+
 /// The same environment without the variables that name programs, by themselves or through configuration: what those
 /// programs start is not judged by them again, and again. An alias that only they define is unknown then, and denied.
-pub(super) fn without_programs(env: &Env) -> Env {
-    let mut env = env.clone();
-    let repeats = |name: &Vec<u8>| names_program(name) || name.starts_with(b"GIT_CONFIG_");
-    for name in env.assigned().into_iter().filter(repeats) {
-        env.unset(&name);
+pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
+    let repeats = |name: &[u8]| names_program(name) || name.starts_with(b"GIT_CONFIG_");
+    let mut without = env.clone();
+    for (name, _) in env.select(base, repeats) {
+        without.unset(&name);
     }
-    env
+    without
 }
 
 impl Settings {
@@ -123,6 +144,7 @@ impl Settings {
     /// Adds the command's own global options.
     pub(super) fn extend(&mut self, global: Global, env: &Env, base: &Base) {
         self.folder = global.folder;
+        self.unresolved_folder = global.unresolved_folder;
         self.redirected |= global.redirected;
         // An option counts instead of the variable.
         self.named.retain(|(part, _)| global.named.iter().all(|(given, _)| given != part));
@@ -144,12 +166,18 @@ impl Settings {
         match name {
             b"GIT_DIR" => self.named.push((Part::GitFolder, value.clone())),
             b"GIT_WORK_TREE" => self.named.push((Part::WorkTree, value.clone())),
-            b"GIT_COMMON_DIR" | b"GIT_INDEX_FILE" | b"GIT_OBJECT_DIRECTORY" => {
+            b"GIT_COMMON_DIR" => self.named.push((Part::CommonDir, value.clone())),
+            b"GIT_INDEX_FILE" | b"GIT_OBJECT_DIRECTORY" => {
                 self.named.push((Part::Inner, value.clone()));
             }
             // A list of folders: no single place, but a part all the same.
             b"GIT_ALTERNATE_OBJECT_DIRECTORIES" => self.named.push((Part::Inner, Arg::from("/"))),
-            b"GIT_NAMESPACE" | b"GIT_SHALLOW_FILE" | b"GIT_GRAFT_FILE" | b"GIT_REPLACE_REF_BASE" => {
+            // The last one, of newer releases, names where refs are kept.
+            b"GIT_NAMESPACE"
+            | b"GIT_SHALLOW_FILE"
+            | b"GIT_GRAFT_FILE"
+            | b"GIT_REPLACE_REF_BASE"
+            | b"GIT_REFERENCE_BACKEND" => {
                 self.redirected = true;
             }
             b"GIT_CONFIG" | b"GIT_CONFIG_GLOBAL" | b"GIT_CONFIG_SYSTEM" | b"GIT_TEMPLATE_DIR"
@@ -160,6 +188,9 @@ impl Settings {
             b"GIT_EXEC_PATH" => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
             // As `git submodule` sets it for what it starts: fewer protocols.
             b"GIT_PROTOCOL_FROM_USER" if value.known() == Some(b"0") => {}
+            // A list that names no protocol allows none.
+            b"GIT_ALLOW_PROTOCOL"
+                if value.known().is_some_and(|list| !list.iter().any(u8::is_ascii_alphanumeric)) => {}
             b"GIT_ALLOW_PROTOCOL" | b"GIT_PROTOCOL_FROM_USER" => self.effects.add(Effects::GIT_REMOTE),
             _ if names_program(name) => self.programs.push(value.clone()),
             _ if value.prefix().starts_with(b"/")
@@ -173,6 +204,8 @@ impl Settings {
 
     fn configure(&mut self, key: Vec<u8>, value: Arg) {
         match use_of(&key) {
+            // Coding agents switch these off when they ask about a repository, so that it starts nothing.
+            Use::Maintenance | Use::Remote if switches_off(&key, &value) => {}
             Use::Program => self.programs.push(value.clone()),
             Use::ProgramUnlessBoolean if !is_boolean(value.prefix()) => self.programs.push(value.clone()),
             Use::ShellProgram => {
@@ -180,7 +213,7 @@ impl Settings {
                     self.programs.push(value.skip(1));
                 }
             }
-            Use::Hooks => self.effects.add(Effects::GIT_SKIPS_HOOKS),
+            Use::Hooks => self.changes_hooks = true,
             Use::Redirect => self.redirected = true,
             Use::Include => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
             Use::Maintenance => self.effects.add(Effects::GIT_OBJECTS),
@@ -243,7 +276,7 @@ enum Use {
     ProgramUnlessBoolean,
     /// A command when it begins with `!`.
     ShellProgram,
-    /// The folder hooks come from.
+    /// Which hooks run: the folder they come from, or whether one of them is on.
     Hooks,
     /// Another working tree.
     Redirect,
@@ -281,6 +314,8 @@ fn use_of(key: &[u8]) -> Use {
         (b"sendemail", b"sendmailcmd" | b"tocmd" | b"cccmd" | b"headercmd" | b"smtpserver") => Use::Program,
         (b"credential", b"helper") | (b"submodule", b"update") => Use::ShellProgram,
         (b"hook", b"command") => Use::Program,
+        // Which of the hooks that configuration defines run, and when.
+        (b"hook", b"enabled" | b"event") => Use::Hooks,
         (b"gc" | b"maintenance", _) => Use::Maintenance,
         (b"remote", b"url" | b"pushurl" | b"vcs" | b"promisor")
         | (b"url", b"insteadof" | b"pushinsteadof") => Use::Remote,
@@ -288,6 +323,15 @@ fn use_of(key: &[u8]) -> Use {
         (b"format", b"outputdirectory") => Use::WritesTo,
         (b"include" | b"includeif", b"path") | (b"init", b"templatedir") => Use::Include,
         _ => Use::Other,
+    }
+}
+
+/// Whether a setting only keeps git from something it would do otherwise: packing by itself, or using a protocol.
+fn switches_off(key: &[u8], value: &Arg) -> bool {
+    let value = value.known().unwrap_or(b"?").to_ascii_lowercase();
+    match key.to_ascii_lowercase().as_slice() {
+        b"gc.auto" | b"maintenance.auto" => matches!(value.as_slice(), b"0" | b"false" | b"no" | b"off"),
+        key => key.starts_with(b"protocol.") && key.ends_with(b".allow") && value == b"never",
     }
 }
 

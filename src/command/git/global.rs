@@ -1,7 +1,7 @@
 //! What stands between `git` and its verb.
 
 use super::super::arg::Arg;
-use super::super::place::Folder;
+use super::super::place::{self, Folder};
 use super::config::Part;
 
 /// The global options of one command.
@@ -11,6 +11,8 @@ pub(super) struct Global {
     pub(super) verb_at: usize,
     /// Where `-C` leads.
     pub(super) folder: Folder,
+    /// The same with every `..` still in it, as the kernel gets it.
+    pub(super) unresolved_folder: Option<Vec<u8>>,
     /// `-c key=value`, in order. A key alone is `true`.
     pub(super) config: Vec<(Vec<u8>, Arg)>,
     /// `--config-env=key=VARIABLE`.
@@ -27,7 +29,11 @@ pub(super) struct Global {
 
 impl Global {
     pub(super) fn read(args: &[Arg], folder: &Folder) -> Self {
-        let mut global = Self { folder: folder.clone(), ..Self::default() };
+        let unresolved_folder = match folder {
+            Folder::Known(path) => Some(path.clone()),
+            Folder::Unknown => None,
+        };
+        let mut global = Self { folder: folder.clone(), unresolved_folder, ..Self::default() };
         let mut at = 0;
         while let Some(arg) = args.get(at) {
             let word = arg.prefix();
@@ -78,6 +84,12 @@ impl Global {
     fn take(&mut self, name: &[u8], value: Option<Arg>) {
         match (name, value) {
             (b"-C", Some(path)) => {
+                self.unresolved_folder = match (path.known(), self.unresolved_folder.take()) {
+                    (Some(b""), folder) => folder,
+                    (Some(path), Some(folder)) => Some(place::join(&folder, path)),
+                    (Some(path @ [b'/', ..]), None) => Some(path.to_vec()),
+                    _ => None,
+                };
                 self.folder = match path.known() {
                     Some(b"") => std::mem::take(&mut self.folder),
                     Some(path) => self.folder.enter(path),

@@ -37,6 +37,9 @@ pub(crate) fn is_git(name: &[u8]) -> bool {
 pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start) {
     let mut settings = Settings::from_environment(&start.env, &analyzer.context.environment);
     settings.folder = start.folder.clone();
+    if let Folder::Known(folder) = &start.folder {
+        settings.unresolved_folder = Some(folder.clone());
+    }
     let called = args[0].known().map(base_name).unwrap_or_default();
     let (verb, rest) = match called.strip_prefix(b"git-") {
         // A dashed program is its verb; no global options come before it.
@@ -115,16 +118,20 @@ impl Git<'_, '_> {
         }
         set_verb(&mut intent, &name, meaning.subcommand.clone());
         let place = self.place(meaning.makes.as_ref());
+        let unresolved_place = self.unresolved_place(meaning.makes.as_ref());
+        let names_git_dir = matches!(self.target(), Target::Named(_));
         if let Some(git) = &mut intent.git {
             git.flags = meaning.flags;
             git.refs = meaning.refs;
             git.makes_repository = meaning.makes.is_some();
             git.place = place;
+            git.unresolved_place = unresolved_place;
+            git.names_git_dir = names_git_dir;
         }
         let programs = meaning.programs;
         let nested_git = meaning.nested_git;
         let index = self.finish(intent, args);
-        let inside = self.start.inside(index, Origin::Git);
+        let inside = self.inside(index, Origin::Git);
         for program in programs {
             self.run_text(index, &program, &inside);
         }
@@ -202,7 +209,7 @@ impl Git<'_, '_> {
             }
             intent.effects.add(Effects::GIT_RUNS_PROGRAM);
             let index = self.finish(intent, args);
-            let inside = self.start.inside(index, Origin::Alias);
+            let inside = self.inside(index, Origin::Alias);
             self.analyzer.shell_text(&script, &inside);
             return;
         }
@@ -246,6 +253,7 @@ impl Git<'_, '_> {
             .with(Effects::GIT_CONFIG)
             .with(Effects::GIT_OBJECTS)
             .with(Effects::GIT_REPOSITORY);
+        const READS: Effects = Effects::GIT_READS.with(Effects::FS_READS).with(Effects::FS_WRITES);
         let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
         if self.is_other(&intent) {
             intent.effects.add(Effects::GIT_OTHER);
@@ -266,6 +274,10 @@ impl Git<'_, '_> {
             intent.deferred.get_or_insert(Deferred::Folder);
         }
         if !is_alias {
+            // A command that only reads runs no hooks that could be skipped.
+            if self.settings.changes_hooks && !intent.effects.is_within(READS) {
+                intent.effects.add(Effects::GIT_SKIPS_HOOKS);
+            }
             intent.effects.add(self.settings.effects);
         }
         for (path, access) in &self.settings.writes {
@@ -280,11 +292,24 @@ impl Git<'_, '_> {
             intent.effects.add(Effects::GIT_RUNS_PROGRAM);
         }
         let index = self.analyzer.finish(intent, args, &self.start);
-        let inside = self.start.inside(index, Origin::Git);
+        let inside = self.inside(index, Origin::Git);
         for program in programs {
             self.run_text(index, &program, &inside);
         }
         index
+    }
+
+    fn skips_hooks(&self) -> bool {
+        self.settings.changes_hooks || self.settings.effects.intersects(Effects::GIT_SKIPS_HOOKS)
+    }
+
+    /// Where something that git starts for this command begins.
+    fn inside(&self, index: usize, origin: Origin) -> Start {
+        let mut inside = self.start.inside(index, origin);
+        if self.skips_hooks() {
+            config::hand_on_skipped_hooks(&mut inside.env, &self.analyzer.context.environment);
+        }
+        inside
     }
 
     fn run_text(&mut self, index: usize, program: &Arg, inside: &Start) {
@@ -293,7 +318,11 @@ impl Git<'_, '_> {
             Some(text) => {
                 // The variables that name the program are not passed on to be read again.
                 let mut inside = inside.clone();
-                inside.env = config::without_programs(&inside.env);
+                let base = &self.analyzer.context.environment;
+                inside.env = config::without_programs(&inside.env, base);
+                if self.skips_hooks() {
+                    config::hand_on_skipped_hooks(&mut inside.env, base);
+                }
                 self.analyzer.shell_text_of_git(text, &inside);
             }
             None => {
@@ -312,7 +341,9 @@ impl Git<'_, '_> {
             Some(place) => context.other_repositories.iter().any(|root| is_within(place, root)),
             None => {
                 let is_found = matches!(self.target(), Target::Found | Target::Mixed);
-                context.judged_again && is_found && !git.is_alias
+                // Only a command inside the one that was asked for is judged a second time, when it starts itself.
+                let is_nested = self.start.parent.is_some();
+                context.judged_again && is_nested && is_found && !git.is_alias && !self.names_common_dir()
             }
         }
     }
@@ -334,19 +365,36 @@ impl Git<'_, '_> {
             };
             let is_tasks = match part {
                 Part::WorkTree => is_below(&path, context.worktree.as_ref()),
-                Part::GitFolder | Part::Inner => is_below(&path, context.git_folder.as_ref()),
+                Part::GitFolder | Part::CommonDir | Part::Inner => {
+                    is_below(&path, context.git_folder.as_ref())
+                }
             };
             match part {
                 _ if is_tasks => {}
                 Part::GitFolder => target = Target::Named(path),
-                Part::WorkTree | Part::Inner => has_foreign_parts = true,
+                Part::WorkTree | Part::CommonDir | Part::Inner => has_foreign_parts = true,
             }
         }
         if target == Target::Found && has_foreign_parts { Target::Mixed } else { target }
     }
 
+    /// Whether a variable names another directory with the refs than the git directory: then no place says whose refs they
+    /// are. One that is the named git directory itself only says that a `commondir` file there does not count.
+    fn names_common_dir(&self) -> bool {
+        let named = |wanted: Part| {
+            let values = self.settings.named.iter().filter(move |(part, _)| *part == wanted);
+            values.map(|(_, value)| value.known().map(<[u8]>::to_vec))
+        };
+        let git_dirs: Vec<_> = named(Part::GitFolder).collect();
+        let is_same = |common: Option<Vec<u8>>| common.is_some() && git_dirs == [common];
+        !named(Part::CommonDir).all(is_same)
+    }
+
     /// The folder whose repository the command works in; `makes` when it makes one.
     fn place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
+        if self.names_common_dir() {
+            return None;
+        }
         let folder = match (self.target(), makes) {
             (Target::Unknown, _) => return None,
             (Target::Named(path), _) => return Some(path),
@@ -356,6 +404,21 @@ impl Git<'_, '_> {
         match folder {
             Folder::Known(place) => Some(place),
             Folder::Unknown => None,
+        }
+    }
+
+    /// The path of [`Self::place`] as the kernel gets it, with every `..` still in it.
+    fn unresolved_place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
+        let folder = self.settings.unresolved_folder.as_ref()?;
+        match (self.target(), makes) {
+            (Target::Unknown, _) => None,
+            (Target::Named(_), _) => {
+                let is_git_dir = |(part, _): &&(Part, Arg)| *part == Part::GitFolder;
+                let (_, value) = self.settings.named.iter().rev().find(is_git_dir)?;
+                Some(place::join(folder, value.known()?))
+            }
+            (Target::Found | Target::Mixed, None) => Some(folder.clone()),
+            (Target::Found | Target::Mixed, Some(target)) => Some(place::join(folder, target.as_deref()?)),
         }
     }
 

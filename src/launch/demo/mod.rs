@@ -9,6 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::sys::programs::ProgramSearch;
+
 pub use agent::perform;
 
 /// A scratch repository and a world around it.
@@ -110,8 +112,10 @@ fn somebody_is_in(root: &Path) -> bool {
 
 /// git for the scene itself, in a folder we have just made, without anybody's configuration.
 fn git(folder: &Path, words: &[&str]) -> io::Result<String> {
-    let output = Command::new("git")
+    let search = ProgramSearch::from_environment();
+    let output = Command::new(search.find("git").map_err(io::Error::other)?)
         .args(words)
+        .env("PATH", search.path())
         .current_dir(folder)
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_SYSTEM", "/dev/null")

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sha2::{Digest, Sha256};
 
 use super::Search;
+use crate::sys::programs::ProgramSearch;
 
 /// How long a tool may think. npm takes half a second, and more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -49,13 +50,16 @@ pub(super) fn ask(search: &mut Search<'_>, programs: &[&str], arguments: &[&str]
 
 /// The program as the user's PATH finds it; not one that an agent may have put there.
 fn installed(search: &Search<'_>, name: &str) -> Option<PathBuf> {
-    let is_program = |file: &PathBuf| {
-        file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    let is_wanted = |file: &Path| {
+        let is_listed = std::env::split_paths(search.variable("PATH").unwrap_or_default())
+            .any(|folder| file.parent() == Some(&folder));
+        is_listed && !search.is_agents(file) && file.parent().is_some_and(|folder| !search.is_agents(folder))
     };
-    std::env::split_paths(search.variable("PATH")?)
-        .filter(|folder| folder.is_absolute() && !search.is_agents(folder))
-        .map(|folder| folder.join(name))
-        .find(|file| is_program(file) && !search.is_agents(file))
+    programs(search).find_if(name, is_wanted).ok()
+}
+
+fn programs(search: &Search<'_>) -> ProgramSearch {
+    ProgramSearch::new(search.variable("PATH").unwrap_or_default(), search.home)
 }
 
 /// The user's environment, without what makes interpreters find something of an agent's.
@@ -65,8 +69,8 @@ fn environment(search: &Search<'_>) -> Vec<(OsString, OsString)> {
         name == b"PATH" || [&b"NODE_"[..], b"PYTHON"].iter().any(|start| name.starts_with(start))
     };
     let others = search.environment.iter().filter(|(name, _)| !leads_astray(name)).cloned();
-    let folders = std::env::split_paths(search.variable("PATH").unwrap_or_default())
-        .filter(|folder| folder.is_absolute() && !search.is_agents(folder));
+    let path = programs(search).path();
+    let folders = std::env::split_paths(&path).filter(|folder| !search.is_agents(folder));
     others.chain(std::env::join_paths(folders).ok().map(|path| ("PATH".into(), path))).collect()
 }
 

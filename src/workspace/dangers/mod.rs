@@ -271,6 +271,27 @@ pub fn look(inspection: &Inspection) -> Result<Inspected, DangersError> {
     Ok(Inspected { changed: changed.collect(), is_all: !commits.cut, dangers: findings.done() })
 }
 
+/// Describes repositories that were found at these places at or below a directory.
+pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
+    use std::os::unix::ffi::OsStrExt;
+    // There is no repository that these could rightly belong to.
+    let inspection = Inspection::new(Path::new("/nonexistent"), root, None, None);
+    let mut findings = Findings {
+        list: BTreeSet::new(),
+        left_out: BTreeMap::new(),
+        most_of_a_kind: inspection.most_of_a_kind,
+        count: BTreeMap::new(),
+    };
+    let below =
+        |place: &PathBuf| Name::from(place.strip_prefix(root).unwrap_or(place).as_os_str().as_bytes());
+    let names: Vec<Name> = places.iter().map(below).collect();
+    let mut objects = Objects::new(&inspection, Instant::now());
+    if walk::repositories(&inspection, &names, &mut objects, &mut findings).is_err() {
+        unseen(&Name::default(), "new repositories that cannot be read", &mut findings);
+    }
+    findings.done()
+}
+
 /// The largest configuration of the repository's own that is read.
 const MOST_CONFIG: usize = 16 << 20;
 

@@ -60,6 +60,41 @@ pub(super) fn walk(
     walk.folder(&root, &Name::default(), 0, false)
 }
 
+/// Reports the repositories at these places below the inspected directory.
+pub(super) fn repositories(
+    inspection: &Inspection,
+    places: &[Name],
+    objects: &mut Objects<'_>,
+    findings: &mut Findings,
+) -> io::Result<()> {
+    let root = Folder::open(&inspection.worktree)?;
+    let commits = Commits::default();
+    let mut walk = Walk {
+        commits: &commits,
+        objects,
+        hooks: &[],
+        repository: Name::from(inspection.repository.as_os_str().as_encoded_bytes()),
+        worktree: Name::from(inspection.worktree.as_os_str().as_encoded_bytes()),
+        left: inspection.most_entries,
+        deadline: Instant::now() + inspection.time,
+        findings,
+    };
+    for place in places {
+        if place.bytes().is_empty() {
+            if root.stat_of(c".git")?.is_some_and(|stat| stat.is_file()) {
+                let why = "git takes its configuration and hooks from where the file leads";
+                walk.findings.add(DangerKind::Repository, place, "a new `.git` file", why);
+            }
+            walk.repository_at(&root, place)?;
+        } else if let Some(folder) = walk.descend(&root, place)? {
+            walk.repository_at(&folder, place)?;
+        } else {
+            unseen(place, "a repository that cannot be opened", walk.findings);
+        }
+    }
+    Ok(())
+}
+
 impl Walk<'_, '_> {
     fn descend(&self, root: &Folder, path: &Name) -> io::Result<Option<Folder>> {
         let mut at: Option<Folder> = None;
@@ -194,7 +229,7 @@ impl Walk<'_, '_> {
                     } else {
                         "a repository in the tree"
                     };
-                    self.inner(&inner, path, what);
+                    describe_repository(&inner, path, what, self.findings);
                 }
             }
             Some(stat) if stat.is_link() => {
@@ -230,7 +265,7 @@ impl Walk<'_, '_> {
         let is = |name: &CStr| folder.stat_of(name).unwrap_or(None);
         let has_head = is(c"HEAD").is_some_and(|stat| !stat.is_folder());
         if has_head && (is(c"commondir").is_some() || is(c"objects").is_some() && is(c"refs").is_some()) {
-            self.inner(folder, path, "a bare repository");
+            describe_repository(folder, path, "a bare repository", self.findings);
         }
         Ok(())
     }
@@ -241,57 +276,50 @@ impl Walk<'_, '_> {
         let place = self.worktree.path().join(path.path()).join(below);
         place.canonicalize().is_ok_and(|place| place.starts_with(self.repository.path()))
     }
+}
 
-    fn inner(&mut self, folder: &Folder, path: &Name, what: &str) {
-        let mut text = Vec::new();
-        for name in [c"config", c"config.worktree"] {
-            match folder.stat_of(name).unwrap_or(None) {
-                None => {}
-                Some(stat) if stat.is_file() => match read(folder, name) {
-                    Some(read) => text.extend([read, b"\n".to_vec()].concat()),
-                    None => {
-                        unseen(path, "configuration that is too large, or could not be read", self.findings)
-                    }
-                },
-                Some(_) => {
-                    let target = folder.link(name).unwrap_or_default();
-                    let what = format!("its configuration is elsewhere: `{target}`");
-                    self.findings.add(DangerKind::Repository, path, what, "git obeys what is there");
+/// Reports a repository's own directory with what git would take from it.
+fn describe_repository(folder: &Folder, path: &Name, what: &str, findings: &mut Findings) {
+    let mut text = Vec::new();
+    for name in [c"config", c"config.worktree"] {
+        match folder.stat_of(name).unwrap_or(None) {
+            None => {}
+            Some(stat) if stat.is_file() => match read(folder, name) {
+                Some(read) => text.extend([read, b"\n".to_vec()].concat()),
+                None => unseen(path, "configuration that is too large, or could not be read", findings),
+            },
+            Some(_) => {
+                let target = folder.link(name).unwrap_or_default();
+                let what = format!("its configuration is elsewhere: `{target}`");
+                findings.add(DangerKind::Repository, path, what, "git obeys what is there");
+            }
+        }
+    }
+    content::repository(path, Some(&text), what, findings);
+    if folder.stat_of(c"commondir").unwrap_or(None).is_some() {
+        let place = read(folder, c"commondir").unwrap_or_default();
+        let what = format!("its configuration is elsewhere: `{}`", Name::from(place.trim_ascii()));
+        findings.add(DangerKind::Repository, path, what, "git obeys what is there");
+    }
+    match folder.stat_of(c"hooks").unwrap_or(None) {
+        Some(stat) if stat.is_link() => {
+            let what = format!("its hooks are elsewhere: `{}`", folder.link(c"hooks").unwrap_or_default());
+            findings.add(DangerKind::Repository, path, what, "git runs what is there");
+        }
+        Some(stat) if stat.is_folder() => {
+            let Ok(Some(hooks)) = folder.inside(c"hooks") else { return };
+            for hook in hooks.entries_up_to(1_000).unwrap_or_default() {
+                let runs = hooks
+                    .stat_of(&hook.name)
+                    .unwrap_or(None)
+                    .is_some_and(|stat| stat.is_link() || stat.is_file() && stat.mode & 0o111 != 0);
+                if runs && !hook.name.to_bytes().ends_with(b".sample") {
+                    let what = format!("its hook `{}`", Name::from(hook.name.to_bytes()));
+                    findings.add(DangerKind::Repository, path, what, "git runs it when it works there");
                 }
             }
         }
-        content::repository(path, Some(&text), what, self.findings);
-        if folder.stat_of(c"commondir").unwrap_or(None).is_some() {
-            let place = read(folder, c"commondir").unwrap_or_default();
-            let what = format!("its configuration is elsewhere: `{}`", Name::from(place.trim_ascii()));
-            self.findings.add(DangerKind::Repository, path, what, "git obeys what is there");
-        }
-        match folder.stat_of(c"hooks").unwrap_or(None) {
-            Some(stat) if stat.is_link() => {
-                let what =
-                    format!("its hooks are elsewhere: `{}`", folder.link(c"hooks").unwrap_or_default());
-                self.findings.add(DangerKind::Repository, path, what, "git runs what is there");
-            }
-            Some(stat) if stat.is_folder() => {
-                let Ok(Some(hooks)) = folder.inside(c"hooks") else { return };
-                for hook in hooks.entries_up_to(1_000).unwrap_or_default() {
-                    let runs = hooks
-                        .stat_of(&hook.name)
-                        .unwrap_or(None)
-                        .is_some_and(|stat| stat.is_link() || stat.is_file() && stat.mode & 0o111 != 0);
-                    if runs && !hook.name.to_bytes().ends_with(b".sample") {
-                        let what = format!("its hook `{}`", Name::from(hook.name.to_bytes()));
-                        self.findings.add(
-                            DangerKind::Repository,
-                            path,
-                            what,
-                            "git runs it when it works there",
-                        );
-                    }
-                }
-            }
-            _ => {}
-        }
+        _ => {}
     }
 }
 

@@ -14,6 +14,7 @@ use std::path::Path;
 use super::WorkspaceError;
 use super::repository::Repository;
 use super::settings::Settings;
+use crate::terminal_text;
 
 /// Doubts that are told; more are as bad.
 const MOST_TOLD: usize = 5;
@@ -78,11 +79,8 @@ fn same(a: &Path, b: &Path) -> bool {
 
 /// A value for a message: one line, of a bounded length, with nothing that moves a cursor.
 fn shown(value: &[u8]) -> String {
-    String::from_utf8_lossy(value)
-        .chars()
-        .take(120)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
+    let text: String = String::from_utf8_lossy(value).chars().take(120).collect();
+    terminal_text::replace(&text)
 }
 
 fn shown_path(path: &Path) -> String {
@@ -90,9 +88,6 @@ fn shown_path(path: &Path) -> String {
     // The end says more than the beginning.
     let bytes = path.as_os_str().as_bytes();
     let cut = bytes.len().saturating_sub(400);
-    let text: String = String::from_utf8_lossy(&bytes[cut..])
-        .chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
+    let text = terminal_text::replace(&String::from_utf8_lossy(&bytes[cut..]));
     if cut > 0 { format!("…{text}") } else { text }
 }

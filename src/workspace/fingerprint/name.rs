@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::terminal_text;
+
 /// A path, a ref, a key: any bytes.
 ///
 /// As text, everything printable is itself; a backslash is `\\`, a byte that is not text or is a control character is
@@ -61,11 +63,9 @@ impl Name {
 
 /// Characters that a person does not see, or that change the order in which the others are shown.
 pub(in crate::workspace) fn is_deceptive(character: char) -> bool {
-    matches!(character,
-        '\u{80}'..='\u{9f}' | '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{3164}' | '\u{fe00}'..='\u{fe0e}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
-        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+    // U+FE0F stands behind many an emoji.
+    matches!(character, '\u{80}'..='\u{9f}')
+        || terminal_text::is_invisible(character) && character != '\u{fe0f}'
 }
 
 impl fmt::Display for Name {

@@ -171,14 +171,14 @@ impl Folder {
     /// again if it changed meanwhile, and the names of all readings count: those that are gone are found out later.
     pub(super) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut before = self.stat()?;
-        let mut entries = self.entries_up_to(usize::MAX)?;
+        let mut entries = self.entries_up_to(MOST_AT_ONCE)?;
         for _ in 0..MOST_READINGS {
             let after = self.stat()?;
             if after == before {
                 break;
             }
             before = after;
-            entries.append(&mut self.entries_up_to(usize::MAX)?);
+            entries.append(&mut self.entries_up_to(MOST_AT_ONCE)?);
         }
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         entries.dedup_by(|a, b| a.name == b.name);
@@ -225,6 +225,8 @@ impl AsFd for Folder {
 }
 
 const MOST_READINGS: usize = 4;
+/// Entries of one folder that are held at once; what counts them leaves out more.
+const MOST_AT_ONCE: usize = 2_000_000;
 
 /// What is gone, or became something else, between one call and the next, is not an error: others work here too.
 fn there<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {

@@ -1,0 +1,31 @@
+//! Any bytes as an API's answer in any pieces: it keeps its length, and the key stands nowhere in it.
+#![no_main]
+
+use std::rc::Rc;
+
+use guard::egress::cut::{Cutter, Forms};
+use libfuzzer_sys::fuzz_target;
+
+// The first byte: how long the pieces are; the second: how long the key is, which comes first.
+fuzz_target!(|bytes: &[u8]| {
+    let [pieces, length, rest @ ..] = bytes else { return };
+    let length = 12 + usize::from(length % 32);
+    if rest.len() < length {
+        return;
+    }
+    let (key, body) = rest.split_at(length);
+    let Some(forms) = Forms::of(key) else { return };
+    let mut whole = body.to_vec();
+    forms.cut_whole(&mut whole);
+    let mut cutter = Cutter::new(Rc::new(forms));
+    let mut cut = Vec::new();
+    for piece in body.chunks(1 + usize::from(*pieces)) {
+        cut.extend_from_slice(&cutter.feed(piece.to_vec().into()));
+        assert!(cutter.held() < 3 * length);
+    }
+    cut.extend_from_slice(&cutter.rest());
+    assert_eq!(cut, whole);
+    assert_eq!(cut.len(), body.len());
+    // A key of asterisks is cut by asterisks.
+    assert!(key.contains(&b'*') || !cut.windows(length).any(|window| window == key));
+});

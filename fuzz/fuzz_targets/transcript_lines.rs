@@ -1,0 +1,37 @@
+//! Any bytes as a transcript: every line an event or a reason why not, whole or in pieces, and never more lines than there are.
+#![no_main]
+
+use guard::transcript::{Reader, Step};
+use libfuzzer_sys::fuzz_target;
+
+/// Gives a few bytes at a time, as a file that grows does.
+struct Slow<'a>(&'a [u8]);
+
+impl std::io::Read for Slow<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let length = buffer.len().min(self.0.len()).min(3);
+        buffer[..length].copy_from_slice(&self.0[..length]);
+        self.0 = &self.0[length..];
+        Ok(length)
+    }
+}
+
+fn lines<R: std::io::Read>(mut reader: Reader<R>) -> (Vec<String>, usize) {
+    let mut found = Vec::new();
+    loop {
+        match reader.step().expect("memory can be read") {
+            Step::Event(event) => {
+                let _ = (event.output(), event.time(), event.is_denial());
+                found.push(format!("{event:?}"));
+            }
+            Step::Bad(why) => found.push(why),
+            Step::End { partial } => return (found, partial),
+        }
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let whole = lines(Reader::new(bytes));
+    assert_eq!(whole.0.len(), bytes.iter().filter(|byte| **byte == b'\n').count());
+    assert_eq!(whole, lines(Reader::new(Slow(bytes))));
+});

@@ -1,0 +1,132 @@
+//! `guard run` of a program that is a known agent: what is prepared for it, and how its output becomes the result.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::{Failure, note};
+use crate::agent::{AGENTS, Adapter, Profile, Reading, named, of_program};
+use crate::executor::{apply_conclusion, check_version, ending};
+use crate::launch::{KeptHistory, OutputReader, RunRequest};
+use crate::outcome::RunResult;
+
+/// The agent that a command line means: the one that was asked for, or the one whose program it names.
+pub(super) fn detect(
+    wanted: Option<&str>,
+    command: &[OsString],
+    has_terminal: bool,
+) -> Result<Option<Profile>, Failure> {
+    let Some((program, arguments)) = command.split_first() else { return Ok(None) };
+    let adapter = match wanted {
+        Some("none") => None,
+        Some(name) => Some(named(name).ok_or_else(|| {
+            let known: Vec<&str> = AGENTS.iter().map(|(name, _)| *name).collect();
+            Failure::usage(
+                format!("--agent {name}: no such agent"),
+                format!("known are {}; `--agent none` runs the command as it is", known.join(", ")),
+            )
+        })?),
+        None => of_program(Path::new(program)),
+    };
+    Ok(adapter.map(|adapter: Adapter| adapter.profile(arguments, has_terminal)))
+}
+
+/// Why the agent that is installed cannot be used, if that is known. What the user should know of it is told.
+pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option<String> {
+    let program: Vec<String> =
+        request.command.iter().take(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    match check_version(&profile.adapter, &program) {
+        Ok(notes) => notes.iter().for_each(|text| note(&format!("guard: {text}"))),
+        Err(problem) => return Some(problem),
+    }
+    None
+}
+
+/// Whether there is a program of this name, on PATH unless it is a path.
+pub(super) fn is_installed(command: &[OsString]) -> bool {
+    let Some(program) = command.first().map(Path::new) else { return false };
+    let is_path = program.as_os_str().as_bytes().contains(&b'/');
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if is_path { program.exists() } else { std::env::split_paths(&path).any(|at| at.join(program).exists()) }
+}
+
+/// Adds what the agent needs to a request whose working directory is known.
+pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
+    request.command.splice(1..1, profile.added.iter().map(OsString::from));
+    let options = &mut request.options;
+    let given: Vec<OsString> = options.set.iter().map(|(name, _)| name.clone()).collect();
+    let own = profile.environment().filter(|(name, _)| !given.iter().any(|known| known == name));
+    let own: Vec<(OsString, OsString)> = own.map(|(name, value)| (name.into(), value.into())).collect();
+    options.set.extend(own);
+    let directory = std::fs::canonicalize(&request.folder).unwrap_or_else(|_| request.folder.clone());
+    let files = profile.home_files(&directory);
+    options.home_files.extend(files.into_iter().map(|(path, text)| (PathBuf::from(path), text)));
+    if options.belongings.to.is_none() && !profile.adapter.history.keep.is_empty() {
+        let paths = profile.kept(&directory).into_iter().map(|(kept, at)| (kept.into(), at.into())).collect();
+        let place = history_place(&profile.adapter.name, request);
+        request.options.belongings.history = Some(KeptHistory { place, paths });
+    }
+}
+
+/// Where the conversations are kept that an agent has had in a repository, or in a directory without one.
+fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
+    let directory = request.checkout.as_ref().map_or(&request.folder, |checkout| &checkout.common_dir);
+    let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.clone());
+    let digest = Sha256::digest(directory.as_os_str().as_bytes());
+    let id: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let named_after = match directory.file_name() {
+        Some(name) if name == ".git" => directory.parent().and_then(Path::file_name),
+        name => name,
+    };
+    let name = named_after.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).collect();
+    request.runs.with_file_name("history").join(agent).join(format!("{name}-{id}"))
+}
+
+/// Reads an agent's output, and puts it into the result in the agent's own terms.
+pub(super) struct AgentOutput {
+    agent: String,
+    /// Of an agent that talks to a terminal, only the exit code says something.
+    is_interactive: bool,
+    reading: Option<Reading>,
+    printed_text: bool,
+}
+
+impl AgentOutput {
+    pub(super) fn new(profile: &Profile, has_terminal: bool) -> Self {
+        Self {
+            agent: profile.adapter.name.clone(),
+            is_interactive: has_terminal,
+            reading: profile.asks_model.then(|| Reading::new(profile.adapter.clone(), profile.format)),
+            printed_text: profile.format == crate::agent::OutputFormat::Text,
+        }
+    }
+}
+
+impl OutputReader for AgentOutput {
+    fn read(&mut self, bytes: &[u8]) {
+        if let Some(reading) = &mut self.reading {
+            reading.feed(bytes, |_| {});
+        }
+    }
+
+    fn conclude(&mut self, result: &mut RunResult, stderr: &str) {
+        result.tool.clone_from(&self.agent);
+        let Some(mut reading) = self.reading.take() else { return };
+        reading.finish(|_| {});
+        let conclusion = reading.conclude(ending(result), None, stderr);
+        if let Some(session) = &conclusion.session {
+            result.session_id.clone_from(session);
+        }
+        if self.is_interactive && result.exit_code == Some(0) {
+            return;
+        }
+        let printed = std::mem::take(&mut result.result);
+        apply_conclusion(result, &conclusion, stderr);
+        if self.printed_text {
+            result.result = printed;
+        }
+    }
+}

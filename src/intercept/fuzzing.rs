@@ -1,0 +1,28 @@
+//! What fuzz targets reach of the supervisor: the arguments of a program start, read from the memory of a process.
+
+use std::io;
+
+use super::remote::{Arguments, Remote};
+use super::wire;
+
+/// Arguments and relevant variables.
+pub type Read = (Vec<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
+
+fn parts(arguments: Arguments) -> Read {
+    (arguments.argv, arguments.environment)
+}
+
+/// Reads `execve`'s arguments from a process, from the addresses of its two arrays.
+pub fn arguments(pid: i32, argv: u64, environment: u64, most: usize) -> io::Result<Read> {
+    let mut remote = Remote::default();
+    remote.attach(pid);
+    remote.fetch([argv, environment].into_iter().filter(|&address| address != 0))?;
+    remote.arguments(argv, environment, most, wire::is_relevant).map(parts)
+}
+
+/// Reads the same from the stack that the kernel has made for a new program.
+pub fn started_with(pid: i32, stack: u64) -> io::Result<Read> {
+    let mut remote = Remote::default();
+    remote.attach(pid);
+    remote.started_with(stack, wire::is_relevant).map(parts)
+}

@@ -1,0 +1,81 @@
+//! Watches on files and directories (`inotify_add_watch`), which Landlock does not cover: a watch on a directory tells the
+//! names of what is made in it, also where the run may not list it.
+//!
+//! The supervisor opens the object once, compares where it lies with what the run may read, and adds the watch to a duplicate
+//! of the caller's inotify descriptor through the opened object. Exchanging the path meanwhile changes nothing.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::supervisor::{Supervisor, folder_of, is_below};
+use crate::sys::fs;
+use crate::sys::seccomp::{Notification, Reply};
+
+const LONGEST_PATH: usize = 4096;
+
+/// What the run may read, with links resolved when it is needed for the first time.
+#[derive(Debug, Default)]
+pub(super) struct Readable(Option<Vec<PathBuf>>);
+
+impl Supervisor {
+    /// Answers `inotify_add_watch` by adding the watch.
+    pub(super) fn add_watch(&mut self, notification: &Notification) -> Reply {
+        match self.try_add_watch(notification) {
+            Ok(watch) => Reply::Value(i64::from(watch)),
+            Err(error) => Reply::Error(error.raw_os_error().unwrap_or(libc::EACCES)),
+        }
+    }
+
+    fn try_add_watch(&mut self, notification: &Notification) -> io::Result<i32> {
+        let [number, path, mask, ..] = notification.arguments;
+        let (tid, mask) = (notification.tid, mask as u32);
+        self.remote.attach(tid);
+        let path = self.remote.string(path, LONGEST_PATH)?;
+        let directory = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        let follow = mask & libc::IN_DONT_FOLLOW == 0;
+        let object = self.identities.open(tid, &directory, &path, follow)?;
+        // That the descriptor could be had shows that the path was read from the same process.
+        let inotify = self.descriptor(notification, number as i32)?;
+        if !self.is_readable(tid, object.as_fd()) {
+            let shown =
+                std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())).unwrap_or_default();
+            self.refuse(
+                "deny.watch",
+                tid,
+                &format!("watch {}", shown.display()),
+                "sandbox.watch",
+                "It lies outside what the task may read.",
+            );
+            return Err(io::Error::from_raw_os_error(libc::EACCES));
+        }
+        let through = CString::new(format!("/proc/self/fd/{}", object.as_raw_fd()))?;
+        // The last link was followed above, or not: here the path is one that must be.
+        fs::add_watch(inotify.as_fd(), &through, mask & !libc::IN_DONT_FOLLOW)
+    }
+
+    /// Whether something that was opened lies where the run may read.
+    fn is_readable(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
+        let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
+            return false;
+        };
+        let granted = &self.setting.readable;
+        let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let readable = self.readable.0.get_or_insert_with(|| granted.iter().map(real).collect());
+        if !is_below(&path, readable) {
+            return false;
+        }
+        if !self.setting.has_view {
+            return true;
+        }
+        // Two worlds have the same paths: in the run's own, this one must lead to the same object.
+        let Ok(inside) = self.identities.open(tid, Path::new("/"), path.as_os_str().as_bytes(), false) else {
+            return false;
+        };
+        let identity =
+            |fd: BorrowedFd<'_>| nix::sys::stat::fstat(fd).map(|found| (found.st_dev, found.st_ino));
+        matches!((identity(object), identity(inside.as_fd())), (Ok(one), Ok(other)) if one == other)
+    }
+}

@@ -1,0 +1,37 @@
+//! Pipes: how much is in one, and data moved between two without passing through this process.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use nix::fcntl::{SpliceFFlags, splice, tee};
+
+use super::check_int;
+
+/// The number of bytes in a pipe that nobody has read yet. Either end will do.
+pub fn unread_bytes(pipe: impl AsFd) -> io::Result<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int.
+    check_int(unsafe { libc::ioctl(pipe.as_fd().as_raw_fd(), libc::FIONREAD, &raw mut count) })?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Copies what is in one pipe into another and leaves it in the first. Never waits. Zero when nobody can write to the first
+/// any more.
+pub fn copy_without_reading(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
+    Ok(tee(from, to, most, SpliceFFlags::SPLICE_F_NONBLOCK)?)
+}
+
+/// Takes bytes out of a pipe and throws them away. Never waits: fewer than `count` when others have taken them.
+pub fn discard(from: impl AsFd, count: usize) -> io::Result<()> {
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    let mut left = count;
+    while left > 0 {
+        match splice(&from, None, &null, None, left, SpliceFFlags::SPLICE_F_NONBLOCK) {
+            Ok(0) | Err(nix::errno::Errno::EAGAIN) => break,
+            Ok(moved) => left -= moved,
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

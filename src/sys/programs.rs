@@ -1,0 +1,330 @@
+//! Finds the programs that guard itself starts outside every sandbox: `git`, `gh`, package managers, key commands.
+//!
+//! They are found on the caller's PATH, but not in a directory that an agent or another user could have written. Skipped
+//! are:
+//! - empty and relative entries, whose meaning depends on the current directory;
+//! - directories that do not exist;
+//! - directories below the directory a run works in, and below the current directory;
+//! - directories inside a git working tree: `node_modules/.bin`, `.venv/bin`, `.direnv`. A working tree that is the
+//!   caller's home or holds it is none in this sense (dotfiles kept in git), nor is one in a hidden directory of the home:
+//!   `~/.nvm`, `~/.pyenv` and `~/.asdf` are clones that hold installed tools;
+//! - directories that another user can change: the directory or one above it belongs to neither root nor the caller, or
+//!   is writable by everybody (unless sticky) or by a group other than root's and the caller's own private one.
+//!
+//! The program's file must pass the same test, at the end of all symbolic links. The children that guard starts get the
+//! remaining directories as their PATH, because git and others start programs by name, too.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Where programs are looked for after PATH.
+const USUAL: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
+/// Skipped directories that a message names.
+const MOST_NAMED: usize = 5;
+
+/// Directories in which agents work, beside the current one.
+static AGENT_DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// From now on no program is taken from below this directory.
+pub fn distrust(directory: &Path) {
+    if let (Ok(real), Ok(mut all)) = (directory.canonicalize(), AGENT_DIRECTORIES.lock()) {
+        all.push(real);
+    }
+}
+
+/// Why a directory or a file is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// The entry of PATH, or the file.
+    pub path: PathBuf,
+    /// In words.
+    pub reason: String,
+}
+
+/// A program that is not installed where guard would start it from.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no `{name}` in PATH that guard can trust{}", list(skipped))]
+pub struct ProgramNotFound {
+    /// The program.
+    pub name: String,
+    /// What was passed over: where the program is, if it is anywhere.
+    pub skipped: Vec<Skipped>,
+}
+
+fn list(skipped: &[Skipped]) -> String {
+    if skipped.is_empty() {
+        return String::new();
+    }
+    let named: Vec<String> = skipped
+        .iter()
+        .take(MOST_NAMED)
+        .map(|one| format!("{} ({})", one.path.display(), one.reason))
+        .collect();
+    let more = skipped.len().saturating_sub(MOST_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("; passed over: {}{more}", named.join(", "))
+}
+
+/// A PATH with everything that decides which of its entries are used.
+#[derive(Debug, Clone)]
+pub struct ProgramSearch {
+    directories: Vec<PathBuf>,
+    home: Option<PathBuf>,
+    agent_directories: Vec<PathBuf>,
+    user: u32,
+}
+
+impl ProgramSearch {
+    /// The caller's own PATH and home.
+    pub fn from_environment() -> Self {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Self::new(&path, std::env::var_os("HOME").as_deref().map(Path::new))
+    }
+
+    /// Another PATH and home.
+    pub fn new(path: &OsStr, home: Option<&Path>) -> Self {
+        let mut agent_directories: Vec<PathBuf> =
+            AGENT_DIRECTORIES.lock().map(|all| all.clone()).unwrap_or_default();
+        agent_directories.extend(std::env::current_dir().and_then(|current| current.canonicalize()));
+        let home = home.filter(|home| home.is_absolute()).and_then(|home| home.canonicalize().ok());
+        // Somebody stands in `/` or `/usr`: that makes nothing an agent's.
+        agent_directories.retain(|directory| {
+            !Path::new("/usr/bin").starts_with(directory)
+                && !home.as_ref().is_some_and(|home| home.starts_with(directory))
+        });
+        Self {
+            directories: std::env::split_paths(path).collect(),
+            home,
+            agent_directories,
+            user: nix::unistd::geteuid().as_raw(),
+        }
+    }
+
+    /// The file of a program: an absolute path.
+    pub fn find(&self, name: &str) -> Result<PathBuf, ProgramNotFound> {
+        self.find_if(name, |_| true)
+    }
+
+    /// The same; files that are not wanted are passed over.
+    pub fn find_if(&self, name: &str, is_wanted: impl Fn(&Path) -> bool) -> Result<PathBuf, ProgramNotFound> {
+        let mut skipped = Vec::new();
+        for directory in self.all() {
+            let file = directory.join(name);
+            let skip = |reason| Skipped { path: directory.clone(), reason };
+            match self.check_directory(&directory) {
+                Err(reason) if reason == MISSING => {}
+                // Only where the program is: the others are nobody's concern.
+                Err(reason) if directory.is_relative() || file.symlink_metadata().is_ok() => {
+                    skipped.push(skip(reason));
+                }
+                Err(_) => {}
+                Ok(()) if !is_program(&file) || !is_wanted(&file) => {}
+                Ok(()) => match self.check_file(&file) {
+                    Ok(()) => return Ok(file),
+                    Err(reason) => skipped.push(Skipped { path: file, reason }),
+                },
+            }
+        }
+        Err(ProgramNotFound { name: name.to_string(), skipped })
+    }
+
+    /// The PATH for programs that guard starts: the entries that are left.
+    pub fn path(&self) -> OsString {
+        let is_used = |directory: &&PathBuf| self.check_directory(directory).is_ok();
+        let left: Vec<&PathBuf> = self.directories.iter().filter(is_used).collect();
+        match std::env::join_paths(left) {
+            Ok(path) if !path.is_empty() => path,
+            _ => USUAL.join(":").into(),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = PathBuf> {
+        self.directories.iter().cloned().chain(USUAL.map(PathBuf::from))
+    }
+
+    fn check_directory(&self, directory: &Path) -> Result<(), String> {
+        if !directory.is_absolute() {
+            return Err("it is relative".to_string());
+        }
+        let real = directory.canonicalize().map_err(|_| MISSING.to_string())?;
+        if !real.is_dir() {
+            return Err(MISSING.to_string());
+        }
+        self.check(directory, &real)
+    }
+
+    fn check_file(&self, file: &Path) -> Result<(), String> {
+        let real = file.canonicalize().map_err(|_| MISSING.to_string())?;
+        self.check(file, &real)
+    }
+
+    fn check(&self, named: &Path, real: &Path) -> Result<(), String> {
+        if let Some(directory) = self.agent_directories.iter().find(|one| real.starts_with(one)) {
+            return Err(format!("inside {}, where agents work", directory.display()));
+        }
+        for level in real.ancestors() {
+            self.check_owner(level)?;
+            if level.join(".git").symlink_metadata().is_ok() && !self.is_installation(level) {
+                return Err(format!("inside the git working tree {}", level.display()));
+            }
+        }
+        // The links on the way, which somebody else could have made.
+        named.ancestors().try_for_each(|level| self.check_owner(level))
+    }
+
+    /// Whether a working tree is not a project: the home itself, or a tool in a hidden directory of it.
+    fn is_installation(&self, tree: &Path) -> bool {
+        let Some(home) = &self.home else { return false };
+        let is_hidden = |below: &Path| {
+            let first = below.components().next();
+            first.is_some_and(|first| first.as_os_str().as_encoded_bytes().starts_with(b"."))
+        };
+        home.starts_with(tree) || tree.strip_prefix(home).is_ok_and(is_hidden)
+    }
+
+    fn check_owner(&self, path: &Path) -> Result<(), String> {
+        let found = path.symlink_metadata().map_err(|error| format!("{}: {error}", path.display()))?;
+        let place = path.display();
+        if found.uid() != 0 && found.uid() != self.user {
+            return Err(format!("{place} belongs to another user"));
+        }
+        let mode = found.mode();
+        // Of a link the mode means nothing; in a sticky directory others cannot exchange what is not theirs.
+        if found.is_symlink() || found.is_dir() && mode & 0o1000 != 0 {
+            return Ok(());
+        }
+        if mode & 0o002 != 0 {
+            return Err(format!("everybody can write {place}"));
+        }
+        // A private group has the number of its user, by convention.
+        let is_private = found.gid() == 0 || found.gid() == self.user;
+        if mode & 0o020 != 0 && !is_private {
+            return Err(format!("group {} can write {place}", found.gid()));
+        }
+        Ok(())
+    }
+}
+
+/// A directory that is not there is no reason for anything.
+const MISSING: &str = "it does not exist";
+
+fn is_program(file: &Path) -> bool {
+    file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends where something goes wrong")]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Place(PathBuf);
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("guard-programs-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&root);
+            std::fs::create_dir_all(&root).unwrap();
+            Self(root.canonicalize().unwrap())
+        }
+
+        fn program(&self, directory: &str) -> PathBuf {
+            let directory = self.0.join(directory);
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("tool"), "").unwrap();
+            set_mode(&directory.join("tool"), 0o755);
+            directory
+        }
+
+        fn find(&self, directories: &[&Path]) -> Result<PathBuf, String> {
+            let path = std::env::join_paths(directories).unwrap();
+            let found = ProgramSearch::new(&path, Some(&self.0.join("home"))).find("tool");
+            found.map_err(|error| error.to_string())
+        }
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn directories_of_agents_and_others_are_passed_over() {
+        let place = Place::new("skip");
+        let good = place.program("good");
+        let modules = place.program("project/node_modules/.bin");
+        std::fs::create_dir(place.0.join("project/.git")).unwrap();
+        let submodule = place.program("sub/bin");
+        std::fs::write(place.0.join("sub/.git"), "gitdir: x").unwrap();
+        let open = place.program("open/below");
+        set_mode(&place.0.join("open"), 0o777);
+        let shared = place.program("shared");
+        std::os::unix::fs::chown(&shared, None, Some(nix::unistd::getegid().as_raw())).unwrap();
+        set_mode(&shared, 0o777);
+        let linked = place.0.join("linked");
+        symlink(&modules, &linked).unwrap();
+        let inner = place.0.join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        symlink(modules.join("tool"), inner.join("tool")).unwrap();
+        let writable = place.program("writable");
+        set_mode(&writable.join("tool"), 0o757);
+        let bad = [
+            (Path::new("relative"), "it is relative"),
+            (Path::new(""), "it is relative"),
+            (&modules, "inside the git working tree"),
+            (&submodule, "inside the git working tree"),
+            (&linked, "inside the git working tree"),
+            (&inner, "inside the git working tree"),
+            (&open, "everybody can write"),
+            (&shared, "everybody can write"),
+            (&writable, "everybody can write"),
+        ];
+        for (directory, reason) in bad {
+            assert_eq!(place.find(&[directory, &good]), Ok(good.join("tool")), "{}", directory.display());
+            let error = place.find(&[directory]).unwrap_err();
+            assert!(error.contains(reason), "{}: {error}", directory.display());
+        }
+        assert_eq!(place.find(&[&place.0.join("gone"), &good]), Ok(good.join("tool")));
+        let path = std::env::join_paths([&modules, &open, &good]).unwrap();
+        let children = ProgramSearch::new(&path, None).path();
+        let children: Vec<PathBuf> = std::env::split_paths(&children).collect();
+        assert!(children.contains(&good) && !children.contains(&modules) && !children.contains(&open));
+    }
+
+    #[test]
+    fn dotfiles_and_installed_tools_are_used() {
+        let place = Place::new("home");
+        std::fs::create_dir_all(place.0.join("home/.git")).unwrap();
+        std::fs::create_dir_all(place.0.join("home/.nvm/.git")).unwrap();
+        std::fs::create_dir_all(place.0.join("home/project/.git")).unwrap();
+        for directory in ["home/.local/bin", "home/bin", "home/.nvm/versions/node/bin"] {
+            let directory = place.program(directory);
+            assert_eq!(place.find(&[&directory]), Ok(directory.join("tool")));
+        }
+        let project = place.program("home/project/.venv/bin");
+        assert!(place.find(&[&project]).unwrap_err().contains("inside the git working tree"));
+    }
+
+    #[test]
+    fn other_peoples_programs_are_passed_over() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let place = Place::new("others");
+        let theirs = place.program("theirs");
+        std::os::unix::fs::chown(&theirs, Some(64_019), None).unwrap();
+        assert!(place.find(&[&theirs]).unwrap_err().contains("belongs to another user"));
+        let group = place.program("group");
+        std::os::unix::fs::chown(&group, None, Some(64_019)).unwrap();
+        set_mode(&group, 0o775);
+        assert!(place.find(&[&group]).unwrap_err().contains("group 64019 can write"));
+    }
+}

@@ -1,0 +1,273 @@
+//! The README's own command lines, typed by somebody who has installed guard and an agent and has done nothing else: an empty
+//! home, a repository of their own, and a PATH with what they installed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::egress::api::{Api, Turn};
+use crate::egress::gemini::Gemini;
+use crate::executor::agents::{Cli, KEY as KEY_OF_CLIS};
+use crate::executor::claude::CLAUDE;
+use crate::executor::codex::CODEX;
+use crate::launch::world::{Ran, World, in_every_world, in_two_worlds, one_world, program};
+
+/// Command lines of the README that hold all of these words, without the comment behind them.
+fn readme_lines(words: &[&str]) -> Vec<String> {
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let code =
+        readme.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| !line.starts_with(' '));
+    let wanted = code.filter(|line| words.iter().all(|word| line.contains(word)));
+    let lines: Vec<String> =
+        wanted.map(|line| line.split("   #").next().unwrap_or(line).trim_end().to_string()).collect();
+    assert!(!lines.is_empty(), "the README has no line with {words:?} any more");
+    lines
+}
+
+/// Their key.
+const KEY: &str = "the newcomer's key";
+
+/// Somebody who has just installed guard.
+struct Newcomer<'w> {
+    world: &'w World,
+    home: PathBuf,
+    app: PathBuf,
+}
+
+impl<'w> Newcomer<'w> {
+    fn new(world: &'w World) -> Self {
+        let root = world.folder.parent().unwrap();
+        let (home, app) = (root.join("newcomer"), root.join("app"));
+        world.outside(
+            "mkdir newcomer && git init -q -b main app && cd app && git config user.name n && git config user.email e \
+             && echo first > README && git add README && git commit -qm first",
+        );
+        Self { world, home, app }
+    }
+
+    /// A line typed at a shell in the repository, with an API at this address and a key for it.
+    fn types(&self, line: &str, api: Option<&str>) -> Ran {
+        let variables = api.map(|api| [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", api)]);
+        self.types_with(line, &Gemini::folder(), variables.iter().flatten().copied())
+    }
+
+    /// The same with another agent installed, and other variables.
+    fn types_with<'v>(
+        &self,
+        line: &str,
+        tools: &Path,
+        variables: impl Iterator<Item = (&'v str, &'v str)>,
+    ) -> Ran {
+        let mut shell: Command = self.world.command("bash");
+        let path = [program().parent().unwrap(), &tools.join("node_modules/.bin")];
+        let path = std::env::join_paths(
+            path.iter()
+                .map(|at| at.to_path_buf())
+                .chain(["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from)),
+        );
+        shell
+            .args(["-c", line])
+            .current_dir(&self.app)
+            .env("PATH", path.unwrap())
+            .env("HOME", &self.home)
+            .env_remove("GEMINI_API_KEY")
+            .env_remove("XDG_STATE_HOME")
+            .env_remove("TMPDIR");
+        shell.envs(variables);
+        self.world.finish(shell, b"")
+    }
+
+    /// What git says of the repository.
+    fn git(&self, arguments: &str) -> String {
+        self.world.outside(&format!("git -C app {arguments}"))
+    }
+}
+
+/// Without namespaces the option has to be added; otherwise the line is typed as it stands.
+fn for_world(world: &World, line: &str) -> String {
+    if world.namespaces { line.to_string() } else { line.replace("guard run", "guard run --namespaces off") }
+}
+
+#[test]
+fn the_readmes_agent_command_edits_tests_and_commits() {
+    if Gemini::installed().is_none() {
+        return;
+    }
+    let lines = readme_lines(&["guard run", "-- gemini -p"]);
+    in_every_world(|world| {
+        for line in &lines {
+            let newcomer = Newcomer::new(world);
+            let api = Api::plain(vec![
+                Turn::write("toggle.txt", "dark\n"),
+                Turn::shell("grep -q dark toggle.txt && echo tests pass"),
+                Turn::shell("git add toggle.txt && git commit -qm 'add a toggle'"),
+                Turn::shell("git checkout -b other"),
+                Turn::text("The toggle is there."),
+            ]);
+            let ran = newcomer.types(&for_world(world, line), Some(&api.server.url("")));
+            let shown = String::from_utf8_lossy(&ran.output);
+            assert_eq!(ran.code, 0, "{} {line}: {shown}{}", world.name(), ran.error);
+            assert!(shown.contains("The toggle is there."), "{} {line}: {shown}", world.name());
+            // Seen from outside: a commit on a branch of the run's own, and nothing else.
+            let branches = newcomer.git("for-each-ref --format='%(refname:short) %(subject)' refs/heads");
+            let branches: Vec<&str> = branches.lines().collect();
+            assert_eq!(branches.len(), 2, "{} {line}: {branches:?} {}", world.name(), ran.error);
+            assert!(branches.contains(&"main first"), "{branches:?}");
+            assert!(
+                branches
+                    .iter()
+                    .any(|branch| branch.starts_with("task/") && branch.ends_with(" add a toggle"))
+            );
+            let results = api.tool_results();
+            let said = |at: usize| results[at].1.to_string();
+            assert!(said(1).contains("tests pass"), "{} {line}: {results:?}", world.name());
+            assert!(said(3).contains("Permission denied: git checkout -b other"), "{line}: {results:?}");
+            // The key was added outside.
+            let keys: Vec<_> = api
+                .questions()
+                .iter()
+                .map(|question| question.header("x-goog-api-key").map(str::to_string))
+                .collect();
+            assert!(keys.iter().all(|key| key.as_deref() == Some(KEY)), "{keys:?}");
+            assert!(ran.error.contains("refused: git checkout -b other"), "{}", ran.error);
+            world.outside("rm -rf newcomer app .worktrees");
+        }
+    });
+}
+
+#[test]
+fn an_agents_output_becomes_the_result() {
+    if Gemini::installed().is_none() {
+        return;
+    }
+    let world = one_world();
+    let newcomer = Newcomer::new(&world);
+    let api = Api::plain(vec![Turn::text("An answer.")]);
+    let url = api.server.url("");
+    let ran = newcomer.types("guard run --json -- gemini -p 'a question' -o stream-json", Some(&url));
+    assert_eq!((ran.code, &ran.result["success"]), (0, &json!(true)), "{:#} {}", ran.result, ran.error);
+    assert_eq!((&ran.result["tool"], &ran.result["result"]), (&json!("gemini"), &json!("An answer.")));
+    let session = ran.result["SESSION_ID"].as_str().unwrap().to_string();
+    assert_ne!(session, ran.result["run_id"].as_str().unwrap());
+    // The conversation goes on in the next run, which has another worktree.
+    let api = Api::plain(vec![Turn::text("More of it.")]);
+    let line = format!("guard run --json -- gemini --resume {session} -p 'and then?' -o stream-json");
+    let ran = newcomer.types(&line, Some(&api.server.url("")));
+    assert_eq!(
+        (&ran.result["SESSION_ID"], &ran.result["result"]),
+        (&json!(session), &json!("More of it.")),
+        "{}",
+        ran.error
+    );
+    let asked = api.questions()[0].json().to_string();
+    assert!(asked.contains("a question") && asked.contains("An answer."), "{asked}");
+    // Failures have the agent's own kinds, and the agent's own code.
+    let api = Api::plain(vec![Turn::Fails(
+        401,
+        json!({"error": {"code": 401, "message": "API key not valid.", "status": "UNAUTHENTICATED"}}),
+    )]);
+    let ran = newcomer.types("guard run --json -- gemini -p x -o stream-json", Some(&api.server.url("")));
+    assert_eq!((ran.kind(), &ran.result["exit_code"]), ("auth_error", &json!(145)), "{:#}", ran.result);
+    assert_eq!(ran.code, 145, "{:#}", ran.result);
+}
+
+#[test]
+fn what_was_added_for_an_agent_is_shown() {
+    if Gemini::installed().is_none() {
+        return;
+    }
+    let world = one_world();
+    let newcomer = Newcomer::new(&world);
+    let shown = |line: &str| {
+        let ran = newcomer.types(line, Some("http://127.0.0.1:9"));
+        assert_eq!(ran.code, 0, "{line}: {}", ran.error);
+        let text = String::from_utf8_lossy(&ran.output).into_owned();
+        text.lines().find_map(|line| line.strip_prefix("command ")).unwrap_or_default().trim().to_string()
+    };
+    assert_eq!(shown("guard run --dry-run -- gemini -p x"), "gemini --skip-trust --approval-mode yolo -p x");
+    assert_eq!(shown("guard run --dry-run -- gemini --yolo -p x"), "gemini --skip-trust --yolo -p x");
+    assert_eq!(shown("guard run --dry-run --agent none -- gemini -p x"), "gemini -p x");
+    assert_eq!(
+        shown("guard run --dry-run --agent gemini -- env gemini -p x"),
+        "env --skip-trust --approval-mode yolo gemini -p x"
+    );
+}
+
+#[test]
+fn a_missing_key_is_said_before_anything_starts() {
+    if Gemini::installed().is_none() {
+        return;
+    }
+    let world = one_world();
+    let newcomer = Newcomer::new(&world);
+    for line in ["guard run --json -- gemini -p x", "guard exec x"] {
+        let ran = newcomer.types(line, None);
+        assert_eq!(
+            (ran.kind(), ran.result["success"].as_bool()),
+            ("auth_error", Some(false)),
+            "{line}: {:#} {}",
+            ran.result,
+            ran.error
+        );
+        let error = ran.result["error"].as_str().unwrap();
+        assert!(error.contains("GEMINI_API_KEY") && error.contains("[gateway.gemini]"), "{line}: {error}");
+        assert!(ran.took.as_millis() < 2000, "{line}: {:?}", ran.took);
+        assert_eq!(newcomer.git("for-each-ref --format='%(refname)'"), "refs/heads/main\n", "{line}");
+    }
+    // What needs no key needs none.
+    let ran = newcomer.types("guard run -q -- gemini --version", None);
+    assert_eq!(ran.code, 0, "{}", ran.error);
+    let ran = newcomer.types("guard run --agent gemin -- true", None);
+    assert!(
+        ran.code == 2 && ran.error.contains("no such agent") && ran.error.contains("gemini"),
+        "{}",
+        ran.error
+    );
+}
+
+/// The README's line for an agent, as root and as a user: it edits, runs the tests, commits, and is refused and told why.
+fn works_first_time(cli: &Cli, words: &[&str]) {
+    let Some(program) = cli.program() else { return };
+    let tools = program.ancestors().nth(3).unwrap();
+    let [line] = readme_lines(words).try_into().unwrap();
+    // `guard exec` with the same agent is tested in the other two worlds as well.
+    in_two_worlds(|world| {
+        let newcomer = Newcomer::new(world);
+        let api = (cli.api)(vec![
+            (cli.write)("toggle.txt", "dark\n"),
+            (cli.shell)("grep -q dark toggle.txt && echo tests pass"),
+            (cli.shell)("git checkout -b other"),
+            (cli.shell)("git add toggle.txt && git commit -qm 'add a toggle'"),
+            Turn::text("The toggle is there."),
+        ]);
+        let (url, [key, address]) = (api.url(), cli.variables);
+        let variables = [(key, KEY_OF_CLIS), (address, url.as_str())];
+        let ran = newcomer.types_with(&for_world(world, &line), tools, variables.into_iter());
+        let shown = format!("{} {line}: {}{}", world.name(), String::from_utf8_lossy(&ran.output), ran.error);
+        assert_eq!(ran.code, 0, "{shown}");
+        assert!(shown.contains("The toggle is there."), "{shown}");
+        let branches = newcomer.git("for-each-ref --format='%(refname:short) %(subject)' refs/heads");
+        let branches: Vec<&str> = branches.lines().collect();
+        assert_eq!(branches.len(), 2, "{branches:?} {shown}");
+        assert!(branches.contains(&"main first"), "{branches:?}");
+        assert!(
+            branches.iter().any(|branch| branch.starts_with("task/") && branch.ends_with(" add a toggle"))
+        );
+        let results = api.tool_results();
+        assert!(results[1].contains("tests pass"), "{results:?} {shown}");
+        assert!(results[2].contains("git.switch"), "{results:?} {shown}");
+        let (name, value) = cli.key_header;
+        assert!(api.questions().iter().all(|question| question.header(name) == Some(value)), "{shown}");
+    });
+}
+
+#[test]
+fn the_readmes_command_for_claude_code_works() {
+    works_first_time(&CLAUDE, &["guard run", "-- claude -p"]);
+}
+
+#[test]
+fn the_readmes_command_for_codex_works() {
+    works_first_time(&CODEX, &["guard run", "-- codex exec"]);
+}

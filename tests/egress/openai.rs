@@ -1,0 +1,117 @@
+//! An OpenAI Responses API that says what a test has written down for it. It has no WebSockets.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use super::api::{Part, Turn};
+use super::script::{Script, event, streamed};
+use super::server::{Request, Response, Server, Step};
+
+/// What every answer says it used: input, what of it was cached, output.
+const USED: [u64; 3] = [120, 20, 10];
+
+/// The running API.
+pub(crate) struct OpenAi {
+    pub(crate) server: Server,
+}
+
+impl OpenAi {
+    pub(crate) fn new(turns: Vec<Turn>) -> Self {
+        let script = Script::new(turns);
+        Self { server: Server::plain(move |request| answer(&script, request)) }
+    }
+
+    /// The questions that used up turns.
+    pub(crate) fn questions(&self) -> Vec<Request> {
+        self.server.requests().into_iter().filter(is_question).collect()
+    }
+
+    /// What the agent's tools answered to the model, in the order they did.
+    pub(crate) fn tool_results(&self) -> Vec<String> {
+        let Some(last) = self.questions().pop() else { return Vec::new() };
+        let body = last.json();
+        let items = body["input"].as_array().cloned().unwrap_or_default();
+        let is_result = |item: &&Value| item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
+        items.iter().filter(is_result).map(|item| item["output"].to_string()).collect()
+    }
+}
+
+/// The model wants a program of its own to be run, which uses the agent's tools: that is how the newest models do it.
+fn program(text: &str) -> Turn {
+    Turn::Says(vec![Part::Call("exec", json!(text))])
+}
+
+/// The model wants a shell to run this.
+pub(crate) fn shell(command: &str) -> Turn {
+    let command = json!(command);
+    program(&format!("const r = await tools.exec_command({{cmd: {command}}}); text(JSON.stringify(r));"))
+}
+
+/// The model wants a file to be written.
+pub(crate) fn write(path: &str, content: &str) -> Turn {
+    let lines: String = content.lines().map(|line| format!("+{line}\n")).collect();
+    let patch = json!(format!("*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch\n"));
+    program(&format!("text(JSON.stringify(await tools.apply_patch({patch})));"))
+}
+
+/// A refusal in the API's own words.
+pub(crate) fn fails(status: u16, kind: &str, code: &str, message: &str) -> Turn {
+    Turn::Fails(status, json!({"error": {"message": message, "type": kind, "param": null, "code": code}}))
+}
+
+fn is_question(request: &Request) -> bool {
+    request.method == "POST" && request.path() == "/responses"
+}
+
+fn answer(script: &Script, request: &Request) -> Response {
+    if !is_question(request) {
+        // A WebSocket would be asked for by GET.
+        return Response::not_found();
+    }
+    let Some(turn) = script.next() else {
+        let over = json!({"type": "invalid_request_error", "message": "the script of this test is over"});
+        return Response::json(400, &json!({ "error": over }));
+    };
+    let response =
+        |status: &str| json!({"id": "resp_test", "object": "response", "status": status, "output": []});
+    let mut completed = response("completed");
+    completed["usage"] = json!({
+        "input_tokens": USED[0], "input_tokens_details": {"cached_tokens": USED[1]},
+        "output_tokens": USED[2], "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": USED[0] + USED[2],
+    });
+    streamed(
+        &turn,
+        event("response.created", json!({"response": response("in_progress")})),
+        item,
+        vec![event("response.completed", json!({ "response": completed }))],
+    )
+}
+
+/// The events of one item of the output.
+fn item(at: usize, part: &Part) -> Vec<Step> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let id = COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut steps = Vec::new();
+    let item = match part {
+        Part::Text(text) => {
+            let id = format!("msg_{id}");
+            let empty = json!({"type": "message", "role": "assistant", "id": id, "content": []});
+            steps.push(event("response.output_item.added", json!({"output_index": at, "item": empty})));
+            let delta = json!({"output_index": at, "content_index": 0, "item_id": id, "delta": text});
+            steps.push(event("response.output_text.delta", delta));
+            let content = json!([{"type": "output_text", "text": text, "annotations": []}]);
+            json!({"type": "message", "role": "assistant", "id": id, "content": content})
+        }
+        Part::Call(name, Value::String(input)) => json!({
+            "type": "custom_tool_call", "id": format!("ctc_{id}"), "call_id": format!("call_{id}"), "name": name, "input": input,
+        }),
+        Part::Call(name, arguments) => json!({
+            "type": "function_call", "id": format!("fc_{id}"), "call_id": format!("call_{id}"), "name": name,
+            "arguments": arguments.to_string(),
+        }),
+    };
+    steps.push(event("response.output_item.done", json!({"output_index": at, "item": item})));
+    steps
+}

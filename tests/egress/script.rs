@@ -1,0 +1,56 @@
+//! What the scripted APIs of Anthropic and OpenAI share: the turns that are left, and how they are streamed.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use super::api::{Part, Turn};
+use super::server::{Response, Step};
+
+/// The turns that are left of a script.
+pub(crate) struct Script(Mutex<VecDeque<Turn>>);
+
+impl Script {
+    pub(crate) fn new(turns: Vec<Turn>) -> Self {
+        Self(Mutex::new(turns.into()))
+    }
+
+    /// The next turn. A failure that comes last stays: the CLIs try again by themselves.
+    pub(crate) fn next(&self) -> Option<Turn> {
+        let mut turns = self.0.lock().unwrap();
+        let is_failure = !matches!(turns.front(), Some(Turn::Says(_) | Turn::Slow(..)));
+        if turns.len() == 1 && is_failure { turns.front().cloned() } else { turns.pop_front() }
+    }
+}
+
+/// One event of a stream, named after its type.
+pub(crate) fn event(kind: &str, mut data: Value) -> Step {
+    data["type"] = json!(kind);
+    Step::Bytes(format!("event: {kind}\ndata: {data}\n\n").into_bytes())
+}
+
+/// The answer to a turn: `begin`, then the events of each part, then `end` where the turn is whole.
+pub(crate) fn streamed(
+    turn: &Turn,
+    begin: Step,
+    part: impl Fn(usize, &Part) -> Vec<Step>,
+    end: Vec<Step>,
+) -> Response {
+    let (parts, pause) = match turn {
+        Turn::Fails(status, body) => return Response::json(*status, body),
+        Turn::Says(parts) | Turn::Cut(parts) | Turn::Silent(parts) => (parts, None),
+        Turn::Slow(pause, parts) => (parts, Some(*pause)),
+    };
+    let mut steps = vec![begin];
+    for (at, content) in parts.iter().enumerate() {
+        steps.extend(pause.map(Step::Wait));
+        steps.extend(part(at, content));
+    }
+    match turn {
+        Turn::Cut(_) => steps.push(Step::Cut),
+        Turn::Silent(_) => steps.push(Step::Silence),
+        _ => steps.extend(end),
+    }
+    Response::steps("text/event-stream", steps)
+}

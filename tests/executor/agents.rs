@@ -1,0 +1,234 @@
+//! What the tests of Claude Code and of Codex share: the installed program, a request for it, and what is asked of both.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Answered, exec_with, scripted};
+use crate::egress::api::{Part, Turn};
+use crate::egress::server::Request;
+use crate::launch::world::{World, in_every_world, one_world};
+
+/// The user's key. It must reach the API, and nothing else.
+pub(crate) const KEY: &str = "sk-real-4711";
+
+/// What the CLIs try for themselves, are refused, and do without. Codex watches `/etc`, which is not listed for root. Claude
+/// Code keeps snapshots of the working tree in a git directory of its own, which guard takes for the task's.
+fn is_known_refusal(denial: &Value) -> bool {
+    let message = denial["message"].as_str().unwrap_or_default();
+    let is_snapshot = denial["rule"] == "git.hooks"
+        && message.contains("core.alternate")
+        && (message.contains(" update-index ") || message.contains(" write-tree "));
+    message.starts_with("watch /etc: ") || is_snapshot
+}
+
+/// A scripted API, and what it heard.
+pub(crate) trait Api {
+    fn url(&self) -> String;
+    fn questions(&self) -> Vec<Request>;
+    fn tool_results(&self) -> Vec<String>;
+}
+
+/// An agent's CLI as `scripts/test` installs it, and the API it talks to.
+pub(crate) struct Cli {
+    pub(crate) agent: &'static str,
+    /// The user's variables with the key and the address of the API.
+    pub(crate) variables: [&'static str; 2],
+    pub(crate) api: fn(Vec<Turn>) -> Box<dyn Api>,
+    pub(crate) shell: fn(&str) -> Turn,
+    pub(crate) write: fn(&str, &str) -> Turn,
+    /// The key as the API gets it.
+    pub(crate) key_header: (&'static str, &'static str),
+}
+
+impl Cli {
+    /// Where the program is. Without it the test fails in CI, and is skipped elsewhere, with a line that says so.
+    pub(crate) fn program(&self) -> Option<PathBuf> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(self.agent);
+        let program = folder.join("node_modules/.bin").join(self.agent);
+        if folder.join("installed").exists() && program.exists() {
+            return Some(program);
+        }
+        let problem = format!("{} is not installed; scripts/test does it", self.agent);
+        assert!(std::env::var_os("CI").is_none(), "{problem}");
+        eprintln!("SKIP: {problem}");
+        None
+    }
+
+    pub(crate) fn request(&self, program: &Path, world: &World, prompt: &str, more: &Value) -> Value {
+        let mut request = json!({
+            "agent": self.agent, "command": [program], "prompt": prompt, "cd": world.folder.with_file_name("repository"),
+            "policy": scripted::policy(world), "max_retries": 0,
+        });
+        for (name, value) in more.as_object().into_iter().flatten() {
+            request[name] = value.clone();
+        }
+        request
+    }
+
+    pub(crate) fn ask(&self, world: &World, api: &dyn Api, request: &Value) -> Answered {
+        let [key, address] = self.variables;
+        exec_with(world, &[(key, KEY), (address, &api.url())], request)
+    }
+
+    /// It edits, runs the project's tests and commits in a worktree of its own; it is refused and reads why. Nothing it does
+    /// for itself is refused, it asks nobody but the API, and a repository's settings for it are not read.
+    pub(crate) fn edits_tests_commits_and_is_refused(&self) {
+        let Some(program) = self.program() else { return };
+        in_every_world(|world| {
+            world.outside(PROJECT);
+            let api = (self.api)(vec![
+                (self.shell)(
+                    "echo second >> tracked && ./test.sh; env; cat /proc/$PPID/environ | tr '\\0' '\\n'",
+                ),
+                (self.write)("written", "by the tool\n"),
+                (self.shell)("git checkout \"main\""),
+                (self.shell)("git add -A && git commit -m 'Add a line'"),
+                Turn::text("I added a line."),
+            ]);
+            let refs = "git -C repository for-each-ref refs/heads/main refs/heads/task/work; cat repository/.git/HEAD";
+            let before = world.outside(refs);
+            let more = json!({ "return_metrics": true });
+            let answered = self.ask(world, &*api, &self.request(&program, world, "add a line", &more));
+            let shown = || format!("{}: {}\n{:#?}", world.name(), answered.shown(), api.tool_results());
+            let result = &answered.result;
+            assert_eq!((answered.code, &result["success"]), (0, &json!(true)), "{}", shown());
+            assert_eq!((&result["tool"], &result["result"]), (&json!(self.agent), &json!("I added a line.")));
+            // Outside: the commit with both edits, by the user, and nothing else.
+            let branch = result["worktree"]["branch"].as_str().unwrap_or_default().to_string();
+            let log = world.outside(&format!("git -C repository log --format='%s by %an' {branch} -1"));
+            assert_eq!(log.trim(), "Add a line by Person", "{}", shown());
+            let tracked = world.outside(&format!("git -C repository show {branch}:tracked"));
+            assert_eq!(tracked, "first\nsecond\n", "{}", shown());
+            let written = world.outside(&format!("git -C repository show {branch}:written"));
+            assert_eq!(written, "by the tool\n", "{}", shown());
+            assert_eq!(before, world.outside(refs));
+            assert_eq!(world.outside("cat repository/tracked"), "first\n");
+            let tools = api.tool_results();
+            assert!(tools[0].contains("tests pass"), "{}", shown());
+            assert!(tools[2].contains("git.switch") && tools[2].contains("git restore"), "{}", shown());
+            let denials = result["denials"].as_array().cloned().unwrap_or_default();
+            let denials = denials.iter().filter(|denial| !is_known_refusal(denial));
+            let rules: Vec<&str> = denials.filter_map(|denial| denial["rule"].as_str()).collect();
+            assert_eq!(rules, ["git.switch"], "{}", shown());
+            // The key is added outside.
+            assert!(!tools[0].contains(KEY) && tools[0].contains("guard-keeps-the-key"), "{}", shown());
+            let (name, value) = self.key_header;
+            for question in api.questions() {
+                assert_eq!(question.header(name), Some(value), "{question:?}");
+                assert_ne!(question.json()["model"], "from-repository");
+            }
+            assert!(
+                !world
+                    .outside(&format!("git -C repository ls-tree --name-only {branch}"))
+                    .contains("hook-ran")
+            );
+            let kinds: Vec<&str> =
+                answered.events.iter().filter_map(|event| event["event_type"].as_str()).collect();
+            for kind in ["agent.init", "agent.tool_use", "agent.tool_result", "agent.message", "agent.result"]
+            {
+                assert!(kinds.contains(&kind), "{kind} is missing: {kinds:?}");
+            }
+            assert!(result["metrics"]["agent"]["input_tokens"].as_u64() > Some(0), "{}", shown());
+        });
+    }
+
+    /// The next turn knows what was said, and goes on in the same worktree.
+    pub(crate) fn a_session_goes_on(&self) {
+        let Some(program) = self.program() else { return };
+        let world = one_world();
+        world.outside(PROJECT);
+        let first = (self.api)(vec![
+            (self.shell)("echo second >> tracked && git commit -am 'First turn'"),
+            Turn::text("The word is bluebell."),
+        ]);
+        let one = self.ask(&world, &*first, &self.request(&program, &world, "remember a word", &json!({})));
+        assert_eq!(one.result["success"], true, "{}", one.shown());
+        let next = (self.api)(vec![
+            (self.shell)("cat tracked && echo third >> tracked && git commit -am 'Second turn'"),
+            Turn::text("It was bluebell."),
+        ]);
+        let id = &one.result["SESSION_ID"];
+        let asked = self.request(&program, &world, "which word?", &json!({ "SESSION_ID": id }));
+        let two = self.ask(&world, &*next, &asked);
+        assert_eq!(
+            (&two.result["success"], &two.result["SESSION_ID"]),
+            (&json!(true), id),
+            "{}",
+            two.shown()
+        );
+        let told = String::from_utf8_lossy(&next.questions()[0].body).into_owned();
+        assert!(told.contains("remember a word") && told.contains("The word is bluebell."), "{told}");
+        let branch = two.result["worktree"]["branch"].as_str().unwrap_or_default();
+        let log = world.outside(&format!("git -C repository log --format=%s {branch} -3"));
+        assert_eq!(log, "Second turn\nFirst turn\nproject\n", "{}", two.shown());
+        // Another one is not taken for it.
+        let lost = "0197f0a0-0000-7000-8000-000000000000";
+        let lost = self.request(&program, &world, "which word?", &json!({ "SESSION_ID": lost }));
+        assert_eq!(self.ask(&world, &*next, &lost).kind(), "session_lost");
+    }
+
+    /// Every failure of the API has its kind, at once and with words.
+    pub(crate) fn failures_have_their_kind(&self, cases: &[(Turn, &str)]) {
+        let Some(program) = self.program() else { return };
+        let world = one_world();
+        // Made once: it writes the policy that both requests read.
+        let asked = self.request(&program, &world, "hello", &json!({ "in_place": true }));
+        let check = |(turn, kind): &(Turn, &str)| {
+            let api = (self.api)(vec![turn.clone()]);
+            let began = std::time::Instant::now();
+            let answered = self.ask(&world, &*api, &asked);
+            assert_eq!(answered.kind(), *kind, "{turn:?}: {}", answered.shown());
+            assert_eq!(answered.result["success"], false);
+            let words = answered.result["error_detail"]["message"].as_str().unwrap_or_default();
+            assert!(words.starts_with(self.agent), "{}", answered.shown());
+            assert!(!api.questions().is_empty() && began.elapsed() < Duration::from_secs(60));
+        };
+        // They wait most of the time.
+        for pair in cases.chunks(2) {
+            std::thread::scope(|scope| pair.iter().for_each(|case| drop(scope.spawn(|| check(case)))));
+        }
+    }
+
+    /// An API that falls silent, and one that would be asked too much.
+    pub(crate) fn silence_and_budget_end_it(&self) {
+        let Some(program) = self.program() else { return };
+        let world = one_world();
+        let silent = (self.api)(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
+        let asked = self.request(&program, &world, "hello", &json!({ "in_place": true, "timeout": 6 }));
+        let answered = self.ask(&world, &*silent, &asked);
+        assert_eq!((answered.code, answered.kind()), (124, "idle_timeout"), "{}", answered.shown());
+        // The first answer uses more than there is.
+        let many = (self.api)(vec![(self.shell)("echo once >> made"); 10]);
+        let asked = self.request(&program, &world, "hello", &json!({ "in_place": true, "max_tokens": 100 }));
+        let answered = self.ask(&world, &*many, &asked);
+        assert_eq!(answered.kind(), "budget_exhausted", "{}", answered.shown());
+        assert_eq!(many.questions().len(), 1, "{}", answered.shown());
+    }
+
+    /// Prompts that are no words of a command line, or look like something else, arrive as they are.
+    pub(crate) fn odd_prompts_arrive(&self) {
+        let Some(program) = self.program() else { return };
+        let world = one_world();
+        let long = format!("begin {} end of it", "long ".repeat(30_000));
+        for prompt in [long, "--version -x".to_string(), "/help me".to_string()] {
+            let api = (self.api)(vec![Turn::text("Yes.")]);
+            let asked =
+                self.request(&program, &world, &prompt, &json!({ "sandbox": "read-only", "policy": null }));
+            let answered = self.ask(&world, &*api, &asked);
+            assert_eq!(answered.result["result"], "Yes.", "{}", answered.shown());
+            let told = String::from_utf8_lossy(&api.questions()[0].body).into_owned();
+            let end = &prompt[prompt.len().saturating_sub(12)..];
+            assert!(told.contains(end), "{}", &told[told.len().saturating_sub(500)..]);
+        }
+    }
+}
+
+/// A project with a test, and with settings for both agents that must not be read.
+const PROJECT: &str = r#"cd repository && git config user.name Person && git config user.email person@example.org
+    printf '#!/bin/sh\ngrep -q second tracked && echo tests pass\n' > test.sh && chmod +x test.sh
+    mkdir .codex .claude
+    printf 'model = "from-repository"\n[[hooks.PreToolUse]]\n[[hooks.PreToolUse.hooks]]\ntype = "command"\ncommand = "touch hook-ran"\n' > .codex/config.toml
+    echo '{"model":"from-repository","hooks":{"PreToolUse":[{"matcher":"*","hooks":[{"type":"command","command":"touch hook-ran"}]}]}}' > .claude/settings.json
+    git add -A && git commit -qm project"#;

@@ -1,0 +1,63 @@
+//! The real Claude Code, with an Anthropic API that says what a test wrote down.
+
+use super::agents::{Api, Cli, KEY};
+use crate::egress::anthropic::{self, Anthropic, fails};
+use crate::egress::api::{Part, Turn};
+use crate::egress::server::Request;
+
+impl Api for Anthropic {
+    fn url(&self) -> String {
+        self.server.url("")
+    }
+
+    fn questions(&self) -> Vec<Request> {
+        self.questions()
+    }
+
+    fn tool_results(&self) -> Vec<String> {
+        self.tool_results()
+    }
+}
+
+pub(crate) const CLAUDE: Cli = Cli {
+    agent: "claude",
+    variables: ["ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"],
+    api: |turns| Box::new(Anthropic::new(turns)),
+    shell: anthropic::shell,
+    write: anthropic::write,
+    key_header: ("x-api-key", KEY),
+};
+
+#[test]
+fn it_edits_tests_commits_and_is_refused() {
+    CLAUDE.edits_tests_commits_and_is_refused();
+}
+
+#[test]
+fn a_session_goes_on() {
+    CLAUDE.a_session_goes_on();
+}
+
+#[test]
+fn failures_of_the_api_have_their_kind() {
+    CLAUDE.failures_have_their_kind(&[
+        (fails(400, "invalid_request_error", "Bad request"), "invalid_input"),
+        (fails(401, "authentication_error", "invalid x-api-key"), "auth_error"),
+        (fails(403, "permission_error", "No access"), "auth_error"),
+        (fails(404, "not_found_error", "model: x"), "invalid_input"),
+        (fails(429, "rate_limit_error", "Number of tokens per minute exceeded"), "rate_limited"),
+        (fails(500, "api_error", "Internal server error"), "upstream_error"),
+        (fails(529, "overloaded_error", "Overloaded"), "upstream_error"),
+        (Turn::Cut(vec![Part::Text("Half".to_string())]), "upstream_error"),
+    ]);
+}
+
+#[test]
+fn silence_and_budget_end_it() {
+    CLAUDE.silence_and_budget_end_it();
+}
+
+#[test]
+fn odd_prompts_arrive() {
+    CLAUDE.odd_prompts_arrive();
+}

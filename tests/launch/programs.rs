@@ -1,0 +1,98 @@
+//! Programs that guard itself starts outside the sandbox: none of them may come from where an agent could have put it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::world::{World, in_every_world, is_root};
+use crate::support::make_program;
+
+/// Directories in which an agent could have put programs, as entries of PATH that come before the real ones.
+struct Planted {
+    root: PathBuf,
+    marker: PathBuf,
+    path: String,
+}
+
+impl Planted {
+    /// Every program that guard or its git could start, planted everywhere.
+    fn new(world: &World) -> Self {
+        let root = world.folder.parent().unwrap().to_path_buf();
+        let marker = root.join("marker");
+        let mut directories: Vec<PathBuf> = ["repository/node_modules/.bin", "repository/.venv/bin", "open"]
+            .iter()
+            .map(|name| root.join(name))
+            .collect();
+        if is_root() {
+            directories.push(root.join("others"));
+        }
+        // Nothing but the working directory itself makes this one an agent's.
+        directories.push(root.join("plain/bin"));
+        for directory in &directories {
+            for name in ["git", "gh", "npm", "sh", "tr", "printkey"] {
+                let text = format!("#!/bin/sh\necho \"$0\" >> {}\nexit 1\n", marker.display());
+                make_program(&directory.join(name), text);
+            }
+            world.give(directory);
+        }
+        std::fs::set_permissions(root.join("open"), std::fs::Permissions::from_mode(0o777)).unwrap();
+        if is_root() {
+            std::os::unix::fs::chown(root.join("others"), Some(64_019), Some(64_019)).unwrap();
+        }
+        let planted: Vec<&str> = directories.iter().map(|path| path.to_str().unwrap()).collect();
+        let path = format!("bin::{}:{}", planted.join(":"), world.person.path);
+        Self { root, marker, path }
+    }
+
+    fn ran(&self) -> String {
+        std::fs::read_to_string(&self.marker).unwrap_or_default()
+    }
+
+    fn guard(&self, world: &World, directory: &Path, words: &[&str]) -> super::world::Ran {
+        let mut command = world.command(super::world::program());
+        let plain = format!("{}:", self.root.join("plain/bin").display());
+        let path =
+            if directory.ends_with("plain") { self.path.clone() } else { self.path.replace(&plain, "") };
+        command.args(words).env("PATH", path).current_dir(directory);
+        command.env("GEMINI_API_KEY", "").env("XDG_CONFIG_HOME", self.root.join("config"));
+        command.env("XDG_CACHE_HOME", self.root.join("cache"));
+        world.finish(command, b"")
+    }
+}
+
+#[test]
+fn programs_that_an_agent_could_have_written_are_not_started() {
+    in_every_world(|world| {
+        let planted = Planted::new(world);
+        // A filter of the user's own, which git starts by its name.
+        world.outside(
+            "mkdir -p config/git config/guard && printf '[filter \"up\"]\\n\\tsmudge = tr a-z A-Z\\n\\tclean = tr A-Z a-z\\n' \
+             > config/git/config && cd repository && printf 'text filter=up\\n' > .gitattributes && echo hello > text \
+             && git add . && git -c user.name=n -c user.email=e commit -qm more && mkdir -p ../plain",
+        );
+        let namespaces = if world.namespaces { "require" } else { "off" };
+        let repository = planted.root.join("repository");
+        let run = ["run", "--json", "--namespaces", namespaces, "--name", "t", "--keep", "--", "cat", "text"];
+        let ran = planted.guard(world, &repository, &run);
+        let problem = || format!("{}: {:#}\n{}\nran: {}", world.name(), ran.result, ran.error, planted.ran());
+        assert_eq!(planted.ran(), "", "{}", problem());
+        assert_eq!((ran.code, ran.printed().as_str()), (0, "HELLO\n"), "{}", problem());
+        let ran = planted.guard(world, &repository, &["worktree", "list"]);
+        assert_eq!((ran.code, planted.ran().as_str()), (0, ""), "{}: {}", world.name(), ran.error);
+        // The package manager that is asked where it fetches from.
+        let plain = planted.root.join("plain");
+        let node =
+            ["run", "--json", "--namespaces", namespaces, "--in-place", "--preset", "node", "--", "true"];
+        let ran = planted.guard(world, &plain, &node);
+        assert_eq!(planted.ran(), "", "{}: {:#}", world.name(), ran.result);
+        // A program that prints a key: by its name it is looked for like all others.
+        let config = planted.root.join("config/guard/config.toml");
+        std::fs::write(&config, "[gateway.gemini]\nkey_command = [\"printkey\"]\n").unwrap();
+        let keyed =
+            ["run", "--json", "--namespaces", namespaces, "--in-place", "--preset", "gemini", "--", "true"];
+        let ran = planted.guard(world, &plain, &keyed);
+        assert_eq!(planted.ran(), "", "{}: {:#}", world.name(), ran.result);
+        let words = format!("{}{}", ran.result, ran.error);
+        assert!(words.contains("no `printkey` in PATH that guard can trust"), "{}: {words}", world.name());
+        assert!(words.contains("inside the git working tree"), "{}: {words}", world.name());
+    });
+}

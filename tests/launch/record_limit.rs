@@ -1,0 +1,56 @@
+//! A run's record is bounded. An agent that fills it ends its run; it does not blind the record for what comes then.
+
+use crate::launch::world::in_every_world_at_once;
+
+/// Starts programs with arguments that are six times as long in the record, then does what is refused.
+const FLOOD: &str = r#"
+import os, subprocess
+argument = "\x01" * 60000
+def start(*argv):
+    try:
+        return subprocess.run(argv, stderr=subprocess.DEVNULL).returncode
+    except PermissionError:
+        return 126
+start("/usr/bin/git", "checkout", "-q", "-b", "before")
+for number in range(120):
+    start("/bin/true", argument)
+open("reached", "w").close()
+for number in range(50):
+    start("/usr/bin/git", "checkout", "-q", "-b", f"after{number}")
+"#;
+
+#[test]
+fn a_full_record_ends_the_run_and_keeps_every_refusal() {
+    in_every_world_at_once(|world| {
+        let name = world.name();
+        let policy = world.temporary().join("small.toml");
+        let text = "version = 1\nname = \"small\"\ndescription = \"A small record.\"\nextends = \"strict\"\n\n[limits]\noutput_mib = 1\n";
+        std::fs::write(&policy, text).unwrap();
+        std::fs::write(world.folder.join("flood.py"), FLOOD).unwrap();
+        world.give(&world.folder);
+        let ran = world.run(&["--policy", policy.to_str().unwrap()], &["python3", "flood.py"]);
+        let result = &ran.result;
+        assert_eq!((ran.code, ran.kind()), (124, "record_full"), "{name}: {result:#}");
+        let words = result["error"].as_str().unwrap();
+        assert!(words.contains("18 MiB") && words.contains("output_mib"), "{name}: {words}");
+        let denials = result["denials"].as_array().unwrap();
+        let has = |branch: &str| denials.iter().any(|denial| denial["message"].to_string().contains(branch));
+        assert!(has("-b before "), "{name}: {denials:#?}");
+        let is_told = denials.iter().any(|denial| denial["rule"] == "sandbox.record");
+        assert!(!world.folder.join("reached").exists() || is_told, "{name}: {denials:#?}");
+        // The record says so itself, and nothing of what ran is left out of it.
+        let record = std::fs::read(ran.transcript()).unwrap();
+        assert!(record.len() < 90 << 20, "{name}: {} bytes", record.len());
+        let count = |kind: &str| {
+            let needle = format!("{{\"event_type\":\"{kind}\"");
+            record.split(|&byte| byte == b'\n').filter(|line| line.starts_with(needle.as_bytes())).count()
+        };
+        assert_eq!((count("transcript.full"), count("transcript.dropped")), (1, 0), "{name}");
+        assert_eq!(count("exec") as u64, result["usage"]["programs"].as_u64().unwrap(), "{name}");
+        assert_eq!(
+            (count("deny.exec") + count("deny.record")) as u64,
+            result["usage"]["refusals"].as_u64().unwrap(),
+            "{name}"
+        );
+    });
+}

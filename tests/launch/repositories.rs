@@ -1,0 +1,249 @@
+//! Repositories inside a directory that a run may write: the run must not be able to choose what the user's next git
+//! command there executes.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::world::{World, in_every_world};
+
+/// File operations for python programs; what is refused is passed over.
+const TOOLS: &str = "
+import os, shutil
+def attempt(function):
+    def tried(*words):
+        try: return function(*words)
+        except (OSError, shutil.Error): pass
+    return tried
+@attempt
+def append(path, text): open(path, 'a').write(text)
+@attempt
+def write(path, text, mode=0o644): open(path, 'w').write(text); os.chmod(path, mode)
+@attempt
+def copy(old, new): shutil.copytree(old, new, symlinks=True)
+@attempt
+def remove(path): shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
+move, makedirs, chmod = attempt(os.rename), attempt(os.makedirs), attempt(os.chmod)
+link, pipe = attempt(os.symlink), attempt(os.mkfifo)
+";
+
+/// A directory with repositories of every kind, and the program that git would start if the run could plant it.
+struct Projects {
+    directory: PathBuf,
+    marker: PathBuf,
+}
+
+impl Projects {
+    fn new(world: &World) -> Self {
+        world.outside(
+            "mkdir projects && cd projects && git init -q -b main one && cd one && echo a > a && git add a \
+             && git -c user.name=n -c user.email=e commit -qm first && git worktree add -q -b side ../linked && cd .. \
+             && mkdir -p deep/group && git clone -q one deep/group/two && git clone -q --bare one three.git \
+             && git init -q --separate-git-dir=store four && mkdir plain && echo text > plain/file",
+        );
+        let root = world.runs().ancestors().nth(3).unwrap().to_path_buf();
+        Self { directory: root.join("projects"), marker: root.join("marker") }
+    }
+
+    /// Uses every repository as its owner would, and says whether anything planted was executed.
+    fn is_executed_by_git(&self, world: &World) -> bool {
+        for place in ["one", "linked", "deep/group/two", "three.git", "four"] {
+            let mut git = world.command("git");
+            let status = git.args(["status", "--short"]).current_dir(self.directory.join(place)).output();
+            drop(status);
+        }
+        self.marker.exists()
+    }
+
+    /// A program that tries to make git start something in every repository. It uses files only: the policy's rules about
+    /// commands have no say.
+    fn attack(&self) -> String {
+        let marker = self.marker.display();
+        format!(
+            "{TOOLS}
+def plant(path): append(path, '[core]\\n\\tfsmonitor = touch {marker}; false\\n')
+for at in ['one/.git', 'deep/group/two/.git', 'three.git', 'store']: plant(at + '/config')
+write('one/.git/hooks/post-index-change', '#!/bin/sh\\ntouch {marker}\\n', 0o755)
+copy('one/.git', 'evil'); plant('evil/config')
+for at in ['linked/.git', 'four/.git']:
+    write(at, 'gitdir: ' + os.getcwd() + '/evil\\n'); remove(at); write(at, 'gitdir: ' + os.getcwd() + '/evil\\n')
+remove('one/.git/config'); move('evil/config', 'one/.git/config'); move('one/.git', 'one/x'); move('evil', 'one/.git')
+move('one', 'one.bak'); copy('one.bak', 'one'); plant('one/.git/config')
+move('deep/group', 'deep/moved'); copy('deep/moved', 'deep/group'); plant('deep/group/two/.git/config')
+move('deep', 'deeper'); copy('deeper', 'deep'); plant('deep/group/two/.git/config')
+move('three.git', '3.git'); copy('3.git', 'three.git'); plant('three.git/config')
+write('plain/file', 'changed\\n'); write('one/a', 'changed\\n')"
+        )
+    }
+}
+
+/// Every `.git` and bare repository with its identity and the bytes git obeys.
+fn identities(directory: &Path) -> Vec<(String, u64, Option<Vec<u8>>)> {
+    let places = ["one/.git", "linked/.git", "deep/group/two/.git", "three.git", "four/.git", "store"];
+    let of = |place: &&str| {
+        let path = directory.join(place);
+        let inode = path.symlink_metadata().map_or(0, |found| found.ino());
+        let text = std::fs::read(if path.is_dir() { path.join("config") } else { path }).ok();
+        ((*place).to_string(), inode, text)
+    };
+    places.iter().map(of).collect()
+}
+
+fn kinds(result: &serde_json::Value) -> Vec<(String, String)> {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
+    let findings = result["findings"].as_array().cloned().unwrap_or_default();
+    findings.iter().map(|finding| (text(&finding["kind"]), text(&finding["path"]))).collect()
+}
+
+#[test]
+fn repositories_below_the_working_directory_are_protected() {
+    in_every_world(|world| {
+        let projects = Projects::new(world);
+        let before = identities(&projects.directory);
+        let directory = projects.directory.to_str().unwrap();
+        let ran = world.run(&["--dir", directory], &["python3", "-c", &projects.attack()]);
+        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
+        assert!(!projects.is_executed_by_git(world), "{}", problem());
+        assert_eq!(identities(&projects.directory), before, "{}", problem());
+        let text = std::fs::read_to_string(projects.directory.join("plain/file")).unwrap();
+        if world.namespaces {
+            assert_eq!(ran.code, 0, "{}", problem());
+            assert_eq!(text, "changed\n", "the rest stays writable: {}", problem());
+            assert_eq!(std::fs::read(projects.directory.join("one/a")).unwrap(), b"changed\n");
+        } else {
+            assert_eq!((ran.code, ran.kind()), (125, "sandbox_unavailable"), "{}", problem());
+            assert_eq!(text, "text\n", "nothing ran: {}", problem());
+            let error = ran.result["error"].as_str().unwrap_or_default();
+            assert!(
+                error.contains("projects/deep/group/two/.git") && error.contains("3 more"),
+                "{}",
+                problem()
+            );
+            let mut plain = world.guard(&["--dir", directory], &["true"]);
+            let words = String::from_utf8_lossy(&plain.output().unwrap().stderr).into_owned();
+            assert!(words.contains("--allow-unprotected-repositories"), "{words}");
+        }
+    });
+}
+
+#[test]
+fn changes_to_repositories_that_were_not_protected_are_reported() {
+    in_every_world(|world| {
+        let projects = Projects::new(world);
+        let directory = projects.directory.to_str().unwrap();
+        let script = format!(
+            "{TOOLS}
+append('one/.git/config', '[core]\\nfsmonitor = evil\\n')
+move('deep/group/two', 'deep/two'); remove('three.git')
+copy('store', 'store.new'); remove('store'); move('store.new', 'store')
+write('linked/.git', 'gitdir: /nowhere\\n')
+for at in ['fresh/.git', 'fresh/bare']:
+    makedirs(at + '/objects'); makedirs(at + '/refs'); write(at + '/HEAD', 'ref: refs/heads/x\\n')
+write('fresh/.git/config', '[core]\\nfsmonitor = evil\\n')"
+        );
+        let options = ["--dir", directory, "--allow-unprotected-repositories"];
+        let ran = world.run(&options, &["python3", "-c", &script]);
+        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
+        assert_eq!(ran.code, 0, "{}", problem());
+        let found = kinds(&ran.result);
+        let has = |kind: &str, path: &str| found.iter().any(|(k, p)| k == kind && p == path);
+        assert!(has("danger.repository", "fresh"), "{}", problem());
+        assert!(has("danger.repository", "fresh/bare"), "{}", problem());
+        let changed = [
+            ("repository.changed", "one/.git"),
+            ("repository.moved", "deep/group/two/.git"),
+            ("repository.removed", "three.git"),
+            ("repository.replaced", "store"),
+            ("repository.changed", "linked/.git"),
+        ];
+        for (kind, path) in changed {
+            // What namespaces protect stays as it was.
+            assert_eq!(has(kind, path), !world.namespaces, "{kind} {path}: {}", problem());
+        }
+        let settings = ran.result["findings"].to_string();
+        assert!(settings.contains("core.fsmonitor"), "{}", problem());
+    });
+}
+
+#[test]
+fn what_cannot_be_searched_or_protected_is_refused() {
+    in_every_world(|world| {
+        let projects = Projects::new(world);
+        world.outside("ln -s one/.git projects/plain/.git");
+        let directory = projects.directory.to_str().unwrap();
+        let ran = world.run(&["--dir", directory], &["touch", "ran"]);
+        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
+        assert_eq!(ran.code, 125, "{}", problem());
+        assert!(!projects.directory.join("ran").exists());
+        assert!(ran.result["error"].to_string().contains("plain/.git"), "{}", problem());
+        // The working directory is itself a repository.
+        let bare = projects.directory.join("three.git");
+        let ran = world.run(&["--dir", bare.to_str().unwrap()], &["touch", "ran"]);
+        assert_eq!(ran.code, 125, "{}: {:#}", world.name(), ran.result);
+        assert!(!bare.join("ran").exists());
+        // Deeper than guard looks.
+        world
+            .outside("mkdir empty && cd empty && for i in $(seq 140); do mkdir d; cd d; done; git init -q .");
+        let empty = projects.directory.with_file_name("empty");
+        let ran = world.run(&["--dir", empty.to_str().unwrap()], &["touch", "ran"]);
+        assert_eq!(ran.code, 125, "{}: {:#}", world.name(), ran.result);
+        let error = ran.result["error"].as_str().unwrap_or_default();
+        assert!(error.contains("levels deep"), "{error}");
+        let options = ["--dir", empty.to_str().unwrap(), "--allow-unprotected-repositories"];
+        let ran = world.run(&options, &["touch", "ran"]);
+        assert_eq!(ran.code, 0, "{}: {:#}", world.name(), ran.result);
+        assert!(kinds(&ran.result).iter().any(|(kind, _)| kind == "repository.unseen"), "{:#}", ran.result);
+    });
+}
+
+#[test]
+fn repositories_in_other_writable_directories_are_protected_too() {
+    in_every_world(|world| {
+        let projects = Projects::new(world);
+        let before = identities(&projects.directory);
+        let directory = projects.directory.to_str().unwrap();
+        let script = format!("import os; os.chdir('{directory}')\n{}", projects.attack());
+        let ran = world.run(&["--write", directory], &["python3", "-c", &script]);
+        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
+        assert_eq!(ran.code, if world.namespaces { 0 } else { 125 }, "{}", problem());
+        assert!(!projects.is_executed_by_git(world), "{}", problem());
+        assert_eq!(identities(&projects.directory), before, "{}", problem());
+    });
+}
+
+/// `--in-place` in a linked worktree or a submodule, whose `.git` is a file.
+#[test]
+fn a_git_file_of_the_working_directory_cannot_be_exchanged() {
+    let exchanges = [
+        "write('.git', 'gitdir: ' + os.getcwd() + '/evil')",
+        "remove('.git'); write('.git', 'gitdir: ' + os.getcwd() + '/evil')",
+        "remove('.git'); move('evil', '.git')",
+        "remove('.git'); link('evil', '.git')",
+        "move('.git', 'other'); pipe('.git')",
+        "remove('.git')",
+        "remove('.git'); move('evil', '.git'); chmod('.git', 0)",
+    ];
+    in_every_world(|world| {
+        let before = std::fs::read(world.folder.join(".git")).unwrap();
+        let marker = world.folder.with_file_name("marker");
+        for exchange in exchanges {
+            let script = format!(
+                "{TOOLS}
+makedirs('evil/objects'); makedirs('evil/refs/heads'); write('evil/HEAD', 'ref: refs/heads/x\\n')
+write('evil/config', '[core]\\nrepositoryformatversion = 0\\nfsmonitor = touch {}; false\\n')
+{exchange}",
+                marker.display()
+            );
+            let ran = world.run(&[], &["python3", "-c", &script]);
+            let problem = || format!("{}: {exchange}: {:#}\n{}", world.name(), ran.result, ran.error);
+            assert_eq!(ran.code, 0, "{}", problem());
+            let found = world.folder.join(".git").symlink_metadata().unwrap();
+            assert!(found.is_file(), "{}", problem());
+            assert_eq!(std::fs::read(world.folder.join(".git")).unwrap(), before, "{}", problem());
+            world.outside("cd project && git status --short && rm -rf evil other");
+            assert!(!marker.exists(), "{}", problem());
+            let reported =
+                kinds(&ran.result).iter().any(|(kind, path)| kind == "worktree.foreign" && path == ".git");
+            assert_eq!(reported, !world.namespaces, "{}", problem());
+        }
+    });
+}

@@ -1,0 +1,68 @@
+//! What an agent chose, in what guard itself shows: nothing that a person does not see, or that changes what they see.
+
+use crate::launch::world::in_every_world;
+
+/// From the Unicode Character Database: `Default_Ignorable_Code_Point`, `Bidi_Control`, line and paragraph separators,
+/// interlinear annotations, and control characters that a line of output can hold.
+const HIDDEN: [(u32, u32); 25] = [
+    (0x01, 0x08),
+    (0x0b, 0x0c),
+    (0x0e, 0x1f),
+    (0x7f, 0x9f),
+    (0xad, 0xad),
+    (0x34f, 0x34f),
+    (0x61c, 0x61c),
+    (0x115f, 0x1160),
+    (0x17b4, 0x17b5),
+    (0x180b, 0x180f),
+    (0x200b, 0x200f),
+    (0x2028, 0x202e),
+    (0x2060, 0x206f),
+    (0x3164, 0x3164),
+    (0xfe00, 0xfe0f),
+    (0xfeff, 0xfeff),
+    (0xffa0, 0xffa0),
+    (0xfff0, 0xfffb),
+    (0x1bca0, 0x1bca3),
+    (0x1d173, 0x1d17a),
+    (0xe0000, 0xe0001),
+    (0xe0020, 0xe007f),
+    (0xe0100, 0xe01ef),
+    (0xfffe, 0xffff),
+    (0x10ffff, 0x10ffff),
+];
+
+#[test]
+fn nothing_hidden_reaches_the_reader_of_guards_own_lines() {
+    let hidden: String =
+        HIDDEN.iter().flat_map(|&(from, to)| (from..=to).filter_map(char::from_u32)).collect();
+    assert!(hidden.chars().count() > 350);
+    in_every_world(|world| {
+        let name = world.name();
+        std::fs::write(world.folder.join("hidden.txt"), &hidden).unwrap();
+        let script = "import subprocess\nhidden = open('hidden.txt', newline='').read()\n\
+             print('said' + hidden + 'said')\n\
+             for argv in (['/usr/bin/true', 'started' + hidden], ['/usr/bin/git', 'checkout', 'refused' + hidden[:90]]):\n    \
+             try:\n        subprocess.run(argv, stderr=subprocess.DEVNULL)\n    except PermissionError:\n        pass\n\
+             for name in range(0, len(hidden), 40):\n    \
+             open('made' + hidden[name:name + 40].replace('/', ''), 'w').close()\n";
+        std::fs::write(world.folder.join("hidden.py"), script).unwrap();
+        world.give(&world.folder);
+        let ran = world.finish(world.guard(&[], &["python3", "hidden.py"]), b"");
+        let mut command = world.command(super::world::program());
+        let log = command.args(["log"]).output().unwrap();
+        let log = String::from_utf8(log.stdout).unwrap();
+        for wanted in ["said", "started", "refused"] {
+            assert!(log.contains(wanted), "{name}: {log}");
+        }
+        assert!(ran.error.contains("refused") && ran.error.contains("made"), "{name}: {}", ran.error);
+        for (what, text) in [("the log", &log), ("the summary", &ran.error)] {
+            let found: Vec<String> = text
+                .chars()
+                .filter(|one| hidden.contains(*one))
+                .map(|one| format!("{:x}", one as u32))
+                .collect();
+            assert!(found.is_empty(), "{name}: {what}: {found:?}");
+        }
+    });
+}

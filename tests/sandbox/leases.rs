@@ -1,0 +1,84 @@
+//! Leases on files that may only be read: whoever opens such a file outside would wait until the holder gives it up, up to
+//! 45 seconds for each open.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{Boundary, Place, Report, User, configurations, python, tools};
+
+/// Whether an open from outside would have to wait for somebody to give up a lease.
+fn is_held(file: &Path, kind: &str) -> bool {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(kind == "write").write(kind == "read").custom_flags(libc::O_NONBLOCK);
+    options.open(file).is_err_and(|error| error.raw_os_error() == Some(libc::EWOULDBLOCK))
+}
+
+/// Starts the probe, opens the file from outside while it runs, and ends it. Returns what was seen, and the probe's errno.
+fn attack(mut command: Command, place: &Place, kind: &str, high: &str) -> (bool, String) {
+    let file = place.file(&place.outside.join("file"), "original");
+    command.arg(tools().join("leases.py")).args(["hold", kind]).arg(&file).arg(high);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let held = is_held(&file, kind);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    (held, line.trim().to_string())
+}
+
+#[test]
+fn no_lease_is_taken_on_a_file_outside() {
+    let Some(python) = python() else { return };
+    for (kind, high) in [("write", "0"), ("read", "0"), ("write", "high")] {
+        for user in User::available() {
+            let place = Place::new(user);
+            let (held, said) = attack(place.command(python), &place, kind, high);
+            assert!(held, "without guard a {kind} lease should be held: {said}");
+        }
+        let mut failures = Vec::new();
+        for configuration in configurations() {
+            let place = Place::new(configuration.user);
+            let mut command = place.guard(configuration, &[]);
+            command.arg(python);
+            let (held, said) = attack(command, &place, kind, high);
+            if held || said != format!("lease {}", libc::EPERM) {
+                failures
+                    .push(format!("{configuration:?}: open outside waits: {held}, the probe said {said:?}"));
+            }
+        }
+        assert!(failures.is_empty(), "{kind} lease:\n  {}", failures.join("\n  "));
+    }
+}
+
+#[test]
+fn no_folder_outside_is_watched_by_fcntl() {
+    for high in ["0", "high"] {
+        let arguments = ["notify", "{outside}", high];
+        let boundary = Boundary::new("leases.py", &arguments).refused_with(&[libc::EPERM]);
+        let boundary = match Boundary::is_known_as("leases.py", &arguments, None) {
+            true => boundary,
+            false => boundary.no_bare("this kernel does not have F_NOTIFY"),
+        };
+        boundary.check(|_| (), |_, (), report| report.succeeded());
+    }
+    // Newer than most kernels: only that it is refused is seen.
+    Boundary::new("leases.py", &["delegation", "{outside}/file"])
+        .no_bare("few kernels have F_SETDELEG")
+        .refused_with(&[libc::EPERM])
+        .check(|place| place.file(&place.outside.join("file"), ""), |_, _, report| report.succeeded());
+}
+
+/// Locks, seals and flags are what databases and package managers use.
+#[test]
+fn other_commands_of_fcntl_are_free() {
+    let Some(python) = python() else { return };
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let mut command = place.guard(configuration, &[]);
+        command.arg(python).arg(tools().join("leases.py")).arg("everyday");
+        let report = Report::of(&command.output().unwrap());
+        assert!(report.succeeded(), "{configuration:?}: {report:?}");
+    }
+}

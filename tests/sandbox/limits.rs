@@ -1,0 +1,151 @@
+//! The limits of a policy are in force, also for root and where no cgroup can be made; what is not in force is reported.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{Configuration, Place, User, configurations, eventually, python, tools};
+
+/// The limit on processes that the tests set, and what the probe tries to start.
+const LIMIT: usize = 64;
+const TRIED: usize = 1200;
+
+/// A guard that sees no cgroups, as in most containers. Only root can arrange that; others cannot make any in the first
+/// place.
+fn without_cgroups(guard: &Command) -> Command {
+    let hide = "mount -t tmpfs tmpfs /sys/fs/cgroup && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "/bin/sh", "-c", hide, "sh"]).arg(guard.get_program()).args(guard.get_args());
+    command.env_clear();
+    for (name, value) in guard.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    command.current_dir(guard.get_current_dir().unwrap());
+    command
+}
+
+fn policy(place: &Place, limits: &str) -> String {
+    let text = format!(
+        "version = 1\nname = \"limited\"\nextends = \"strict\"\n[limits]\noverride = true\n{limits}\n"
+    );
+    place.file(&place.base.join("limited.toml"), &text).display().to_string()
+}
+
+fn run(configuration: Configuration, place: &Place, limits: &str) -> Command {
+    let policy = policy(place, limits);
+    let guard = place.guard(configuration, &["--policy", &policy]);
+    match configuration.user {
+        User::Root => without_cgroups(&guard),
+        User::Ordinary => guard,
+    }
+}
+
+/// Processes of this name, on the whole machine.
+fn processes_called(name: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let names = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("comm")).ok());
+    names.filter(|comm| comm.trim() == name).count()
+}
+
+/// What the result of the only run says was in force.
+fn enforcement(place: &Place) -> Value {
+    let events = place.events();
+    let last = events.last().unwrap();
+    assert_eq!(last["event_type"], "run.finished");
+    last["data"]["enforcement"].clone()
+}
+
+#[test]
+fn the_process_limit_is_in_force_without_a_cgroup() {
+    let Some(python) = python() else { return };
+    let mut failures = Vec::new();
+    for (index, configuration) in configurations().into_iter().enumerate() {
+        let place = Place::new(configuration.user);
+        let name = format!("many-{}-{index}", std::process::id() % 10_000);
+        let mut command = run(configuration, &place, &format!("processes = {LIMIT}"));
+        command.arg(python).arg(tools().join("limits.py")).args(["processes", &name, &TRIED.to_string()]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let alive = processes_called(&name);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        // Without namespaces an ordinary user's limit counts what else there is on the machine.
+        let most =
+            if configuration.user == User::Ordinary && !configuration.namespaces { TRIED } else { 2 * LIMIT };
+        let enforcement = enforcement(&place);
+        let bound_by = &enforcement["process_bound_by"];
+        if !(LIMIT / 2..most).contains(&alive)
+            || !["supervisor", "rlimit", "cgroup"].iter().any(|way| bound_by == way)
+        {
+            failures.push(format!("{configuration:?}: {alive} alive, bound by {bound_by}: {said}"));
+        }
+        assert!(eventually(|| processes_called(&name) == 0, std::time::Duration::from_secs(5)));
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Far more processes than may live at once, one after the other.
+#[test]
+fn processes_that_ended_do_not_count() {
+    let Some(python) = python() else { return };
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let mut command = run(configuration, &place, &format!("processes = {LIMIT}"));
+        command.arg(python).arg(tools().join("limits.py")).args(["busy", "200"]);
+        let report = super::Report::of(&command.output().unwrap());
+        assert!(report.succeeded(), "{configuration:?}: {report:?}");
+    }
+}
+
+/// `strict` bounds memory wherever that is possible, and says so where it is not.
+#[test]
+fn what_is_not_in_force_is_reported() {
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let output = run(configuration, &place, "processes = 64").arg("/bin/true").output().unwrap();
+        assert!(output.status.success(), "{configuration:?}: {output:?}");
+        let enforcement = enforcement(&place);
+        let told = enforcement["not_in_force"].as_array().cloned().unwrap_or_default();
+        let limits: Vec<&Value> = told.iter().map(|one| &one["limit"]).collect();
+        // The tests' ordinary user can make a cgroup on few machines only.
+        if enforcement["memory_bound"] == true && configuration.user == User::Ordinary {
+            assert!(limits.is_empty(), "{configuration:?}: {told:?}");
+            continue;
+        }
+        assert_eq!(limits, ["memory_mib"], "{configuration:?}: {enforcement}");
+        assert!(told[0]["reason"].as_str().unwrap().contains("cgroup"), "{configuration:?}: {told:?}");
+        let notes: Vec<String> = place
+            .events()
+            .iter()
+            .filter(|event| event["event_type"] == "note")
+            .map(|event| event["message"].as_str().unwrap().to_string())
+            .collect();
+        let has_note = |text: &str| notes.iter().any(|note| note.contains(text));
+        assert!(has_note("the memory limit of"), "{configuration:?}: {notes:?}");
+        assert_eq!(
+            has_note("64 processes"),
+            configuration.user == User::Root,
+            "{configuration:?}: {notes:?}"
+        );
+    }
+}
+
+/// A run of `strict` that eats memory is ended by its cgroup, not by the machine.
+#[test]
+fn strict_bounds_memory_where_a_cgroup_can_be_made() {
+    let mut bounded = 0;
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let output = place.guard(configuration, &["--policy", "strict"]).arg("/bin/true").output().unwrap();
+        assert!(output.status.success(), "{configuration:?}: {output:?}");
+        let enforcement = enforcement(&place);
+        let is_bound = enforcement["memory_bound"] == true;
+        assert_eq!(is_bound, enforcement.get("not_in_force").is_none(), "{configuration:?}: {enforcement}");
+        bounded += usize::from(is_bound);
+    }
+    if bounded == 0 {
+        super::skip("the memory limit of strict", "no cgroup can be made here");
+    }
+}

@@ -1,0 +1,202 @@
+//! The caller's standard streams: the agent gets bytes through pipes of guard's own, never the caller's open files.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Configuration, Place, User, in_every_configuration, python, tools};
+
+/// A line for a shell that starts this command.
+fn shell_line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    shell_words::join(words.map(|word| word.to_str().unwrap()))
+}
+
+/// The probe as somebody would start it: in the sandbox, or without one.
+fn probe(place: &Place, configuration: Option<Configuration>, arguments: &[&str]) -> String {
+    let mut command = match configuration {
+        Some(configuration) => {
+            let mut guard = place.guard(configuration, &[]);
+            guard.arg(python().unwrap());
+            guard
+        }
+        None => place.command(python().unwrap()),
+    };
+    command.arg("-B").arg(tools().join("standard_input.py")).args(arguments);
+    shell_line(&command)
+}
+
+/// A shell that is fed `script` through a pipe of the user's own, as `ssh host bash -s` feeds it.
+fn shell_fed_by_pipe(place: &Place, shell: &[&str], script: &str) -> String {
+    let mut command = place.command("bash");
+    command.args(["-c", "printf %s \"$1\" | \"${@:2}\"", "bash", script]).args(shell);
+    let output = command.output().unwrap();
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn script(place: &Place, probe: &str) -> String {
+    format!("{probe}\necho after >> {}\n", place.outside.join("after").display())
+}
+
+/// The lines of a file; none when it does not exist.
+fn lines(path: &Path) -> Vec<String> {
+    std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_string).collect()
+}
+
+/// The shell that started guard reads its commands from the same pipe: nothing the agent writes becomes one.
+#[test]
+fn an_agent_cannot_write_the_script_that_started_it() {
+    if python().is_none() {
+        return;
+    }
+    let escapes = |place: &Place, configuration: Option<Configuration>, shell: &[&str]| {
+        let target = place.outside.join("escaped");
+        let _ = std::fs::remove_file(&target);
+        let _ = std::fs::remove_file(place.outside.join("after"));
+        let order = format!("touch {}", target.display());
+        let script = script(place, &probe(place, configuration, &["write", &order]));
+        let said = shell_fed_by_pipe(place, shell, &script);
+        assert_eq!(lines(&place.outside.join("after")), ["after"], "{configuration:?} {shell:?}: {said}");
+        target.exists()
+    };
+    let shells: [&[&str]; 4] = [
+        &["bash", "-s"],
+        &["sh"],
+        &["timeout", "60", "bash", "-s", "--", "x"],
+        &["bash", "-c", ". /dev/stdin"],
+    ];
+    for user in User::available() {
+        let place = Place::new(user);
+        assert!(escapes(&place, None, shells[0]), "without guard the attack works");
+    }
+    in_every_configuration(|configuration, place| {
+        for shell in shells {
+            assert!(!escapes(place, Some(configuration), shell), "{configuration:?} {shell:?}");
+        }
+    });
+}
+
+/// What an agent reads of its standard input must not decide where the shell that started guard reads on.
+#[test]
+fn an_agent_cannot_read_away_the_script_that_started_it() {
+    if python().is_none() {
+        return;
+    }
+    in_every_configuration(|configuration, place| {
+        let after = place.outside.join("after");
+        for (kind, shell) in [("pipe", ["bash", "-s"]), ("file", ["bash", "-s"]), ("pipe", ["sh", "-x"])] {
+            let _ = std::fs::remove_file(&after);
+            // Six bytes further on the next line is another command.
+            let probe = probe(place, Some(configuration), &["read", "6"]);
+            let script = format!("{probe}\n: '23' ; echo after >> {}\n", after.display());
+            let said = if kind == "pipe" {
+                shell_fed_by_pipe(place, &shell, &script)
+            } else {
+                let file = place.file(&place.home.join("script"), &script);
+                let mut command = place.command(shell[0]);
+                let output =
+                    command.arg(shell[1]).stdin(std::fs::File::open(file).unwrap()).output().unwrap();
+                String::from_utf8_lossy(&output.stdout).into_owned()
+            };
+            assert_eq!(lines(&after), ["after"], "{configuration:?} {kind} {shell:?}: {said}");
+            assert!(said.contains("\"value\": \"\""), "{configuration:?} {kind} {shell:?}: {said}");
+        }
+    });
+}
+
+/// A socket as standard input: the agent gets what comes in, and can send nothing back.
+#[test]
+fn an_agent_cannot_answer_on_its_standard_input() {
+    if python().is_none() {
+        return;
+    }
+    let received = |mut command: Command| {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(b"question").unwrap();
+        ours.shutdown(Shutdown::Write).unwrap();
+        command.arg("-B").arg(tools().join("standard_input.py")).args(["write", "answer"]);
+        let output = command.stdin(Stdio::from(OwnedFd::from(theirs))).output().unwrap();
+        drop(command);
+        assert!(output.status.success(), "{output:?}");
+        let mut received = Vec::new();
+        // What the other side did not read makes its end a reset.
+        let _ = ours.read_to_end(&mut received);
+        String::from_utf8(received).unwrap()
+    };
+    for user in User::available() {
+        let place = Place::new(user);
+        assert_eq!(received(place.command(python().unwrap())), "answer\n", "without guard it works");
+    }
+    in_every_configuration(|configuration, place| {
+        let mut guard = place.guard(configuration, &[]);
+        guard.arg(python().unwrap());
+        assert_eq!(received(guard), "", "{configuration:?}");
+        // What was sent arrives all the same.
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(b"question").unwrap();
+        ours.shutdown(Shutdown::Write).unwrap();
+        let mut guard = place.guard(configuration, &[]);
+        let output = guard.arg("cat").stdin(Stdio::from(OwnedFd::from(theirs))).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "question", "{configuration:?}: {output:?}");
+    });
+}
+
+/// guard takes no more of its caller's input than the agent read: whoever shares it finds the rest.
+#[test]
+fn what_the_agent_does_not_read_stays_for_the_caller() {
+    in_every_configuration(|configuration, place| {
+        let reader = |command: &str| {
+            let mut guard = place.guard(configuration, &[]);
+            guard.args(["sh", "-c", command]);
+            shell_line(&guard)
+        };
+        let text = "one\ntwo\nthree\n";
+        let file = place.file(&place.home.join("list"), text);
+        let loop_over = format!("while read -r line; do {}; echo \"$line\" >&2; done", reader("true"));
+        let part = format!("{}; cat >&2", reader("dd bs=1 count=4 2>&-"));
+        for (script, expected) in [(&loop_over, text), (&part, "two\nthree\n")] {
+            let mut bash = place.command("bash");
+            let from_file =
+                bash.args(["-c", script]).stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&from_file.stderr), expected, "{configuration:?} {script}");
+            let piped = format!("printf '{}' | {{ {script}; }}", text.escape_default());
+            let from_pipe = place.command("bash").args(["-c", &piped]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&from_pipe.stderr), expected, "{configuration:?} {script}");
+        }
+    });
+}
+
+/// A large input arrives whole, through a pipe and a script that stands between.
+#[test]
+fn a_large_standard_input_arrives() {
+    in_every_configuration(|configuration, place| {
+        let mut guard = place.guard(configuration, &[]);
+        guard.args(["sha256sum"]);
+        let script = format!("head -c 33000001 /dev/zero | timeout 60 {}", shell_line(&guard));
+        let began = Instant::now();
+        let output = place.command("bash").args(["-c", &script]).output().unwrap();
+        let outside = place.command("bash").args(["-c", "head -c 33000001 /dev/zero | sha256sum"]).output();
+        assert_eq!(output.stdout, outside.unwrap().stdout, "{configuration:?}: {output:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{configuration:?}: {:?}", began.elapsed());
+    });
+}
+
+/// Sockets of guard's own still hold the agent's output when the agent has ended: guard ends all the same.
+#[test]
+fn output_that_is_held_open_does_not_keep_guard() {
+    let Some(python) = python() else { return };
+    in_every_configuration(|configuration, place| {
+        let mut guard = place.guard(configuration, &[]);
+        guard.arg(python).arg("-B").arg(tools().join("hold_output.py"));
+        let began = Instant::now();
+        let output = guard.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("held 256"), "{configuration:?}: the attack was not tried: {output:?}");
+        assert!(output.status.success(), "{configuration:?}: {output:?}");
+        assert!(began.elapsed() < Duration::from_secs(8), "{configuration:?}: {:?}", began.elapsed());
+    });
+}

@@ -1,0 +1,103 @@
+//! Watches tell the names of what is made in a directory: none where the run may not list.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{Configuration, Place, Report, User, configurations, python, tools};
+
+const NAME: &str = "a-name-that-must-not-be-told";
+
+/// Lets the probe watch a directory, makes a file there from outside, and says whether its name was told.
+fn is_told(mut command: Command, directory: &Path, way: &str) -> (bool, String) {
+    command.arg(tools().join("watches.py")).arg("watch").arg(directory).arg(way);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut said = String::new();
+    output.read_line(&mut said).unwrap();
+    std::fs::write(directory.join(NAME), "").unwrap();
+    drop(child.stdin.take());
+    output.read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    (said.contains(NAME), said)
+}
+
+/// A directory of the user's own that the run may not list: beside its own places, and one that no view hides.
+fn unlisted(place: &Place) -> Vec<PathBuf> {
+    let beside = place.base.join("unlisted");
+    super::folder(&beside, Some(place.id), 0o755);
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let is_reachable = target.ancestors().all(|level| std::fs::metadata(level).unwrap().mode() & 0o001 != 0);
+    if !is_reachable {
+        super::skip("a place that is neither granted nor hidden", "cargo's folder cannot be reached");
+        return vec![beside];
+    }
+    let name = place.base.file_name().unwrap().display();
+    let elsewhere = target.join(format!("guard-unlisted-{}-{name}", std::process::id()));
+    super::folder(&elsewhere, Some(place.id), 0o755);
+    vec![beside, elsewhere]
+}
+
+/// What a run, or without one the probe alone, is told in ways that it should not be, or is not told.
+fn attacked(user: User, configuration: Option<Configuration>, python: &str) -> Vec<String> {
+    let mut failures = Vec::new();
+    for way in ["path", "relative", "link", "descriptor"] {
+        let place = Place::new(user);
+        for directory in unlisted(&place) {
+            let _ = std::fs::remove_file(place.work.join("link"));
+            let command = match configuration {
+                Some(configuration) => {
+                    let mut command = place.guard(configuration, &[]);
+                    command.arg(python);
+                    command
+                }
+                None => place.command(python),
+            };
+            let (told, said) = is_told(command, &directory, way);
+            std::fs::remove_dir_all(&directory).unwrap();
+            if told != configuration.is_none() || !said.contains("errno") {
+                failures.push(format!("{user:?} {configuration:?} {way} {}: {said}", directory.display()));
+            }
+        }
+    }
+    failures
+}
+
+#[test]
+fn no_names_are_told_where_the_run_may_not_list() {
+    let Some(python) = python() else { return };
+    let bare = User::available().into_iter().map(|user| (user, None));
+    let guarded = configurations().into_iter().map(|one| (one.user, Some(one)));
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let running: Vec<_> = bare
+            .chain(guarded)
+            .map(|(user, configuration)| scope.spawn(move || attacked(user, configuration, python)))
+            .collect();
+        running.into_iter().flat_map(|one| one.join().unwrap()).collect()
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Inside what it may read a run watches what it likes.
+#[test]
+fn watchers_work_where_the_run_may_read() {
+    let Some(python) = python() else { return };
+    let mut failures = Vec::new();
+    for configuration in configurations() {
+        let place = Place::new(configuration.user);
+        let mut command = place.guard(configuration, &[]);
+        command.arg(python).arg(tools().join("watches.py")).arg("everyday");
+        let report = Report::of(&command.output().unwrap());
+        if !report.succeeded() {
+            failures.push(format!("{configuration:?}: {report:?}"));
+        }
+        let mut command = place.guard(configuration, &[]);
+        command.arg(python);
+        let (told, said) = is_told(command, &place.outside, "path");
+        if !told {
+            failures.push(format!("{configuration:?}: what may be read may be watched: {said}"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

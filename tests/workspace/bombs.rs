@@ -1,0 +1,124 @@
+//! Commits that are small on disk and huge for whoever reads them.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::launch::world::{Ran, World, in_every_world, program};
+
+/// Objects by hand, and refs as files: no git is needed for it.
+const OBJECTS: &str = "
+import hashlib, os, zlib
+def put(objects, kind, body):
+    raw = kind.encode() + b' ' + str(len(body)).encode() + b'\\0' + body
+    name = hashlib.sha1(raw).hexdigest()
+    place = os.path.join(objects, name[:2])
+    os.makedirs(place, exist_ok=True)
+    path = os.path.join(place, name[2:])
+    if not os.path.exists(path): open(path, 'wb').write(zlib.compress(raw))
+    return name
+def bomb(objects, parent):
+    below, mode = put(objects, 'blob', b'x'), '100644'
+    for level in range(10):
+        body = b''.join(b'%s %s\\0' % (mode.encode(), b'd%d' % i) + bytes.fromhex(below) for i in range(10))
+        below, mode = put(objects, 'tree', body), '40000'
+    who = 'a <a@b> 1700000000 +0000'
+    return put(objects, 'commit', f'tree {below}\\nparent {parent}\\nauthor {who}\\ncommitter {who}\\n\\nbomb\\n'.encode())
+";
+
+/// The time within which everything here must be over: the attack takes minutes.
+pub(super) const SOON: Duration = Duration::from_secs(40);
+
+/// Guard in the repository, started by these words.
+pub(super) fn guard(world: &World, start: &[&str], words: &[&str]) -> Ran {
+    let mut command = match start {
+        [] => world.command(program()),
+        [first, rest @ ..] => {
+            let mut command = world.command(first);
+            command.args(rest).arg(program());
+            command
+        }
+    };
+    command.args(words).current_dir(world.folder.with_file_name("repository"));
+    world.finish(command, b"")
+}
+
+pub(super) fn run(world: &World, start: &[&str], name: &str, script: &str) -> Ran {
+    let namespaces = if world.namespaces { "require" } else { "off" };
+    let words = [
+        "run",
+        "--json",
+        "--namespaces",
+        namespaces,
+        "--name",
+        name,
+        "--keep",
+        "--",
+        "python3",
+        "-c",
+        script,
+    ];
+    guard(world, start, &words)
+}
+
+#[test]
+fn a_git_bomb_is_refused_and_can_be_cleaned_up() {
+    in_every_world(|world| {
+        let began = Instant::now();
+        let script = format!(
+            "{OBJECTS}
+git = open('.git').read().split(None, 1)[1].strip()
+tip = open(git + '/refs/heads/task/bomb').read().strip() if os.path.exists(git + '/refs/heads/task/bomb') else \\
+    [line.split()[0] for line in open(git + '/packed-refs') if line.strip().endswith('refs/heads/task/bomb')][0]
+os.makedirs(git + '/refs/heads/task', exist_ok=True)
+new = bomb(git + '/objects', tip)
+open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
+        );
+        let ran = run(world, &[], "bomb", &script);
+        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
+        assert_eq!(ran.kind(), "receive_refused", "{}", problem());
+        let error = ran.result["error"].as_str().unwrap_or_default();
+        assert!(error.contains("11111111110 files and directories"), "{}", problem());
+        let findings = ran.result["findings"].to_string();
+        assert!(findings.contains("danger.tree"), "{}", problem());
+        assert!(began.elapsed() < SOON, "{:?}: {}", began.elapsed(), problem());
+        // Nothing of it is in the repository.
+        let tips = world.outside("cd repository && git rev-parse main task/bomb");
+        let mut tips = tips.lines();
+        assert_eq!(tips.next(), tips.next(), "{}", problem());
+        let ran = guard(world, &[], &["worktree", "clean", "task/bomb"]);
+        assert_eq!(ran.code, 0, "{}: {}", world.name(), ran.error);
+        assert!(!world.folder.with_file_name("repository").join(".worktrees/repository-bomb").exists());
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    });
+}
+
+/// One that was received by an earlier version, or that somebody fetched.
+#[test]
+fn a_git_bomb_in_the_repository_can_be_cleaned_up() {
+    in_every_world(|world| {
+        let ran = run(world, &[], "bomb", "open('file', 'w').write('uncommitted')");
+        assert_eq!(ran.code, 0, "{}: {}", world.name(), ran.error);
+        let began = Instant::now();
+        let make = format!(
+            "{OBJECTS}
+import glob, json, subprocess
+old = subprocess.check_output(['git', '-C', 'repository', 'rev-parse', 'main'], text=True).strip()
+new = bomb('repository/.git/objects', old)
+subprocess.check_call(['git', '-C', 'repository', 'update-ref', 'refs/heads/task/bomb', new])
+[path] = glob.glob('state/guard/runs/*/workspace.json')
+record = json.load(open(path)); record['tip'] = new
+json.dump(record, open(path, 'w'))"
+        );
+        let mut python = world.command("python3");
+        let made = python.args(["-c", &make]).current_dir(world.folder.parent().unwrap()).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let ran = guard(world, &[], &["worktree", "clean", "task/bomb"]);
+        assert_eq!(ran.code, 0, "{}: {}", world.name(), ran.error);
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        let worktree = world.outside("git -C repository worktree list --porcelain");
+        assert!(!worktree.contains("task/bomb"), "{worktree}");
+        // What was not committed is still somewhere.
+        let kept = world.outside("grep -rl uncommitted state/guard/runs/*/foreign");
+        assert!(kept.lines().any(|path| Path::new(path).ends_with("file")), "{kept}");
+    });
+}

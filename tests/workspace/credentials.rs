@@ -1,0 +1,53 @@
+//! Tokens that users keep in git's settings: none may reach the run or what is recorded of it.
+
+use std::path::Path;
+
+use crate::launch::world::in_every_world;
+
+/// Every file below a directory that holds this text.
+fn holding(directory: &Path, text: &str) -> String {
+    let output = std::process::Command::new("grep").args(["-rlaF", text]).arg(directory).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn no_token_of_a_setting_reaches_the_run() {
+    // In a key, in a scp-like address, in a second address of one value, in a parameter, in a header.
+    let settings = "
+git config 'lfs.https://me:Secret-a1@host.example/x.git/info/lfs.access' basic
+git config 'lfs.customtransfer.x.args' '--token Secret-b2'
+git config 'url.https://Secret-c3-Secret-c3@host.example/.insteadOf' short:
+git config remote.origin.url 'https://me:Secret-d4@host.example/x'
+git config --add remote.origin.url 'user:Secret-e5@host.example:path'
+git config --add remote.origin.url 'https://host.example/x https://me:Secret-f6@other.example/'
+git config branch.main.remote 'https://me:Secret-g7@host.example/x'
+git config 'remote.https://me:Secret-h8@host.example/.url' 'https://host.example/?private_token=Secret-i9-Secret-i9'
+git config 'http.https://host.example/.extraHeader' 'Authorization: basic Secret-j0'";
+    in_every_world(|world| {
+        world.outside(&format!("cd repository\n{settings}"));
+        let root = world.folder.parent().unwrap();
+        let kept = world.outside("cat repository/.git/config");
+        assert_eq!(kept.matches("Secret-").count(), 12, "{kept}");
+        // What the run can see, and what it says that it was told by others.
+        let script = "env; git config --list --show-origin; cat \"$(git rev-parse --git-dir)/config\"; \
+                      printf 'https://me:%s@host.example/x %s\\n' Secret-d4 Secret-j0";
+        let namespaces = if world.namespaces { "require" } else { "off" };
+        let mut command = world.command(crate::launch::world::program());
+        command.args(["run", "--json", "--namespaces", namespaces, "--name", "t", "--keep", "--"]);
+        command.args(["sh", "-c", script]).current_dir(root.join("repository"));
+        let ran = world.finish(command, b"");
+        let printed = ran.printed();
+        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
+        assert_eq!(ran.code, 0, "{}", problem());
+        assert!(printed.contains("lfs.https://host.example/x.git/info/lfs.access=basic"), "{}", problem());
+        assert!(printed.contains("user@host.example:path"), "{}", problem());
+        let own = "https://me:Secret-d4@host.example/x Secret-j0\n";
+        assert_eq!(
+            printed.strip_suffix(own).map(|rest| rest.contains("Secret-")),
+            Some(false),
+            "{}",
+            problem()
+        );
+        assert_eq!(holding(&root.join("state"), "Secret-"), "", "{}", problem());
+    });
+}

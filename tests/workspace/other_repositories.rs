@@ -1,0 +1,261 @@
+//! Repositories that an agent makes are free of the task's rules; the task's own repository is not, whatever lies between.
+//!
+//! Each attempt lets git find the task's repository from a place that looks like another one. Seen from outside: no branch
+//! is made, no commit that skipped the hooks is received, and each attempt is among the denials.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::launch::world::{Ran, World, in_every_world};
+
+fn root(world: &World) -> PathBuf {
+    world.temporary().parent().unwrap().to_path_buf()
+}
+
+/// A repository `hooked` whose `pre-commit` hook refuses every commit.
+fn repository(world: &World) {
+    world.outside(
+        "rm -rf hooked .worktrees && git init -q -b main hooked && cd hooked && git config user.name U && git config user.email u@u \
+         && echo a > a && git add . && git commit -qm first \
+         && printf '#!/bin/sh\\nexit 1\\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit",
+    );
+}
+
+/// Runs a script in the repository's task: from a file, so that each program is judged when it starts and not before.
+fn run(world: &World, name: &str, language: &str, script: &str) -> Ran {
+    let folder = root(world).join("hooked");
+    std::fs::write(folder.join("script"), script).unwrap();
+    world.give(&folder.join("script"));
+    world.outside("cd hooked && git add script && git commit -q --no-verify --amend --no-edit");
+    let options = ["--json", "--keep", "--name", name, "--policy", "strict"];
+    let mut command = world.guard(&options, &[language, "script"]);
+    command.current_dir(folder);
+    world.finish(command, b"")
+}
+
+/// An attacker writes files without programs that a rule could refuse by their arguments. `G` is the task's git directory, `W`
+/// its working tree, `T` a directory outside of it.
+const PREPARE: &str = r#"
+import os, shutil, subprocess, tempfile
+run = lambda *argv, **rest: subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **rest)
+G = run("/usr/bin/git", "rev-parse", "--absolute-git-dir").stdout.strip()
+T, W = tempfile.mkdtemp(), os.getcwd()
+def git(*argv, **env):
+    try:
+        return run("/usr/bin/git", *argv, env=dict(os.environ, **env)).returncode
+    except PermissionError:
+        return 126
+def write(path, text):
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+def other(path):
+    git("init", "-q", "-b", "main", path)
+    assert git("-C", path, "-c", "user.name=o", "-c", "user.email=o@o", "commit", "-q", "--allow-empty", "-m", "other") == 0
+def parts(path, names):
+    for name in names:
+        os.makedirs(path + "/" + name)
+    write(path + "/HEAD", "ref: refs/heads/main\n")
+HEAD = "ref: refs/heads/main\n"
+"#;
+
+/// What leads git to the task's repository: a name, a script, and where git is started after it.
+const ATTEMPTS: [(&str, &str, &str); 22] = [
+    ("empty directory", "os.makedirs('e/.git')", "e"),
+    ("no objects", "parts('o/.git', ['refs'])", "o"),
+    ("no refs", "parts('r/.git', ['objects'])", "r"),
+    ("no HEAD", "parts('h/.git', ['objects', 'refs']); os.remove('h/.git/HEAD')", "h"),
+    ("HEAD says nothing", "other('n'); write('n/.git/HEAD', 'nonsense')", "n"),
+    ("HEAD says nothing, bare", "parts('nb', ['objects', 'refs']); write('nb/HEAD', 'nonsense')", "nb"),
+    ("HEAD is closed", "other('c'); os.chmod('c/.git/HEAD', 0)", "c"),
+    ("refs is closed", "other('cr'); os.chmod('cr/.git/refs', 0)", "cr"),
+    ("objects is closed", "other('co'); os.chmod('co/.git/objects', 0)", "co"),
+    ("HEAD in a link", "other('l'); os.remove('l/.git/HEAD'); os.symlink('nowhere', 'l/.git/HEAD')", "l"),
+    ("common directory", "other('d'); write('d/.git/commondir', G)", "d"),
+    ("common directory elsewhere", "other(T + '/d'); write(T + '/d/.git/commondir', G)", "{T}/d"),
+    (
+        "common directory of a pointer",
+        "other('p'); write('q/.git', 'gitdir: ../p/.git'); write('p/.git/commondir', G)",
+        "q",
+    ),
+    (
+        "common directory through a link",
+        "other('k'); os.symlink(G, 'k/link'); write('k/.git/commondir', '../link')",
+        "k",
+    ),
+    ("bare, common directory", "write('b/HEAD', HEAD); write('b/commondir', G)", "b"),
+    (
+        "pointer that begins with blanks",
+        "other(T + '/x'); write('y/  ' + T + '/x/HEAD', HEAD); write('y/  ' + T + '/x/commondir', G); write('y/.git', 'gitdir:   ' + T + '/x')",
+        "y",
+    ),
+    ("named common directory", "other('v'); env = {'GIT_COMMON_DIR': G}", "v"),
+    (
+        "named git directory and common directory",
+        "other('z'); env = {'GIT_DIR': W + '/z/.git', 'GIT_COMMON_DIR': G}",
+        ".",
+    ),
+    (
+        "named git directory with a common directory",
+        "other('zc'); write('zc/.git/commondir', G); env = {'GIT_DIR': W + '/zc/.git'}",
+        ".",
+    ),
+    (
+        "refs in a link",
+        "other('f'); shutil.rmtree('f/.git/refs'); os.symlink(G + '/refs', 'f/.git/refs')",
+        "f",
+    ),
+    (
+        "heads in a link",
+        "other('g'); shutil.rmtree('g/.git/refs/heads'); os.symlink(G + '/refs/heads', 'g/.git/refs/heads')",
+        "g",
+    ),
+    (
+        "a branch's directory in a link",
+        "other('i'); os.symlink(G + '/refs/heads', 'i/.git/refs/heads/x')",
+        "i",
+    ),
+];
+
+/// Refused and in the record, one by one; nothing of it is in the task's repository afterwards.
+#[test]
+fn what_only_looks_like_another_repository_is_the_tasks() {
+    in_every_world(|world| {
+        repository(world);
+        let mut script = PREPARE.to_string();
+        for (index, (_, attempt, place)) in ATTEMPTS.iter().enumerate() {
+            script.push_str(&format!(
+                "env = {{}}; {attempt}; os.chdir('{place}'.replace('{{T}}', T))\n\
+                 git('checkout', '-q', '-b', 'won{index}', **env); git('reset', '-q', '--hard', 'won{index}', **env)\n\
+                 git('commit', '-q', '--no-verify', '--allow-empty', '-m', 'won{index}', **env); os.chdir(W)\n"
+            ));
+        }
+        script.push_str(
+            "print(run('git', 'for-each-ref').stdout, run('git', 'log', '--format=%s').stdout, 'done')\n",
+        );
+        let ran = run(world, "looks", "python3", &script);
+        let (name, said) = (world.name(), ran.printed());
+        assert!(said.ends_with("done\n"), "{name}: {:#} {}", ran.result, ran.error);
+        assert!(!said.contains("won"), "{name}: {said} {:#}", ran.result);
+        let log = world.outside("cd hooked && git log --format=%s task/looks");
+        assert_eq!(log, "first\n", "{name}: a commit that skipped the hooks was received");
+        let denials = ran.result["denials"].as_array().unwrap();
+        for (index, (what, _, _)) in ATTEMPTS.iter().enumerate() {
+            for command in ["checkout -q -b", "reset -q --hard", "--allow-empty -m"] {
+                let words = format!("{command} won{index} ");
+                let has = |denial: &&Value| denial["message"].as_str().unwrap_or_default().contains(&words);
+                let found: Vec<_> = denials.iter().filter(has).collect();
+                assert_eq!(found.len(), 1, "{name}: {what}: {words}: {denials:#?}");
+            }
+        }
+    });
+}
+
+/// `git -C` follows links before it goes up, as the kernel does.
+#[test]
+fn a_directory_above_a_link_is_where_the_link_leads() {
+    in_every_world(|world| {
+        repository(world);
+        let script = format!(
+            "{PREPARE}
+other(T + '/o'); os.mkdir('deep'); os.symlink(W + '/deep', T + '/o/link')
+git('-C', T + '/o/link/..', 'checkout', '-q', '-b', 'won')
+git('-C', T + '/o/link', '-C', '..', 'checkout', '-q', '-b', 'won')
+git('--git-dir=' + T + '/o/link/../.git', 'checkout', '-q', '-b', 'won')
+for _ in range(25):
+    os.mkdir('d' * 200); os.chdir('d' * 200)
+os.chdir(W)
+git(*(['-C', 'd' * 200] * 25), 'checkout', '-q', '-b', 'won')
+print(run('git', 'for-each-ref').stdout)
+"
+        );
+        let ran = run(world, "link", "python3", &script);
+        assert!(!ran.printed().contains("won"), "{}: {:#}", world.name(), ran.result);
+        assert_eq!(ran.result["usage"]["refusals"], 4, "{}: {:#}", world.name(), ran.result);
+    });
+}
+
+/// A variable that stands twice in an environment: git takes the first one.
+#[test]
+fn a_variable_given_twice_is_judged_both_ways() {
+    in_every_world(|world| {
+        repository(world);
+        let script = format!(
+            "{PREPARE}
+import ctypes
+other(T + '/o')
+libc = ctypes.CDLL(None, use_errno=True)
+def start(argv, environment):
+    array = lambda words: (ctypes.c_char_p * (len(words) + 1))(*[word.encode() for word in words], None)
+    if os.fork() == 0:
+        libc.execve(b'/usr/bin/git', array(argv), array(environment))
+        os._exit(126)
+    return os.waitstatus_to_exitcode(os.wait()[1])
+checkout = ['git', 'checkout', '-q', '-b', 'won']
+print(start(checkout, ['GIT_DIR=' + G, 'GIT_DIR=' + T + '/o/.git', 'GIT_WORK_TREE=' + W]))
+print(start(checkout, ['GIT_DIR=' + T + '/o/.git', 'GIT_DIR=' + G, 'GIT_WORK_TREE=' + W]))
+skip = \"'core.hooksPath=/dev/null'\"
+print(start(['git', 'commit', '-q', '--allow-empty', '-m', 'won'], ['GIT_CONFIG_PARAMETERS=' + skip, 'GIT_CONFIG_PARAMETERS=']))
+print(run('git', 'for-each-ref').stdout, run('git', 'log', '--format=%s').stdout)
+"
+        );
+        let ran = run(world, "twice", "python3", &script);
+        let (name, printed) = (world.name(), ran.printed());
+        assert!(printed.starts_with("126\n126\n126\n"), "{name}: {:#} {}", ran.result, ran.error);
+        assert!(!printed.contains("won"), "{name}: {:#}", ran.result);
+        assert_eq!(ran.result["usage"]["refusals"], 3, "{name}: {:#}", ran.result);
+    });
+}
+
+/// The same words in the same directory are not the same command when the repository is gone.
+#[test]
+fn a_repository_that_has_gone_frees_nothing() {
+    in_every_world(|world| {
+        repository(world);
+        let script = format!(
+            "{PREPARE}
+other('s'); os.chdir('s')
+print(git('checkout', '-q', '-B', 'won')); shutil.rmtree('.git'); print(git('checkout', '-q', '-B', 'won'))
+other(T + '/t'); os.chdir(T + '/t')
+print(git('checkout', '-q', '-B', 'won')); shutil.rmtree('.git'); write('.git', 'gitdir: ' + G); print(git('checkout', '-q', '-B', 'won'))
+os.chdir(W); print(run('git', 'for-each-ref').stdout)
+"
+        );
+        let ran = run(world, "gone", "python3", &script);
+        let (name, printed) = (world.name(), ran.printed());
+        assert!(printed.starts_with("0\n126\n0\n126\n"), "{name}: {:#} {}", ran.result, ran.error);
+        assert!(!printed.contains("won"), "{name}: {:#}", ran.result);
+        assert_eq!(ran.result["usage"]["refusals"], 2, "{name}: {:#}", ran.result);
+    });
+}
+
+/// `$T` is a directory outside the working tree, `other DIR` makes a repository.
+const SHELL: &str = r#"
+    T=$(mktemp -d); W=$PWD; git=/usr/bin/git
+    other() { $git init -q -b main "$1" && $git -C "$1" -c user.name=o -c user.email=o@o commit -q --allow-empty -m other; }
+"#;
+
+/// What suites of tests do stays free: linked worktrees and separate git directories of their own repositories, bare ones.
+#[test]
+fn repositories_of_its_own_stay_free() {
+    in_every_world(|world| {
+        repository(world);
+        let script = format!(
+            "{SHELL} other $T/o; $git -C $T/o worktree add -q ../w; $git -C $T/w checkout -q -b free; $git -C $T/w branch --show-current; \
+             cd $T; $git clone -q --bare o b.git; cd $W; $git -C $T/b.git update-ref refs/heads/free HEAD; $git -C $T/b.git branch --list free; \
+             mkdir -p $T/o/sub/deep; $git -C $T/o/sub/deep reset -q --hard && echo reset; \
+             GIT_DIR=$T/o/.git GIT_WORK_TREE=$T/o $git checkout -q -b named; $git -C $T/o branch --show-current; \
+             other n; $git -C n -c user.name=x -c user.email=x commit -q --no-verify --allow-empty -m more && echo nested"
+        );
+        let ran = run(world, "free", "bash", &script);
+        assert_eq!(ran.result["denials"], serde_json::json!([]), "{}: {:#}", world.name(), ran.result);
+        assert_eq!(
+            ran.printed(),
+            "free\n  free\nreset\nnamed\nnested\n",
+            "{}: {:#}",
+            world.name(),
+            ran.result
+        );
+    });
+}
