@@ -13,14 +13,9 @@ use crate::launch::world::{World, in_every_world, one_world};
 /// The user's key. It must reach the API, and nothing else.
 pub(crate) const KEY: &str = "sk-real-4711";
 
-/// What the CLIs try for themselves, are refused, and do without. Codex watches `/etc`, which is not listed for root. Claude
-/// Code keeps snapshots of the working tree in a git directory of its own, which guard takes for the task's.
+/// What the CLIs try for themselves, are refused, and do without. Codex watches `/etc`, which is not listed for root.
 fn is_known_refusal(denial: &Value) -> bool {
-    let message = denial["message"].as_str().unwrap_or_default();
-    let is_snapshot = denial["rule"] == "git.hooks"
-        && message.contains("core.alternate")
-        && (message.contains(" update-index ") || message.contains(" write-tree "));
-    message.starts_with("watch /etc: ") || is_snapshot
+    denial["message"].as_str().is_some_and(|message| message.starts_with("watch /etc: "))
 }
 
 /// A scripted API, and what it heard.

@@ -253,7 +253,12 @@ impl Git<'_, '_> {
             .with(Effects::GIT_CONFIG)
             .with(Effects::GIT_OBJECTS)
             .with(Effects::GIT_REPOSITORY);
-        const READS: Effects = Effects::GIT_READS.with(Effects::FS_READS).with(Effects::FS_WRITES);
+        /// What runs no hook that checks anything: writing the index runs `post-index-change` alone, when it is written.
+        const RUNS_NO_CHECKS: Effects = Effects::GIT_READS
+            .with(Effects::GIT_INDEX)
+            .with(Effects::GIT_OBJECTS)
+            .with(Effects::FS_READS)
+            .with(Effects::FS_WRITES);
         let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
         if self.is_other(&intent) {
             intent.effects.add(Effects::GIT_OTHER);
@@ -274,8 +279,7 @@ impl Git<'_, '_> {
             intent.deferred.get_or_insert(Deferred::Folder);
         }
         if !is_alias {
-            // A command that only reads runs no hooks that could be skipped.
-            if self.settings.changes_hooks && !intent.effects.is_within(READS) {
+            if self.settings.changes_hooks && !intent.effects.is_within(RUNS_NO_CHECKS) {
                 intent.effects.add(Effects::GIT_SKIPS_HOOKS);
             }
             intent.effects.add(self.settings.effects);
