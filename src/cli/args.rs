@@ -346,10 +346,11 @@ pub(crate) struct Run {
     /// A variable for the command; NAME alone hands on the caller's value
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
-    /// End it after so many seconds without output, a new program or work (a fiftieth of one processor's time)
+    /// End it after so many seconds without output, a new program or work (a fiftieth of one processor's time); 0 is never
+    /// [default: the policy's, never when standard input is a terminal]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
-    /// End it after so many seconds in all
+    /// End it after so many seconds in all; 0 is never [default: the policy's, never when standard input is a terminal]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) max_duration: Option<u64>,
     /// A folder whose content the private home begins with; of several a later one's files replace an earlier one's
@@ -379,7 +380,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) no_verify: bool,
     /// The command and its arguments
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }
 

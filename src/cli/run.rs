@@ -30,9 +30,11 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
-    let has_terminal = form == Form::Through && io::stdin().is_terminal();
+    let has_terminal =
+        form == Form::Through && launch::is_interactive(io::stdin().as_fd(), io::stdout().as_fd());
     let profile = agent_run::detect(arguments.agent.as_deref(), &arguments.command, has_terminal)?;
     let mut request = request(arguments, policy, config, &keys, profile.as_ref())?;
+    request.options.is_attended = form == Form::Through && io::stdin().is_terminal();
     if let Some(problem) = profile.as_ref().and_then(|profile| agent_run::version_problem(profile, &request))
     {
         let hint = "`--agent none` runs it as any other program";
@@ -233,6 +235,7 @@ fn request(
             no_shims: arguments.no_shims,
             idle_seconds: arguments.timeout,
             total_seconds: arguments.max_duration,
+            is_attended: false,
             no_verify: arguments.no_verify,
             allow_unprotected_repositories: arguments.allow_unprotected_repositories,
             belongings: Belongings {
@@ -294,7 +297,11 @@ pub(super) fn shim() -> Option<PathBuf> {
 fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<Streams, Failure> {
     let own = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned();
     let is_terminal = match form {
-        Form::Through => [io::stdin().is_terminal(), io::stdout().is_terminal(), io::stderr().is_terminal()],
+        Form::Through => [
+            launch::is_interactive(io::stdin().as_fd(), io::stdout().as_fd()),
+            io::stdout().is_terminal(),
+            io::stderr().is_terminal(),
+        ],
         // A contract on standard output leaves no terminal to talk to.
         Form::Json | Form::Stream => [false; 3],
     };
@@ -560,6 +567,8 @@ fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> 
             for line in summary(result) {
                 note(&terminal_text::replace(&line));
             }
+        } else if is_ended_by_limit(result) {
+            note(&terminal_text::replace(&format!("guard: {}", result.error.as_deref().unwrap_or_default())));
         }
     } else {
         print_result(result, out)?;
@@ -573,6 +582,12 @@ fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> 
         _ => result.exit_code.unwrap_or(125),
     };
     Ok(Exit::Code(u8::try_from(code).unwrap_or(125)))
+}
+
+/// Whether guard ended the run because it used more than it may: said also where no summary is wanted.
+fn is_ended_by_limit(result: &RunResult) -> bool {
+    let limits = ["idle_timeout", "timeout", "budget_exhausted", "record_full", "memory_exhausted"];
+    result.error_kind.as_deref().is_some_and(|kind| limits.contains(&kind))
 }
 
 /// Refusals that a summary shows one by one.

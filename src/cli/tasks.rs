@@ -277,9 +277,10 @@ fn drive(
         (_, true) => Form::Quiet,
         _ => Form::Lines,
     };
-    let live = Live::new(form);
     let cancel = Cancel::default();
+    // Before there is another thread: one that does not block them would be ended by them, and with it the process.
     super::exec::cancel_on_signals(&cancel)?;
+    let live = Live::new(form);
     let ended = work(cancel, &mut |event| live.see(&event));
     let ending = match ended {
         Ok(ending) => ending,

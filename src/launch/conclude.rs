@@ -219,17 +219,25 @@ impl Cut {
         match self {
             Self::Idle => {
                 format!(
-                    "no output, no new program and no work for {} seconds",
+                    "no output, no new program and no work for {} seconds, the idle limit; `--timeout SECONDS` sets another, 0 none",
                     plan.limits.idle_seconds.unwrap_or_default()
                 )
             }
             Self::Total => {
-                format!("not done after {} seconds", plan.limits.total_seconds.unwrap_or_default())
+                format!(
+                    "not done after {} seconds, the limit for the whole run; `--max-duration SECONDS` sets another, 0 none",
+                    plan.limits.total_seconds.unwrap_or_default()
+                )
             }
             Self::Signal(signal) => format!("cancelled by {signal}"),
-            Self::Budget => "the budget for the model is used up".to_string(),
+            Self::Budget => "the budget for the model is used up; `--max-tokens`, `--max-requests`, `--max-cost` and the policy's \
+                             [budget] set it"
+                .to_string(),
             Self::Memory => {
-                format!("killed for more memory than {} MiB", plan.limits.memory_mib.unwrap_or_default())
+                format!(
+                    "killed for more memory than {} MiB, the `memory_mib` of the policy's [limits]",
+                    plan.limits.memory_mib.unwrap_or_default()
+                )
             }
             Self::Transcript => {
                 format!("the transcript cannot be written: {}", recorder.failure().unwrap_or_default())

@@ -46,6 +46,16 @@ pub(super) fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchErro
             "the whole machine or a whole home folder cannot be handed out; go to a project's folder".into(),
         ));
     }
+    // A run has its own, and what it writes there goes with it. Other users' files are in the machine's.
+    if [Path::new("/tmp"), Path::new("/var/tmp"), Path::new("/dev/shm"), &request.scratch]
+        .iter()
+        .any(|temporary| is_same(temporary, &folder))
+    {
+        return Err(bad(
+            "a run has a directory for temporary files of its own; make a directory below it, and work there"
+                .into(),
+        ));
+    }
     // The shims lie beside the runs.
     let records = request.runs.parent().unwrap_or(&request.runs);
     let is_made_there =

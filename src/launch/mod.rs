@@ -57,5 +57,6 @@ pub use parent::{Beginning, Failure, Finished, OutputReader, Streams, begin, run
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};
 pub use signals::{hold_signals, on_signals};
 pub use task::Task;
+pub use terminal::is_interactive;
 
 pub use crate::sys::programs::distrust;

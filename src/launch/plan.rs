@@ -62,9 +62,14 @@ impl RunRequest {
     /// What the run may use.
     pub(super) fn limits(&self) -> Limits {
         let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
+        // A person at the terminal ends a run when it takes too long; 0 is no limit.
+        let time = |asked: Option<u64>, key: &str| {
+            let of_policy = if self.options.is_attended { None } else { get(key) };
+            asked.or(of_policy).filter(|&seconds| seconds > 0)
+        };
         Limits {
-            idle_seconds: self.options.idle_seconds.or(get("idle_seconds")),
-            total_seconds: self.options.total_seconds.or(get("total_seconds")),
+            idle_seconds: time(self.options.idle_seconds, "idle_seconds"),
+            total_seconds: time(self.options.total_seconds, "total_seconds"),
             processes: get("processes"),
             open_files: get("open_files"),
             memory_mib: get("memory_mib").map(|mib| mib.min(most_memory_mib())),
@@ -130,10 +135,12 @@ pub struct Options {
     pub no_toolchains: bool,
     /// Leave the shims out.
     pub no_shims: bool,
-    /// The idle limit in seconds, instead of the policy's.
+    /// The idle limit in seconds, instead of the policy's; 0 is none.
     pub idle_seconds: Option<u64>,
-    /// The total limit in seconds, instead of the policy's.
+    /// The total limit in seconds, instead of the policy's; 0 is none.
     pub total_seconds: Option<u64>,
+    /// A person types into the run: the policy's time limits do not hold.
+    pub is_attended: bool,
     /// More hosts that may be reached.
     pub hosts: Vec<String>,
     /// More network presets.

@@ -8,7 +8,7 @@
 //! what the agent has read.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::thread::JoinHandle;
@@ -18,13 +18,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{MsgFlags, recv};
 use nix::sys::stat::{SFlag, fstat};
+use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::{Whence, lseek};
 
-use crate::sys::pipe;
+use crate::sys::{pipe, terminal};
 
 /// The most that is offered at once. The agent's pipe holds one page, so that it has room again exactly when the agent has
 /// read all that was offered.
 const OFFER: usize = 4096;
+/// How often a terminal that somebody else reads from is looked at, in milliseconds.
+const LOOK_AGAIN: u16 = 50;
 
 /// A pipe for the agent's standard input: the agent's end, and the feeder's.
 pub(super) fn agent_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -66,6 +69,8 @@ enum Source {
         file: File,
         position: u64,
     },
+    /// A terminal that others may want to read from as well: what is read is consumed.
+    Terminal(OwnedFd),
     /// A device: what is read is consumed.
     Other(OwnedFd),
 }
@@ -80,13 +85,22 @@ impl Source {
                 let position = u64::try_from(lseek(&fd, 0, Whence::SeekCur)?).unwrap_or(0);
                 Self::File { file: File::from(fd), position }
             }
+            _ if fd.is_terminal() => Self::Terminal(fd),
             _ => Self::Other(fd),
         })
     }
 
+    /// Whether what is there is meant for the agent. The keys typed at a terminal are not while another program (`less` behind
+    /// a pipe) reads them one by one, nor while guard is in the background: reading would stop it then.
+    fn is_for_agent(&self) -> bool {
+        let Self::Terminal(fd) = self else { return true };
+        let reads_lines = tcgetattr(fd).is_ok_and(|modes| modes.local_flags.contains(LocalFlags::ICANON));
+        reads_lines && terminal::is_in_foreground(fd.as_fd())
+    }
+
     fn descriptor(&self) -> &dyn AsFd {
         match self {
-            Self::Pipe(fd) | Self::Socket(fd) | Self::Other(fd) => fd,
+            Self::Pipe(fd) | Self::Socket(fd) | Self::Terminal(fd) | Self::Other(fd) => fd,
             Self::File { file, .. } => file,
         }
     }
@@ -100,7 +114,7 @@ impl Source {
                 recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)?
             }
             Self::File { file, position } => file.read_at(&mut buffer, *position)?,
-            Self::Other(fd) => nix::unistd::read(fd, &mut buffer)?,
+            Self::Terminal(fd) | Self::Other(fd) => nix::unistd::read(fd, &mut buffer)?,
         };
         // It fits: the pipe is empty and holds a page.
         Ok(nix::unistd::write(agent, &buffer[..got])?)
@@ -120,7 +134,7 @@ impl Source {
                 lseek(&*file, i64::try_from(*position).unwrap_or(i64::MAX), Whence::SeekSet)?;
                 Ok(())
             }
-            Self::Other(_) => Ok(()),
+            Self::Terminal(_) | Self::Other(_) => Ok(()),
         }
     }
 }
@@ -180,7 +194,15 @@ impl Feed {
     }
 
     fn wait_for_input(&self) -> Woken {
-        self.wait(self.source.descriptor().as_fd(), PollFlags::POLLIN)
+        loop {
+            let woken = self.wait(self.source.descriptor().as_fd(), PollFlags::POLLIN);
+            if woken == Woken::Over || self.source.is_for_agent() {
+                return woken;
+            }
+            // There is no event for a terminal that is free again.
+            let mut stopped = [PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut stopped, LOOK_AGAIN);
+        }
     }
 
     fn wait(&self, wanted: std::os::fd::BorrowedFd<'_>, flags: PollFlags) -> Woken {

@@ -3,7 +3,7 @@
 //! No open file of the caller's is ever handed over: whoever has one can do more with it than read or write the bytes meant
 //! for it.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 
 use super::parent::Streams;
@@ -49,7 +49,7 @@ impl AgentStdio {
         } else if is_null(&streams.input)? {
             null_input = true;
             null()?
-        } else if let Some((shell, pid)) = shell_reading_commands_from(&streams.input) {
+        } else if let Some((shell, pid)) = shell_beside(&streams.input) {
             null_input = true;
             note = Some(format!(
                 "the agent's standard input is empty: {shell} (process {pid}) reads its commands from the one guard was \
@@ -63,6 +63,11 @@ impl AgentStdio {
         };
         Ok(Self { stdio: [stdin, stdout, stderr], outputs, feeder, null_input, note })
     }
+}
+
+/// A shell that reads its commands from the same input. At a terminal the kernel tells whose turn it is.
+fn shell_beside(input: &OwnedFd) -> Option<(String, i32)> {
+    if input.is_terminal() { None } else { shell_reading_commands_from(input) }
 }
 
 fn is_null(fd: &OwnedFd) -> io::Result<bool> {

@@ -1,16 +1,28 @@
 //! The user's terminal while a run has one of its own: raw, its size followed, put back whatever happens.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::termios::{FlushArg, SetArg, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr};
+use nix::sys::termios::{FlushArg, LocalFlags, SetArg, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr};
 
 use crate::decide::Verdict;
 use crate::intercept::{Ask, Choice};
 use crate::sys::terminal;
+
+/// Whether a person sits at one terminal that is both standard input and output, and guard is in its foreground: then the
+/// run takes that terminal over. A pipe on one side (`guard run … | less`) leaves the terminal to whoever is on the other
+/// side of it, and a job in the background leaves it to the shell.
+pub fn is_interactive(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> bool {
+    let device = |fd: BorrowedFd<'_>| {
+        nix::sys::stat::fstat(fd).ok().filter(|_| fd.is_terminal()).map(|found| found.st_rdev)
+    };
+    let is_one = device(input).is_some_and(|terminal| device(output) == Some(terminal));
+    is_one && terminal::is_in_foreground(input)
+}
 
 /// A terminal in raw mode; put back when dropped.
 pub(super) struct Raw {
@@ -20,7 +32,7 @@ pub(super) struct Raw {
 
 impl Raw {
     /// Makes a terminal raw.
-    pub(super) fn new(terminal: OwnedFd) -> std::io::Result<Self> {
+    pub(super) fn new(terminal: OwnedFd) -> io::Result<Self> {
         let before = tcgetattr(&terminal)?;
         let mut raw = before.clone();
         cfmakeraw(&mut raw);
@@ -45,6 +57,36 @@ impl Screen {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Ctrl-C pressed again and again, while the run's programs do not end.
+#[derive(Debug, Default)]
+pub(super) struct InterruptKeys {
+    pressed: u32,
+    last: Option<Instant>,
+}
+
+impl InterruptKeys {
+    /// Whether a person wants the whole run to end: by these keys, which went to the run's terminal. A program that reads
+    /// lines is interrupted by the first Ctrl-C, and the second one, soon after, ends the run. A program that reads single
+    /// keys uses Ctrl-C for itself; only pressing it many times ends the run.
+    pub(super) fn are_to_end_run(&mut self, keys: &[u8], agents: BorrowedFd<'_>) -> bool {
+        if keys != [CTRL_C] {
+            self.pressed = 0;
+            return false;
+        }
+        let is_soon = self.last.replace(Instant::now()).is_some_and(|last| last.elapsed() < SOON);
+        self.pressed = if is_soon { self.pressed + 1 } else { 1 };
+        let line_mode = LocalFlags::ISIG | LocalFlags::ICANON;
+        let reads_lines = tcgetattr(agents).is_ok_and(|modes| modes.local_flags.contains(line_mode));
+        self.pressed >= if reads_lines { 2 } else { INSISTENT }
+    }
+}
+
+const CTRL_C: u8 = 3;
+/// Ctrl-C pressed again within this time means the same run.
+const SOON: Duration = Duration::from_secs(3);
+/// So many times Ctrl-C end a run whatever its program does with them.
+const INSISTENT: u32 = 5;
 
 /// Where keys go while a person is asked.
 #[derive(Clone)]

@@ -27,7 +27,7 @@ use super::pump::{Pump, SharedReader, Tail};
 use super::signals::{own_signals, watch_for_second_signal};
 use super::stdin_feeder::StdinFeeder;
 use super::task::Task;
-use super::terminal::{Keys, Raw, Screen, asker};
+use super::terminal::{InterruptKeys, Keys, Raw, Screen, asker};
 use super::work::Work;
 use crate::egress;
 use crate::intercept::{self, Answering, Ask, Counts};
@@ -310,7 +310,8 @@ impl Running {
         let mut ask: Option<Box<dyn Ask>> = None;
         if let Some(master) = self.started.terminal.take() {
             let to = ends.into_iter().find_map(|(_, to)| to).map_or_else(|| input.try_clone(), Ok)?;
-            let _ = terminal::copy_size(input.as_fd(), master.as_fd());
+            let users = to.try_clone()?;
+            let _ = terminal::copy_size(users.as_fd(), master.as_fd());
             let pump = self.pump(master.try_clone()?, Some(to), Stream::Terminal, &screen);
             pump.start(self.pump_done.clone())?;
             if is_terminal[0] {
@@ -324,7 +325,7 @@ impl Running {
                 self.type_through(input.try_clone()?, master.try_clone()?, keys)?;
             }
             self.started.terminal = Some(master);
-            self.user_terminal = Some(input);
+            self.user_terminal = Some(users);
         }
         Ok(ask)
     }
@@ -359,6 +360,7 @@ impl Running {
         let over = self.over.clone();
         let work = move || {
             let mut buffer = [0u8; 4096];
+            let mut interrupts = InterruptKeys::default();
             while !over.load(Ordering::Acquire) {
                 let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
                 if !matches!(poll(&mut fds, 100u16), Ok(1)) {
@@ -368,9 +370,15 @@ impl Running {
                     Ok(0) | Err(_) => return,
                     Ok(got) => &buffer[..got],
                 };
-                if !keys.as_ref().is_some_and(|keys| keys.take(got)) && nix::unistd::write(&to, got).is_err()
-                {
+                if keys.as_ref().is_some_and(|keys| keys.take(got)) {
+                    continue;
+                }
+                if nix::unistd::write(&to, got).is_err() {
                     return;
+                }
+                if interrupts.are_to_end_run(got, to.as_fd()) {
+                    // As if the terminal had sent it: the main thread ends the run.
+                    let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), Signal::SIGINT);
                 }
             }
         };
@@ -401,7 +409,10 @@ impl Running {
                 Event::Signal(_) if kill_at.is_some() => break,
                 Event::Signal(signal) => {
                     end.cut = Some(Cut::Signal(signal));
-                    kill_at = Some(self.ask_to_end(signal, "signal", format!("{signal} forwarded")));
+                    // Whoever has a terminal of its own was interrupted there by the key, and did not end.
+                    let was_interrupted = self.raw.is_some() && signal == Signal::SIGINT;
+                    let forwarded = if was_interrupted { Signal::SIGTERM } else { signal };
+                    kill_at = Some(self.ask_to_end(forwarded, "signal", format!("{forwarded} forwarded")));
                 }
                 Event::Nothing => {
                     if self.started.began.elapsed() >= TICK && !std::mem::replace(&mut is_settled, true) {

@@ -123,8 +123,16 @@ pub(super) static ENVIRONMENT: &[Field] = &[
 ];
 
 pub(super) static LIMITS: &[Field] = &[
-    field("idle_seconds", Kind::Number(1, 86_400), "End a run that has been silent for so long."),
-    field("total_seconds", Kind::Number(1, 604_800), "End a run after so long."),
+    field(
+        "idle_seconds",
+        Kind::Number(0, 86_400),
+        "End a run that has been silent for so long; 0 is never. Not in force when standard input is a terminal.",
+    ),
+    field(
+        "total_seconds",
+        Kind::Number(0, 604_800),
+        "End a run after so long; 0 is never. Not in force when standard input is a terminal.",
+    ),
     field("processes", Kind::Number(1, 65_536), "Processes alive at once."),
     field("open_files", Kind::Number(16, 1_048_576), "Open files per process."),
     field(

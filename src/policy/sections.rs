@@ -82,8 +82,9 @@ impl Merger {
         let mut limits = std::mem::take(&mut self.policy.limits);
         for (key, number) in &section.numbers {
             if let Some(current) = limits.get(key).or(unset_limit(key)) {
-                // A lower bound is the tighter one.
-                self.only_tighter(section, key, number, Reverse(current), Reverse(number.value));
+                // A lower bound is the tighter one; 0 is none.
+                let bound = |value: i64| Reverse(if value == 0 { i64::MAX } else { value });
+                self.only_tighter(section, key, number, bound(current), bound(number.value));
             }
             set_limit(&mut limits, key, number.value);
         }

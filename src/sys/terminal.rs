@@ -43,6 +43,15 @@ pub fn ask_to_redraw(terminal: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// Whether this process may read from its terminal and set its modes without being stopped: it is in the foreground there,
+/// or it is not the terminal of its session, where there is no foreground.
+pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
+    match nix::unistd::tcgetpgrp(terminal) {
+        Ok(group) => group == nix::unistd::getpgrp(),
+        Err(error) => error == nix::errno::Errno::ENOTTY,
+    }
+}
+
 /// Gives one terminal the size of another.
 pub fn copy_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain integers: all-zero is a valid value.

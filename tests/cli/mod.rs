@@ -6,3 +6,4 @@ mod network;
 mod policy_commands;
 mod repository;
 mod run;
+mod terminal;

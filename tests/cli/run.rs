@@ -93,6 +93,37 @@ fn failures_have_their_kind_and_code() {
     }
 }
 
+/// A misspelt option is told as one, and is not taken for the command.
+#[test]
+fn an_unknown_option_is_no_command() {
+    let scratch = Scratch::new("run-unknown-option");
+    let output = run(&scratch, &["--polcy", "strict", "--", "true"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("unexpected argument '--polcy'") && said.contains("--policy"), "{said}");
+    // What follows the command is the command's own.
+    let output = run(&scratch, &["echo", "--polcy"]);
+    assert_eq!(text(&output), "--polcy\n");
+}
+
+/// What is written to a run's own directory for temporary files goes with the run: nobody works there by mistake.
+#[test]
+fn a_directory_for_temporary_files_is_no_place_to_work() {
+    let scratch = Scratch::new("run-temporary");
+    for directory in ["/tmp", "/var/tmp", "/dev/shm"] {
+        let output = run(&scratch, &["--json", "--dir", directory, "--", "touch", "guard-test-made"]);
+        let result = result(&output);
+        assert_eq!((output.status.code(), &result["error_kind"]), (Some(125), &"invalid_input".into()));
+        assert!(result["error"].as_str().unwrap().contains("temporary files of its own"), "{result}");
+        let below = format!("{directory}/guard-test-below-{}", std::process::id());
+        std::fs::create_dir(&below).unwrap();
+        let worked = run(&scratch, &["--json", "--dir", &below, "--", "touch", "made"]);
+        let is_made = std::path::Path::new(&below).join("made").exists();
+        std::fs::remove_dir_all(&below).unwrap();
+        assert!(is_made, "{directory}: {}", self::result(&worked));
+    }
+}
+
 #[test]
 fn a_refused_command_names_its_rule() {
     let scratch = Scratch::new("run-refused");

@@ -32,7 +32,11 @@ fn silence_is_not_idleness() {
                 ran.result
             );
             let error = ran.result["error"].as_str().unwrap();
-            assert_eq!(error, "no output, no new program and no work for 4 seconds", "{name}");
+            assert_eq!(
+                error,
+                "no output, no new program and no work for 4 seconds, the idle limit; `--timeout SECONDS` sets another, 0 none",
+                "{name}"
+            );
         }
     });
     // One after the other: they take all the time there is.

@@ -1,0 +1,204 @@
+//! `guard run` at a real terminal: a shell in tmux, lines typed, and what is on the screen.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::launch::world::{World, in_two_worlds, one_world, program};
+use crate::phase::Yard;
+use crate::support::make_program;
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A shell in a terminal of its own; both end with it.
+struct Terminal<'w> {
+    world: &'w World,
+    server: String,
+}
+
+impl<'w> Terminal<'w> {
+    /// Without tmux the test fails in CI, and is skipped elsewhere, with a line that says so.
+    fn open(world: &'w World) -> Option<Self> {
+        if Command::new("tmux").arg("-V").output().is_err() {
+            assert!(std::env::var_os("CI").is_none(), "tmux is not installed; scripts/test does it");
+            eprintln!("SKIP: tmux is not installed; scripts/test does it");
+            return None;
+        }
+        let server = world.folder.with_file_name("tmux").to_string_lossy().into_owned();
+        let terminal = Self { world, server };
+        let mut start = world.command("tmux");
+        start.args(["-S", &terminal.server, "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30"]);
+        start.args(["bash", "--norc", "--noprofile"]);
+        let run = world.arguments(&[], &[]);
+        let run = run.iter().filter(|word| *word != "--").cloned().collect::<Vec<_>>().join(" ");
+        start.env("GUARD", program()).env("RUN", format!("{} {run}", program().display()));
+        start.env("PS1", "READY> ").env("TERM", "screen").env("LESS", "");
+        let ran = world.finish(start, b"");
+        assert_eq!(ran.code, 0, "{}", ran.error);
+        terminal.shows("READY>");
+        Some(terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let mut command = self.world.command("tmux");
+        command.args(["-S", &self.server]).args(arguments);
+        String::from_utf8_lossy(&self.world.finish(command, b"").output).into_owned()
+    }
+
+    /// Presses keys, by tmux's names for them.
+    fn press(&self, keys: &str) {
+        self.tmux(&["send-keys", keys]);
+    }
+
+    /// Types a line and Enter.
+    fn types(&self, line: &str) {
+        self.tmux(&["send-keys", "-l", line]);
+        self.press("Enter");
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p", "-J", "-S", "-200"])
+    }
+
+    /// Waits until this is on the screen.
+    fn shows(&self, text: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let screen = self.screen();
+            if screen.contains(text) {
+                return screen;
+            }
+            assert!(began.elapsed() < PATIENCE, "{}: {text:?} is not shown:\n{screen}", self.world.name());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Terminal<'_> {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+/// `less` has the terminal to itself: lines begin at the left, its keys reach it, and the terminal is as it was afterwards.
+#[test]
+fn a_pager_behind_a_pipe_has_the_terminal() {
+    in_two_worlds(|world| {
+        let Some(terminal) = Terminal::open(world) else { return };
+        terminal.types("$RUN -q -- seq 1000 | less");
+        let screen = terminal.shows("\n28\n");
+        assert!(screen.contains("\n5\n6\n7\n"), "{screen}");
+        terminal.press("G");
+        terminal.shows("\n1000\n");
+        terminal.press("q");
+        terminal.types("echo done-$?");
+        terminal.shows("done-0");
+        terminal.types("stty -a | grep -c ' icanon'");
+        terminal.shows("\n1\n");
+    });
+}
+
+/// A line that is typed reaches a program whose output goes into a pipe.
+#[test]
+fn what_is_typed_reaches_a_program_before_a_pipe() {
+    let world = one_world();
+    let Some(terminal) = Terminal::open(&world) else { return };
+    terminal.types("$RUN -q -- bash -c 'echo asks; read -r answer; echo got-$answer' | cat");
+    terminal.shows("\nasks\n");
+    terminal.types("bluebell");
+    terminal.shows("\ngot-bluebell\n");
+}
+
+/// A job in the background runs on: it is not stopped for the terminal that it does not need.
+#[test]
+fn a_background_job_is_not_stopped() {
+    in_two_worlds(|world| {
+        let Some(terminal) = Terminal::open(world) else { return };
+        terminal.types("$RUN -q -- bash -c 'echo worked > result; echo printed' &");
+        terminal.types("wait; jobs; cat result; echo still-here");
+        let screen = terminal.shows("\nstill-here\n");
+        assert!(
+            screen.contains("printed\n") && screen.contains("\nworked\n") && !screen.contains("Stopped"),
+            "{screen}"
+        );
+    });
+}
+
+/// A program that takes no notice of Ctrl-C is ended by the second one.
+#[test]
+fn the_second_interrupt_ends_the_run() {
+    in_two_worlds(|world| {
+        let Some(terminal) = Terminal::open(world) else { return };
+        terminal.types("$RUN -- bash -c 'trap \"echo heard\" INT; echo begun; while :; do sleep 0.1; done'");
+        terminal.shows("\nbegun\n");
+        terminal.press("C-c");
+        terminal.shows("heard");
+        terminal.press("C-c");
+        let screen = terminal.shows("cancelled by SIGINT");
+        terminal.types("echo code-$?");
+        assert!(terminal.shows("code-1").contains("code-143"), "{screen}");
+    });
+}
+
+/// A program that reads single keys gets every Ctrl-C; many of them end the run all the same.
+#[test]
+fn a_program_that_reads_keys_keeps_its_interrupts() {
+    let world = one_world();
+    let Some(terminal) = Terminal::open(&world) else { return };
+    terminal.types(
+        "$RUN -- bash -c 'stty raw -echo; printf beg%s un; while :; do head -c 1 > /dev/null; printf k%s ey; done'",
+    );
+    terminal.shows("begun");
+    for keys in ["key", "keykey", "keykeykey"] {
+        terminal.press("C-c");
+        terminal.shows(keys);
+    }
+    for _ in 0..5 {
+        terminal.press("C-c");
+    }
+    terminal.shows("cancelled by SIGINT");
+}
+
+/// The policy's time limits are for runs that nobody watches.
+#[test]
+fn a_person_is_given_time() {
+    let world = one_world();
+    world.outside(
+        "printf 'version = 1\\nname = \"hasty\"\\nextends = \"strict\"\\n[limits]\\nidle_seconds = 1\\ntotal_seconds = 2\\n' > hasty.toml",
+    );
+    let policy = world.folder.with_file_name("hasty.toml");
+    let Some(terminal) = Terminal::open(&world) else { return };
+    let command = format!("$RUN --policy {} -q", policy.display());
+    terminal.types(&format!("{command} -- bash -c 'sleep 3; echo patient'"));
+    terminal.shows("\npatient\n");
+    // Without a person they hold, and what ended the run is told although no summary is wanted.
+    terminal.types(&format!("{command} -- sleep 60 < /dev/null"));
+    terminal.shows("the idle limit; `--timeout SECONDS` sets another, 0 none");
+    terminal.types(&format!("{command} --timeout 0 -- sleep 60 < /dev/null"));
+    terminal.shows("the limit for the whole run; `--max-duration SECONDS` sets another, 0 none");
+    terminal.types(&format!(
+        "{command} --timeout 0 --max-duration 0 -- bash -c 'sleep 3; echo unbounded' < /dev/null"
+    ));
+    terminal.shows("\nunbounded\n");
+}
+
+/// A task ends as cleanly on a terminal as without one.
+#[test]
+fn a_task_hears_signals_on_a_terminal() {
+    let yard = Yard::new();
+    let agent = yard.world.folder.with_file_name("sleeper.sh");
+    make_program(&agent, b"#!/bin/sh\nsleep 60\n");
+    for signal in ["INT", "TERM", "HUP"] {
+        let Some(terminal) = Terminal::open(&yard.world) else { return };
+        terminal
+            .types(&format!("cd repository; $GUARD task --agent-command {} 'Say {signal}'", agent.display()));
+        terminal.shows("[PLANNING");
+        match signal {
+            "INT" => terminal.press("C-c"),
+            _ => drop(yard.world.outside(&format!("pkill -{signal} -f 'guard task .*Say {signal}'"))),
+        }
+        let screen = terminal.shows("guard task resume");
+        terminal.types("echo code-$?");
+        assert!(terminal.shows("code-1").contains("code-130"), "{screen}");
+    }
+}
