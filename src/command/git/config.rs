@@ -172,7 +172,8 @@ impl Settings {
             }
             // A list of folders: no single place, but a part all the same.
             b"GIT_ALTERNATE_OBJECT_DIRECTORIES" => self.named.push((Part::Inner, Arg::from("/"))),
-            // The last one, of newer releases, names where refs are kept.
+            // Newer releases keep refs where this says; the name of a format alone leaves them where they are.
+            b"GIT_REFERENCE_BACKEND" if matches!(value.known(), Some(b"files" | b"reftable")) => {}
             b"GIT_NAMESPACE"
             | b"GIT_SHALLOW_FILE"
             | b"GIT_GRAFT_FILE"

@@ -253,12 +253,7 @@ impl Git<'_, '_> {
             .with(Effects::GIT_CONFIG)
             .with(Effects::GIT_OBJECTS)
             .with(Effects::GIT_REPOSITORY);
-        /// What runs no hook that checks anything: writing the index runs `post-index-change` alone, when it is written.
-        const RUNS_NO_CHECKS: Effects = Effects::GIT_READS
-            .with(Effects::GIT_INDEX)
-            .with(Effects::GIT_OBJECTS)
-            .with(Effects::FS_READS)
-            .with(Effects::FS_WRITES);
+        const READS: Effects = Effects::GIT_READS.with(Effects::FS_READS).with(Effects::FS_WRITES);
         let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
         if self.is_other(&intent) {
             intent.effects.add(Effects::GIT_OTHER);
@@ -279,7 +274,8 @@ impl Git<'_, '_> {
             intent.deferred.get_or_insert(Deferred::Folder);
         }
         if !is_alias {
-            if self.settings.changes_hooks && !intent.effects.is_within(RUNS_NO_CHECKS) {
+            // A command that only reads runs no hooks that could be skipped.
+            if self.settings.changes_hooks && !intent.effects.is_within(READS) {
                 intent.effects.add(Effects::GIT_SKIPS_HOOKS);
             }
             intent.effects.add(self.settings.effects);
