@@ -421,9 +421,9 @@ pub(crate) struct Check {
     #[arg(long)]
     pub(crate) json: bool,
     /// The folder the command would run in [default: the current one]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", visible_alias = "dir")]
     pub(crate) cwd: Option<PathBuf>,
-    /// The working tree the task owns [default: the folder]
+    /// The working tree the task owns [default: the repository the folder lies in, or the folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) worktree: Option<PathBuf>,
     /// A repository of the run's own that is not the task's: other rules hold there

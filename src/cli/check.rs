@@ -67,8 +67,25 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
         folder: Folder::Known(clean(&folder)),
         judged_again: false,
         git_folder: None,
+        writable: Some(writable(args, &folder, policy)),
         other_repositories: args.other_repository.iter().map(absolute).collect(),
     })
+}
+
+/// What a run there could write: the working tree (the whole repository, where there is one), the home, and what the policy
+/// names.
+fn writable(args: &Check, folder: &Path, policy: &Policy) -> Vec<Vec<u8>> {
+    let tree = match &args.worktree {
+        Some(tree) => folder.join(tree),
+        None => folder.ancestors().find(|level| level.join(".git").exists()).unwrap_or(folder).to_path_buf(),
+    };
+    let root = |written: &String| match written.as_str() {
+        "{worktree}" => Some(tree.clone()),
+        "{home}" => std::env::var_os("HOME").map(PathBuf::from),
+        path if path.starts_with('/') => Some(PathBuf::from(path)),
+        _ => None,
+    };
+    policy.filesystem.write.iter().filter_map(root).map(|path| clean(&path)).collect()
 }
 
 /// An absolute path without `.` and `..`.

@@ -30,6 +30,9 @@ pub struct Context {
     pub folder: Folder,
     /// The working tree the task owns; the folder itself when not given.
     pub worktree: Option<Vec<u8>>,
+    /// Directories and files it may write, links resolved; the working tree and the home when not given. Directories for
+    /// temporary files count as writable in any case: which of them are the run's own is the kernel's business.
+    pub writable: Option<Vec<Vec<u8>>>,
     /// The task's own git folder, where it does not lie in the working tree.
     pub git_folder: Option<Vec<u8>>,
     /// Folders of repositories inside the run's own places that are not the task's, as far as the caller has looked.

@@ -264,7 +264,30 @@ pub(crate) fn use_path(
         _ if path.first() == Some(&b'~') => Some(1),
         _ => None,
     };
-    out.push(PathUse { path, below_home, access });
+    let mut used = PathUse { path, below_home, access, is_outside: false };
+    used.is_outside = access == Access::Write && !used.is_sink() && lies_outside(&used.path, context);
+    out.push(used);
+}
+
+/// Directories in which programs expect to be able to write.
+const TEMPORARY: [&[u8]; 3] = [b"/tmp", b"/var/tmp", b"/dev/shm"];
+
+/// Whether an absolute path lies below nothing that the command may write. What is not known does not.
+fn lies_outside(path: &[u8], context: &Context) -> bool {
+    let is_within = |root: &[u8]| super::place::is_within(path, root);
+    // A process's own files there; what else it may do with them is the kernel's business.
+    let is_own = path.starts_with(b"/proc/self/") || path.starts_with(b"/dev/pts/");
+    if path.first() != Some(&b'/') || is_own || TEMPORARY.iter().any(|root| is_within(root)) {
+        return false;
+    }
+    if let Some(writable) = &context.writable {
+        return !writable.iter().any(|root| is_within(root));
+    }
+    let tree = match (&context.worktree, &context.folder) {
+        (Some(tree), _) | (None, Folder::Known(tree)) => tree,
+        (None, Folder::Unknown) => return false,
+    };
+    !is_within(tree) && !context.home.as_ref().is_some_and(|home| is_within(home))
 }
 
 /// Sets the effect classes that the paths imply.

@@ -82,6 +82,8 @@ pub struct PathUse {
     pub below_home: Option<usize>,
     /// What is done to it.
     pub access: Access,
+    /// It lies below nothing that the command may write.
+    pub is_outside: bool,
 }
 
 /// What is done to a file.

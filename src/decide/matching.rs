@@ -128,7 +128,9 @@ fn uses<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i P
 }
 
 fn any_path(patterns: &[PathPattern], used: &PathUse) -> bool {
-    patterns.iter().any(|pattern| pattern.matches(&used.path, used.below_home))
+    patterns.iter().any(|pattern| {
+        if pattern.means_outside() { used.is_outside } else { pattern.matches(&used.path, used.below_home) }
+    })
 }
 
 /// It uses files, and all of them are excepted. A command whose files are not known is not.

@@ -689,7 +689,13 @@ fn environment(
     let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut folders: Vec<PathBuf> = shims.iter().map(|folder| folder.to_path_buf()).collect();
     // A relative entry would make what a name means depend on the folder it is used in.
-    folders.extend(std::env::split_paths(&path).filter(|folder| folder.is_absolute()));
+    let entries = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+    // A link to a version (`~/.nvm/current`) is not there in a hidden home, what it leads to is.
+    let in_home = |folder: &PathBuf| request.home.as_ref().is_some_and(|home| folder.starts_with(home));
+    folders.extend(entries.map(|folder| match folder.canonicalize() {
+        Ok(real) if in_home(&folder) => real,
+        _ => folder,
+    }));
     if let Ok(path) = std::env::join_paths(&folders) {
         variables.retain(|(known, _)| known != "PATH");
         variables.push(("PATH".into(), path));

@@ -40,8 +40,8 @@ impl Running {
         group: &Group,
     ) -> Result<(Enforcement, Handle), Stopped> {
         // While the child takes its own rights away.
-        let context = self.context(policy);
         let writable = self.writable();
+        let context = self.context(policy, &writable);
         let repositories = self.repositories(&writable);
         let answering = Answering {
             policy: policy.clone(),
@@ -198,7 +198,7 @@ impl Running {
         self.tally.denials()
     }
 
-    fn context(&self, policy: &Policy) -> Context {
+    fn context(&self, policy: &Policy, writable: &[PathBuf]) -> Context {
         let plan = &self.started.plan;
         Context {
             worktree: Some(self.worktree().as_os_str().as_bytes().to_vec()),
@@ -207,6 +207,7 @@ impl Running {
                 .as_ref()
                 .map(|checkout| checkout.git_folder.as_os_str().as_bytes().to_vec()),
             home: Some(plan.home.as_os_str().as_bytes().to_vec()),
+            writable: Some(writable.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect()),
             limits: policy.command_limits(),
             ..Context::default()
         }

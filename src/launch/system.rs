@@ -83,6 +83,12 @@ pub(super) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     grants
 }
 
+/// Whether `{system}` grants a directory of programs, as far as its own mode tells.
+pub(super) fn is_granted(directory: &Path) -> bool {
+    let is_public = || directory.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
+    PROGRAMS.iter().any(|programs| directory.starts_with(programs)) && is_public()
+}
+
 /// What lies in a directory beside those of [`LOCAL`]. Links are left out: what they lead to is granted where it lies.
 fn beside_local(directory: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();

@@ -244,7 +244,8 @@ impl Search<'_> {
         }
     }
 
-    /// Folders of PATH in the home that no toolchain has. What belongs to one that is not wanted stays closed.
+    /// Directories of PATH that no toolchain has and the system's grants do not cover, with the installation around a `bin`.
+    /// What belongs to a toolchain that is not wanted stays closed.
     fn path(&self, found: &[Toolchain], unwanted: &[Toolchain]) -> Toolchain {
         let mut granted = Found::new("path");
         let path = self.set("PATH").unwrap_or_default();
@@ -252,16 +253,30 @@ impl Search<'_> {
             let Ok(real) = entry.canonicalize() else { continue };
             let is_known = |toolchain: &Toolchain| toolchain.read.iter().any(|path| real.starts_with(path));
             if !real.is_dir()
-                || !real.starts_with(&self.real_home)
+                || super::system::is_granted(&real)
                 || found.iter().chain(unwanted).any(is_known)
             {
                 continue;
             }
-            if self.grant(&real, &mut granted) {
+            let prefix = real.parent().filter(|prefix| real.ends_with("bin") && prefix.join("lib").is_dir());
+            let has_prefix =
+                prefix.is_some_and(|prefix| self.may_grant(prefix) && self.grant(prefix, &mut granted));
+            if has_prefix || self.may_grant(&real) && self.grant(&real, &mut granted) {
                 granted.why("PATH", &self.shown(&entry));
             }
         }
         granted.into_toolchain()
+    }
+
+    /// Whether a directory that PATH names may be granted where it lies in a home that is not this user's `HOME`: there are
+    /// keys in that one too. A CI image often has its toolchains in another home than its `HOME`.
+    fn may_grant(&self, path: &Path) -> bool {
+        let other_home = path
+            .ancestors()
+            .find(|level| level.parent() == Some(Path::new("/home")) || *level == Path::new("/root"));
+        let is_in_home = path.starts_with(&self.real_home);
+        let is_system = path.parent().is_none_or(|parent| parent == Path::new("/"));
+        is_in_home || !is_system && other_home.is_none_or(|home| Bounds::new(home).grant(path).is_ok())
     }
 
     /// The folders that the first set variable names or, when none is set, those in their usual places. Real paths.

@@ -285,7 +285,7 @@ pub(super) static COMMAND: &[Field] = &[
     field(
         "paths",
         Kind::Texts,
-        "A file the command is known to use matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`.",
+        "A file the command is known to use matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`. `{outside}` is everything that it writes and that is below nothing the run may write.",
     ),
     field(
         "unless_paths",

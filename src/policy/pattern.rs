@@ -132,6 +132,9 @@ fn matches_stars(pattern: &[u8], word: &[u8]) -> bool {
     true
 }
 
+/// The pattern for every path that is below nothing the run may write.
+const OUTSIDE: &str = "{outside}";
+
 /// A pattern over a path: `**` crosses folders, `*` does not, a leading `~` is a home folder.
 #[derive(Debug, Clone)]
 pub struct PathPattern {
@@ -162,6 +165,10 @@ enum PathForm {
 impl PathPattern {
     /// Reads a pattern; the error says what is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
+        if text == OUTSIDE {
+            let form = PathForm::Literal(text.to_string());
+            return Ok(Self { written: text.to_string(), below_home: false, form });
+        }
         let (below_home, rest) = match text.strip_prefix('~') {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => (true, rest),
             _ => (false, text),
@@ -200,6 +207,11 @@ impl PathPattern {
     /// The pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.written
+    }
+
+    /// Whether it stands for every path that is below nothing the run may write.
+    pub fn means_outside(&self) -> bool {
+        self.written == OUTSIDE
     }
 
     /// Whether a path matches; `below_home` is where its part below the home folder begins, if the caller knows.

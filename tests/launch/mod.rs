@@ -5,6 +5,7 @@ mod idle;
 mod installation;
 mod killed;
 mod links;
+mod places;
 mod programs;
 mod record_limit;
 mod registries;

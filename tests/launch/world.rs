@@ -263,6 +263,11 @@ impl World {
         self.root.join("tmp")
     }
 
+    /// The person's home.
+    pub(crate) fn person_home(&self) -> &Path {
+        &self.person.home
+    }
+
     /// A program as this person would start it.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
