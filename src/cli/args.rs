@@ -295,6 +295,15 @@ pub(crate) struct Run {
     /// to search): changes of them are reported at the end only
     #[arg(long)]
     pub(crate) allow_unprotected_repositories: bool,
+    /// In a repository: leave the dependencies of your checkout (node_modules, virtual environments, vendor, target) out
+    #[arg(long)]
+    pub(crate) no_deps: bool,
+    /// In a repository: another untracked path of your checkout that the command can read, as a link
+    #[arg(long, value_name = "PATH")]
+    pub(crate) link: Vec<String>,
+    /// In a repository: an untracked path of your checkout that the command gets a copy of
+    #[arg(long, value_name = "PATH")]
+    pub(crate) copy: Vec<String>,
     /// Remove worktree and branch when there is nothing new in them, and keep them otherwise (the default)
     #[arg(long, conflicts_with_all = ["keep", "discard"])]
     pub(crate) auto: bool,

@@ -7,10 +7,24 @@ use super::exit::Exit;
 use super::note;
 use crate::launch::{Checkout, Task, check_links, is_shared_place, may_be_in_repository};
 use crate::policy::Policy;
-use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
+use crate::terminal_text;
+use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
 
 /// The kind of failure when the worktree to go on in is not there, or not what it was.
 const LOST: &str = "worktree_lost";
+
+/// Names that one line has room for.
+const MOST_LISTED: usize = 6;
+
+/// Paths as a line of text.
+fn listed(paths: &[&Path]) -> String {
+    let shown = paths.iter().take(MOST_LISTED).map(|path| terminal_text::replace(&path.to_string_lossy()));
+    let mut line = shown.collect::<Vec<_>>().join(", ");
+    if paths.len() > MOST_LISTED {
+        line.push_str(&format!(" and {} more", paths.len() - MOST_LISTED));
+    }
+    line
+}
 
 /// What a run works on: a worktree of its own in a repository, or the folder itself.
 pub(super) struct Opened {
@@ -40,6 +54,7 @@ impl Asked<'_> {
             _ => Disposal::Auto,
         };
         let limits = Limits::new(self.policy);
+        self.check_named_paths(&repository)?;
         let (place, here) = self.place(&repository)?;
         let task = Task::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
         if task.leaves_changes_behind() {
@@ -47,6 +62,7 @@ impl Asked<'_> {
                 "guard: your uncommitted changes are not in the task's worktree; commit them first if it needs them",
             );
         }
+        self.note_ignored(&task);
         let worktree = task.checkout().worktree;
         let same = self.same_folder(&repository, &worktree);
         if !same.is_dir() {
@@ -71,6 +87,7 @@ impl Asked<'_> {
             git_folder: request.run_folder.join("git"),
             pointer: request.run_folder.join("gitfile"),
             readable: vec![repository.common_dir.join("objects")],
+            dependencies: Vec::new(),
             hooks: request.run_folder.join("hooks"),
             common_dir: repository.common_dir.clone(),
         };
@@ -121,7 +138,61 @@ impl Asked<'_> {
             name: self.arguments.name.clone(),
             base: self.arguments.base.clone(),
             fallback_root: self.runs.with_file_name("worktrees"),
+            copy: self.policy.worktree.copy.iter().chain(&self.arguments.copy).cloned().collect(),
+            link_readonly: self
+                .policy
+                .worktree
+                .link_readonly
+                .iter()
+                .chain(&self.arguments.link)
+                .cloned()
+                .collect(),
+            with_dependencies: !self.arguments.no_deps,
             ..Request::new(self.policy)
+        }
+    }
+
+    /// Whether what `--copy` and `--link` name can be brought.
+    fn check_named_paths(&self, repository: &Repository) -> Result<(), Problem> {
+        let named = [("--copy", &self.arguments.copy), ("--link", &self.arguments.link)];
+        for (option, path) in
+            named.iter().flat_map(|(option, paths)| paths.iter().map(move |path| (option, path)))
+        {
+            let is_plain = is_path_inside(Path::new(path));
+            let is_there = || repository.toplevel.as_ref().is_some_and(|top| top.join(path).exists());
+            if !is_plain || !is_there() {
+                let problem =
+                    if is_plain { "is not in your checkout" } else { "is no path inside the repository" };
+                let hint = "give a path from the top of the repository, such as --copy .env";
+                return Err(Problem {
+                    kind: "invalid_input",
+                    message: format!("{option} {path}: it {problem}"),
+                    hint: hint.to_string(),
+                    exit: Exit::OwnFailure,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what of the user's checkout comes along, and what does not.
+    fn note_ignored(&self, task: &Task) {
+        let checkout = task.checkout();
+        let top = &checkout.worktree;
+        let carried = checkout.dependencies.iter().map(|(at, _)| at.strip_prefix(top).unwrap_or(at));
+        let carried: Vec<&Path> = carried.collect();
+        if !carried.is_empty() {
+            note(&format!(
+                "guard: with the dependencies of your checkout: {} (--no-deps leaves them out)",
+                listed(&carried)
+            ));
+        }
+        let left_behind: Vec<&Path> = task.left_behind().iter().map(PathBuf::as_path).collect();
+        if !left_behind.is_empty() {
+            note(&format!(
+                "guard: ignored by git and not in the task's worktree: {} (--copy PATH or --link PATH brings them)",
+                listed(&left_behind)
+            ));
         }
     }
 
@@ -137,15 +208,23 @@ impl Asked<'_> {
 
     /// Options that only mean something in a repository.
     fn is_about_a_repository(&self) -> bool {
-        let args::Run { name, base, here, branch, auto, keep, discard, .. } = self.arguments;
-        name.is_some() || base.is_some() || branch.is_some() || *here || *auto || *keep || *discard
+        let args::Run { name, base, here, branch, auto, keep, discard, copy, link, .. } = self.arguments;
+        let names_paths = !copy.is_empty() || !link.is_empty();
+        name.is_some()
+            || base.is_some()
+            || branch.is_some()
+            || *here
+            || *auto
+            || *keep
+            || *discard
+            || names_paths
     }
 
     fn no_repository(&self) -> Problem {
         Problem {
             kind: if self.arguments.branch.is_some() { LOST } else { "invalid_input" },
             message: format!("{} lies in no git repository", self.folder.display()),
-            hint: "leave --name, --base, --here, --branch, --auto, --keep and --discard out, or go into a repository"
+            hint: "leave --name, --base, --here, --branch, --auto, --keep, --discard, --copy and --link out, or go into a repository"
                 .to_string(),
             exit: Exit::OwnFailure,
         }

@@ -26,6 +26,8 @@ pub struct Checkout {
     pub pointer: PathBuf,
     /// The repository's objects, and other things the run reads.
     pub readable: Vec<PathBuf>,
+    /// Installed dependencies of the user's checkout that the run sees in its own: (where, the user's).
+    pub dependencies: Vec<(PathBuf, PathBuf)>,
     /// The user's hooks, which run inside.
     pub hooks: PathBuf,
     /// The user's repository: the git directory that all its worktrees share.
@@ -42,6 +44,10 @@ impl Checkout {
             grant(&self.hooks, Rights::ReadExecute, "the repository's hooks"),
         ];
         grants.extend(self.readable.iter().map(|path| grant(path, Rights::Read, "the repository, to read")));
+        let dependencies = self.dependencies.iter();
+        grants.extend(
+            dependencies.map(|(_, from)| grant(from, Rights::ReadExecute, "dependencies of your checkout")),
+        );
         grants
     }
 

@@ -15,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
+use super::checkout::Checkout;
 use super::plan::LaunchPlan;
 use super::toolchain::{Growth, Layer, Toolchain};
 use crate::sandbox;
@@ -71,6 +72,31 @@ pub(super) fn caches(
         });
     }
     (layers, linked)
+}
+
+/// The dependencies of the user's checkout, as layers for a run with mounts.
+pub(super) fn dependencies(checkout: Option<&Checkout>, run_folder: &Path) -> Vec<sandbox::Layer> {
+    let all = checkout.iter().flat_map(|checkout| &checkout.dependencies).enumerate();
+    let layer = |(index, (at, from)): (usize, &(PathBuf, PathBuf))| {
+        let own = run_folder.join("layers").join(format!("dependency-{index}"));
+        sandbox::Layer {
+            lower: from.clone(),
+            upper: own.join("upper"),
+            work: own.join("work"),
+            at: at.clone(),
+        }
+    };
+    all.map(layer).collect()
+}
+
+/// The same as links, for a run without mounts, or without layers. The run must not have begun.
+pub(super) fn link_dependencies(plan: &LaunchPlan) -> io::Result<()> {
+    for (at, from) in plan.checkout.iter().flat_map(|checkout| &checkout.dependencies) {
+        // Where a layer was to be mounted.
+        let _ = std::fs::remove_dir(at);
+        symlink(from, at)?;
+    }
+    Ok(())
 }
 
 /// One cache that can be made.

@@ -433,12 +433,14 @@ impl Surroundings<'_> {
 
 /// The folders that a view of the run's own needs.
 fn view_folders(plan: &LaunchPlan, has_view: bool) -> Result<(), String> {
+    let told = |error: io::Error| error.to_string();
     if !has_view {
-        return Ok(());
+        return links::link_dependencies(plan).map_err(told);
     }
-    prepare::view_folders(plan).map_err(|error| error.to_string())?;
+    prepare::view_folders(plan).map_err(told)?;
     if plan.view.layers.is_empty() {
-        links::make_all(plan).map_err(|error| error.to_string())?;
+        links::link_dependencies(plan).map_err(told)?;
+        links::make_all(plan).map_err(told)?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use super::belongings::Belongings;
 use super::checkout::{Checkout, git_places};
 use super::folder::working_folder;
 use super::installation::installation;
-use super::links::{LinkedCache, caches};
+use super::links::{self, LinkedCache, caches};
 use super::network::{self, NetworkPlan};
 use super::repositories::{self, SearchedDirectory};
 use super::toolchain::{self, Toolchain};
@@ -359,7 +359,8 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         repositories::check(&searched)?;
     }
     let above = settings_above(worktree, &grants);
-    let (layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.has_proxy());
+    let (mut layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.has_proxy());
+    layers.extend(links::dependencies(request.checkout.as_ref(), &run_folder));
     let view = match namespaces {
         Namespaces::Off => View::default(),
         _ => view(request, &grants, &places, &searched, layers, &mut notes),

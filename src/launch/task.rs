@@ -67,9 +67,15 @@ impl Task {
             git_folder: self.workspace.quarantine(),
             pointer: self.workspace.gitfile(),
             readable: self.workspace.readable().into_iter().filter(|path| *path != hooks).collect(),
+            dependencies: self.workspace.layers(),
             hooks,
             common_dir: record.common_dir.clone(),
         }
+    }
+
+    /// What git ignores in the user's worktree, and the run does not get.
+    pub fn left_behind(&self) -> &[PathBuf] {
+        self.workspace.left_behind()
     }
 
     /// Passwords and tokens of the user's git settings, which must not be recorded.

@@ -23,6 +23,7 @@ pub mod fingerprint;
 pub mod fuzzing;
 mod git;
 mod hooks;
+mod ignored;
 mod inspect;
 mod jail;
 mod lfs;
@@ -63,7 +64,7 @@ pub use repository::{Head, Repository};
 pub use settle::{Disposal, Settled};
 pub use steps::{StepCommit, TaskTree, has_changes};
 pub use tree_size::TreeSizeError;
-pub use untracked::Brought;
+pub use untracked::{Brought, is_inside as is_path_inside};
 pub use work::{Changed, merged};
 
 /// Why there is no workspace, or it cannot be given back.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::git::GitError;
+use super::ignored::{self, Ignored};
 use super::quarantine::{self, Committer, Parts};
 use super::record::{Lock, Record, State};
 use super::repository::{Head, Repository};
@@ -39,6 +40,8 @@ pub struct Request {
     pub copy: Vec<String>,
     /// Untracked paths to link to.
     pub link_readonly: Vec<String>,
+    /// Installed dependencies that git ignores come along.
+    pub with_dependencies: bool,
     /// (name, email) instead of the user's.
     pub identity: Option<(String, String)>,
     /// Lines added to every commit message.
@@ -73,6 +76,8 @@ pub struct Workspace {
     pub(super) record: Record,
     /// The user has changes that are not committed, which the agent does not get.
     uncommitted: bool,
+    /// What git ignores in the user's worktree, and the run does not get.
+    left_behind: Vec<PathBuf>,
     /// Passwords and tokens in the user's git settings.
     credentials: Vec<Vec<u8>>,
     _lock: Lock,
@@ -100,6 +105,7 @@ impl Workspace {
             run_folder: request.run_folder.clone(),
             record,
             uncommitted: false,
+            left_behind: Vec::new(),
             credentials: settings.credentials(),
             _lock: lock,
             _worktree_lock: worktree_lock,
@@ -124,6 +130,8 @@ impl Workspace {
         // Two questions that can be answered while the files are written.
         let refs = quarantine::refs_call(repository)?.start()?;
         let changes = self.look_for_changes(repository)?;
+        let checkout = self.users_checkout(repository);
+        let listing = checkout.as_deref().map(|top| ignored::start(repository, top)).transpose()?;
         let refs = std::thread::spawn(move || refs.succeed());
         if !self.record.here {
             self.add_worktree(repository)?;
@@ -158,10 +166,64 @@ impl Workspace {
                 untracked::bring(from, within, &self.record.worktree, &request.copy, &request.link_readonly);
             self.record.brought = at("bring files to", &self.record.worktree, brought)?;
         }
+        if let (Some(top), Some(listing)) = (&checkout, listing) {
+            self.carry_dependencies(top, ignored::finish(listing, top), request.with_dependencies)?;
+        }
+        self.ignore_brought()?;
         self.record.submodules = if self.record.here { self.submodule_pointers()? } else { Vec::new() };
         interrupted()?;
         self.record.state = State::Open;
         self.record.write(&self.run_folder)
+    }
+
+    /// The worktree of the user's that has what is installed for the repository: the one the run was asked for in, or, for a
+    /// run in a linked worktree, the main one.
+    fn users_checkout(&self, repository: &Repository) -> Option<PathBuf> {
+        if !self.record.here {
+            return repository.toplevel.clone();
+        }
+        let is_usual = repository.common_dir.file_name() == Some(OsStr::new(".git"));
+        let main = repository.common_dir.parent().filter(|_| is_usual)?;
+        (main != self.record.worktree).then(|| main.to_path_buf())
+    }
+
+    /// Notes which dependencies of the user's checkout the run gets, and what it goes without.
+    fn carry_dependencies(
+        &mut self,
+        top: &Path,
+        mut ignored: Ignored,
+        is_wanted: bool,
+    ) -> Result<(), WorkspaceError> {
+        let is_brought = |path: &PathBuf| self.record.brought.iter().any(|one| one.path == *path);
+        ignored.dependencies.retain(|path| !is_brought(path));
+        ignored.others.retain(|path| !is_brought(path));
+        if !self.record.here {
+            self.left_behind = ignored.others;
+        }
+        if is_wanted {
+            let layers = untracked::layers(top, &self.record.worktree, &ignored.dependencies);
+            self.record.brought.extend(at("look at dependencies in", top, layers)?);
+        } else if !self.record.here {
+            self.left_behind.extend(ignored.dependencies);
+        }
+        Ok(())
+    }
+
+    /// Keeps links out of the agent's commits: a rule such as `node_modules/` ignores directories alone.
+    fn ignore_brought(&self) -> Result<(), WorkspaceError> {
+        let links = self.record.brought.iter().filter(|one| one.is_link);
+        let lines: Vec<u8> = links.flat_map(|one| untracked::ignore_line(&one.path)).collect();
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let exclude = self.quarantine().join("info/exclude");
+        let append = || {
+            fs::create_dir_all(self.quarantine().join("info"))?;
+            let before = fs::read(&exclude).unwrap_or_default();
+            let newline: &[u8] = if before.is_empty() || before.ends_with(b"\n") { b"" } else { b"\n" };
+            fs::write(&exclude, [&before, newline, &lines].concat())
+        };
+        at("write", &exclude, append())
     }
 
     /// Whether the user has changes of tracked files: asked only where there is a worktree to leave them in.
@@ -253,6 +315,7 @@ impl Workspace {
             run_folder: run_folder.to_path_buf(),
             record,
             uncommitted: false,
+            left_behind: Vec::new(),
             credentials: Vec::new(),
             _lock: lock,
             _worktree_lock: worktree_lock,
@@ -313,8 +376,20 @@ impl Workspace {
         let mut paths = self.record.objects.clone();
         paths.push(self.run_folder.join("hooks"));
         paths.push(self.gitfile());
-        paths.extend(self.record.brought.iter().filter(|one| one.is_link).map(|one| one.from.clone()));
+        let links = self.record.brought.iter().filter(|one| one.is_link && !one.is_layer);
+        paths.extend(links.map(|one| one.from.clone()));
         paths
+    }
+
+    /// Dependencies that the run gets as layers: where it sees them, and the user's.
+    pub fn layers(&self) -> Vec<(PathBuf, PathBuf)> {
+        let layers = self.record.brought.iter().filter(|one| one.is_layer);
+        layers.map(|one| (self.record.worktree.join(&one.path), one.from.clone())).collect()
+    }
+
+    /// What git ignores in the user's worktree, and the run does not get.
+    pub fn left_behind(&self) -> &[PathBuf] {
+        &self.left_behind
     }
 
     /// Makes the worktree's `.git` lead to the quarantine, for runs without mounts of their own.

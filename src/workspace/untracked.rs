@@ -21,6 +21,9 @@ pub struct Brought {
     pub path: PathBuf,
     /// A link to the user's, not a copy.
     pub is_link: bool,
+    /// A directory of the user's with a layer of the run's own over it; a link where the run has no mounts.
+    #[serde(default)]
+    pub is_layer: bool,
     /// Where it comes from.
     #[serde(with = "super::record::path")]
     pub from: PathBuf,
@@ -61,9 +64,42 @@ pub(super) fn bring(
             copy_tree(&source, &place, &mut Budget { bytes: u64::MAX, ..Budget::default() })?;
             seal(&place)?
         };
-        brought.push(Brought { path, is_link, from: source, seal });
+        brought.push(Brought { path, is_link, is_layer: false, from: source, seal });
     }
     Ok(brought)
+}
+
+/// Directories of the user's worktree that the run gets as layers. They are put in place when it is known whether the run has
+/// mounts of its own; here they are only looked at. What is in the commit, or leads out of the user's worktree, is left out.
+pub(super) fn layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<Brought>> {
+    let from = from.canonicalize()?;
+    let layer = |path: &PathBuf| {
+        let source = from.join(path).canonicalize().ok().filter(|source| source.starts_with(&from))?;
+        let is_free = is_inside(path) && to.join(path).symlink_metadata().is_err() && is_way_plain(to, path);
+        // Without the directory around it, as in another commit, nothing uses it either.
+        let is_wanted = path.parent().is_some_and(|parent| to.join(parent).is_dir());
+        (is_free && is_wanted).then(|| Brought {
+            path: path.clone(),
+            is_link: true,
+            is_layer: true,
+            from: source,
+            seal: String::new(),
+        })
+    };
+    Ok(paths.iter().filter_map(layer).collect())
+}
+
+/// A line for git's list of ignored files that means exactly this path, link or directory.
+pub(super) fn ignore_line(path: &Path) -> Vec<u8> {
+    let mut line = b"/".to_vec();
+    for &byte in path.as_os_str().as_bytes() {
+        if matches!(byte, b'\\' | b'*' | b'?' | b'[' | b' ') {
+            line.push(b'\\');
+        }
+        line.push(byte);
+    }
+    line.push(b'\n');
+    line
 }
 
 /// Nothing but folders lies on the way to a path, as far as there is one.
@@ -75,7 +111,7 @@ fn is_way_plain(top: &Path, path: &Path) -> bool {
 }
 
 /// Below the folder it is joined to, and no part of git's own.
-pub(super) fn is_inside(path: &Path) -> bool {
+pub fn is_inside(path: &Path) -> bool {
     let plain =
         path.components().all(|part| matches!(part, Component::Normal(name) if name != OsStr::new(".git")));
     plain && path.components().next().is_some()
@@ -120,6 +156,9 @@ pub(super) fn take_back(
         if one.is_link {
             if fs::read_link(&place).is_ok_and(|target| target == one.from) {
                 fs::remove_file(&place)?;
+            } else if one.is_layer {
+                // Where the layer was mounted. With anything in it, it is the agent's own.
+                let _ = fs::remove_dir(&place);
             }
         } else if !is_ignored(&one.path) && seal(&place).is_ok_and(|now| now == one.seal) {
             remove_tree(&place)?;

@@ -1,4 +1,5 @@
 mod ask;
+mod dependencies;
 mod everyday;
 mod faults;
 mod idle;
