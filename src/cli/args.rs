@@ -298,6 +298,9 @@ pub(crate) struct Run {
     /// In a repository: leave the dependencies of your checkout (node_modules, virtual environments, vendor, target) out
     #[arg(long)]
     pub(crate) no_deps: bool,
+    /// In a repository: the worktree begins with your uncommitted changes and untracked files
+    #[arg(long, conflicts_with_all = ["base", "here", "branch", "in_place"])]
+    pub(crate) with_changes: bool,
     /// In a repository: another untracked path of your checkout that the command can read, as a link
     #[arg(long, value_name = "PATH")]
     pub(crate) link: Vec<String>,

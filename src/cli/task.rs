@@ -59,7 +59,7 @@ impl Asked<'_> {
         let task = Task::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
         if task.leaves_changes_behind() {
             note(
-                "guard: your uncommitted changes are not in the task's worktree; commit them first if it needs them",
+                "guard: your uncommitted changes are not in the task's worktree; --with-changes brings them",
             );
         }
         self.note_ignored(&task);
@@ -148,6 +148,7 @@ impl Asked<'_> {
                 .cloned()
                 .collect(),
             with_dependencies: !self.arguments.no_deps,
+            with_changes: self.arguments.with_changes,
             ..Request::new(self.policy)
         }
     }
@@ -186,6 +187,11 @@ impl Asked<'_> {
                 "guard: with the dependencies of your checkout: {} (--no-deps leaves them out)",
                 listed(&carried)
             ));
+        }
+        match task.carried_changes() {
+            0 => {}
+            1 => note("guard: with your uncommitted changes: 1 path"),
+            count => note(&format!("guard: with your uncommitted changes: {count} paths")),
         }
         let left_behind: Vec<&Path> = task.left_behind().iter().map(PathBuf::as_path).collect();
         if !left_behind.is_empty() {

@@ -73,6 +73,11 @@ impl Task {
         }
     }
 
+    /// How many paths of the user's uncommitted changes the run got.
+    pub fn carried_changes(&self) -> usize {
+        self.workspace.carried_changes()
+    }
+
     /// What git ignores in the user's worktree, and the run does not get.
     pub fn left_behind(&self) -> &[PathBuf] {
         self.workspace.left_behind()

@@ -46,6 +46,7 @@ mod settle;
 mod steps;
 mod tree;
 mod tree_size;
+mod uncommitted;
 mod untracked;
 mod work;
 

@@ -13,7 +13,7 @@ use super::quarantine::{self, Committer, Parts};
 use super::record::{Lock, Record, State};
 use super::repository::{Head, Repository};
 use super::settings::Settings;
-use super::{WorkspaceError, at, doubts, hooks, name, pointer, untracked};
+use super::{WorkspaceError, at, doubts, hooks, name, pointer, uncommitted, untracked};
 use crate::policy::Policy;
 use crate::sys::signals;
 
@@ -42,6 +42,8 @@ pub struct Request {
     pub link_readonly: Vec<String>,
     /// Installed dependencies that git ignores come along.
     pub with_dependencies: bool,
+    /// The user's uncommitted changes come along.
+    pub with_changes: bool,
     /// (name, email) instead of the user's.
     pub identity: Option<(String, String)>,
     /// Lines added to every commit message.
@@ -76,6 +78,8 @@ pub struct Workspace {
     pub(super) record: Record,
     /// The user has changes that are not committed, which the agent does not get.
     uncommitted: bool,
+    /// How many paths of the user's uncommitted changes the run got.
+    carried_changes: usize,
     /// What git ignores in the user's worktree, and the run does not get.
     left_behind: Vec<PathBuf>,
     /// Passwords and tokens in the user's git settings.
@@ -105,6 +109,7 @@ impl Workspace {
             run_folder: request.run_folder.clone(),
             record,
             uncommitted: false,
+            carried_changes: 0,
             left_behind: Vec::new(),
             credentials: settings.credentials(),
             _lock: lock,
@@ -165,6 +170,12 @@ impl Workspace {
             let brought =
                 untracked::bring(from, within, &self.record.worktree, &request.copy, &request.link_readonly);
             self.record.brought = at("bring files to", &self.record.worktree, brought)?;
+        }
+        if let Some(top) = repository.toplevel.as_ref().filter(|_| request.with_changes && !self.record.here)
+        {
+            let carried = uncommitted::carry(repository, top, &self.record.worktree, &self.record.admin_dir)?;
+            self.carried_changes = carried;
+            self.uncommitted = false;
         }
         if let (Some(top), Some(listing)) = (&checkout, listing) {
             self.carry_dependencies(top, ignored::finish(listing, top), request.with_dependencies)?;
@@ -315,6 +326,7 @@ impl Workspace {
             run_folder: run_folder.to_path_buf(),
             record,
             uncommitted: false,
+            carried_changes: 0,
             left_behind: Vec::new(),
             credentials: Vec::new(),
             _lock: lock,
@@ -385,6 +397,11 @@ impl Workspace {
     pub fn layers(&self) -> Vec<(PathBuf, PathBuf)> {
         let layers = self.record.brought.iter().filter(|one| one.is_layer);
         layers.map(|one| (self.record.worktree.join(&one.path), one.from.clone())).collect()
+    }
+
+    /// How many paths of the user's uncommitted changes the run got.
+    pub fn carried_changes(&self) -> usize {
+        self.carried_changes
     }
 
     /// What git ignores in the user's worktree, and the run does not get.

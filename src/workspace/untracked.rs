@@ -103,7 +103,7 @@ pub(super) fn ignore_line(path: &Path) -> Vec<u8> {
 }
 
 /// Nothing but folders lies on the way to a path, as far as there is one.
-fn is_way_plain(top: &Path, path: &Path) -> bool {
+pub(super) fn is_way_plain(top: &Path, path: &Path) -> bool {
     let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
     above
         .map(|above| top.join(above).symlink_metadata())

@@ -11,7 +11,7 @@ use crate::egress::gemini::Gemini;
 use crate::executor::agents::{Cli, KEY as KEY_OF_CLIS};
 use crate::executor::claude::CLAUDE;
 use crate::executor::codex::CODEX;
-use crate::launch::world::{Ran, World, in_every_world, in_two_worlds, one_world, program};
+use crate::launch::world::{Ran, World, in_two_worlds, one_world, program};
 
 /// Command lines of the README that hold all of these words, without the comment behind them.
 fn readme_lines(words: &[&str]) -> Vec<String> {
@@ -95,7 +95,7 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
         return;
     }
     let lines = readme_lines(&["guard run", "-- gemini -p"]);
-    in_every_world(|world| {
+    in_two_worlds(|world| {
         for line in &lines {
             let newcomer = Newcomer::new(world);
             let api = Api::plain(vec![

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::api::{Api, Turn, USED};
 use super::gemini::{Gemini, Session};
-use crate::launch::world::{Ran, World, in_every_world, in_two_worlds, one_world};
+use crate::launch::world::{Ran, World, in_two_worlds, one_world};
 
 /// In two halves, so that whoever looks for it does not carry it.
 const HALVES: [&str; 2] = ["AIzaTheRealKeyNobody", "MaySee-31415926535897"];
@@ -97,7 +97,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 #[test]
 fn it_works_and_the_key_is_nowhere_inside() {
     let Some(gemini) = Gemini::installed() else { return };
-    in_every_world(|world| {
+    in_two_worlds(|world| {
         std::fs::write(world.folder.join("search.py"), SEARCH).unwrap();
         let [first, second] = HALVES;
         let api = Api::plain(vec![

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Answered, exec_with, scripted};
 use crate::egress::api::{Part, Turn};
 use crate::egress::server::Request;
-use crate::launch::world::{World, in_every_world, one_world};
+use crate::launch::world::{World, in_two_worlds, one_world};
 
 /// The user's key. It must reach the API, and nothing else.
 pub(crate) const KEY: &str = "sk-real-4711";
@@ -71,7 +71,7 @@ impl Cli {
     /// for itself is refused, it asks nobody but the API, and a repository's settings for it are not read.
     pub(crate) fn edits_tests_commits_and_is_refused(&self) {
         let Some(program) = self.program() else { return };
-        in_every_world(|world| {
+        in_two_worlds(|world| {
             world.outside(PROJECT);
             let api = (self.api)(vec![
                 (self.shell)(

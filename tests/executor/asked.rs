@@ -5,13 +5,13 @@ use serde_json::json;
 use super::{exec, request};
 use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{in_every_world, in_two_worlds, one_world};
+use crate::launch::world::{in_two_worlds, one_world};
 
 /// Edits, tests and commits in a worktree of its own; the branch is there afterwards.
 #[test]
 fn it_edits_tests_and_commits() {
     let Some(gemini) = Gemini::installed() else { return };
-    in_every_world(|world| {
+    in_two_worlds(|world| {
         let repository = world.folder.with_file_name("repository");
         world.outside(
             "cd repository && git config user.name Person && git config user.email person@example.org",

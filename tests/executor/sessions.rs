@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Answered, exec, request, scripted};
 use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{World, in_every_world, in_two_worlds, nothing_left, one_world, program};
+use crate::launch::world::{World, in_two_worlds, nothing_left, one_world, program};
 
 #[test]
 fn the_second_turn_carries_the_first() {
@@ -90,7 +90,7 @@ impl<'w> Scene<'w> {
 /// worktree, not into the user's own, not onto their branches.
 #[test]
 fn a_folder_that_became_a_link_leads_nowhere() {
-    in_every_world(|world| {
+    in_two_worlds(|world| {
         world.outside(PREPARE);
         let before = world.outside(WITNESS);
         let at = |name: &str| world.folder.with_file_name(name).display().to_string();
@@ -187,7 +187,7 @@ fn a_folder_that_is_another_has_no_session() {
 /// Work, files of the home and the branch are there in the next turn; a folder with nothing new in it is made anew.
 #[test]
 fn a_turn_finds_what_the_last_one_left() {
-    in_every_world(|world| {
+    in_two_worlds(|world| {
         world.outside(PREPARE);
         let scene = Scene::after(
             world,

@@ -119,3 +119,25 @@ fn a_large_directory_is_not_looked_at() {
     run(&world, &["--no-deps"], &["true"]);
     eprintln!("without: {:?}", began.elapsed());
 }
+
+/// Uncommitted work comes along when that is asked for: changed, deleted, new, staged and binary files, and no others.
+#[test]
+fn uncommitted_changes_come_along_when_asked_for() {
+    let world = one_world();
+    world.outside(PROJECT);
+    world.outside(
+        "cd app && echo changed >> package.json && git rm -q Cargo.toml && head -c 100 /dev/urandom > 'new file' && mkdir -p a/b && \
+         echo staged > a/b/staged && git add a && chmod +x test.sh && ln -s package.json link && git init -q nested",
+    );
+    let before = world.outside("cd app && git status --short && sha1sum 'new file' package.json");
+    let look = "sha1sum 'new file' package.json; ls Cargo.toml nested .env; cat a/b/staged; readlink link; test -x test.sh && echo executable";
+    let ran = run(&world, &["--with-changes"], &["bash", "-c", look]);
+    let sums = world.outside("cd app && sha1sum 'new file' package.json");
+    let expected = format!("{sums}staged\npackage.json\nexecutable\n");
+    assert_eq!(ran.printed(), expected, "{:#}\n{}", ran.result, ran.error);
+    assert!(ran.error.contains("with your uncommitted changes: 6 paths"), "{}", ran.error);
+    assert_eq!(before, world.outside("cd app && git status --short && sha1sum 'new file' package.json"));
+    let without = run(&world, &[], &["ls", "a", "Cargo.toml"]);
+    assert_eq!(without.printed(), "Cargo.toml\n", "{:#}", without.result);
+    assert!(without.error.contains("--with-changes brings them"), "{}", without.error);
+}

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::support::copy_program;
 
 /// A run that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Somebody who runs guard.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::launch::world::{World, in_every_world, in_two_worlds};
+use crate::launch::world::{World, in_two_worlds};
 
 fn root(world: &World) -> PathBuf {
     world.temporary().parent().unwrap().to_path_buf()
@@ -34,7 +34,7 @@ echo 'ignored/' > .gitignore && git add . && git commit -qm first && mkdir ignor
 
 #[test]
 fn committed_and_not_and_gone() {
-    in_every_world(|world| {
+    in_two_worlds(|world| {
         world.outside(REPOSITORY);
         let script = "echo x >> changed; git rm -q gone back; mkdir new; echo n > new/committed; echo t > then-gone
             git add -A; git commit -qm work

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::launch::world::{World, in_every_world, in_two_worlds};
+use crate::launch::world::{World, in_two_worlds};
 
 /// A name and what a shell does under it. Later cases find what earlier ones left.
 type Case = (&'static str, &'static str);
@@ -623,7 +623,7 @@ fn adding() {
 
 #[test]
 fn committing() {
-    in_every_world(|world| compare(world, COMMITTING));
+    in_two_worlds(|world| compare(world, COMMITTING));
 }
 
 #[test]
@@ -633,7 +633,7 @@ fn undoing() {
 
 #[test]
 fn calling_from_everywhere() {
-    in_every_world(|world| compare(world, CALLING));
+    in_two_worlds(|world| compare(world, CALLING));
 }
 
 #[test]

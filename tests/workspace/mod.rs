@@ -143,13 +143,15 @@ impl Place {
     }
 }
 
-/// Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves.
-const NOT_AGAIN: [&str; 13] = [
+/// Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves; or,
+/// as `dangers`, do not depend on who the user is.
+const NOT_AGAIN: [&str; 14] = [
     "attempts",
     "bombs",
     "changed::",
     "commands",
     "credentials",
+    "dangers",
     "differential",
     "killed",
     "many_refs",

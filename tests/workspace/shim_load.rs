@@ -498,7 +498,7 @@ fn the_supervisor_is_killed_and_the_work_is_finished() {
         let mut whole = u64::try_from(whole.as_micros()).unwrap();
         let base = world.outside("cd repository && git rev-parse main");
         let mut states = std::collections::BTreeMap::<&str, usize>::new();
-        for turn in 0..20 {
+        for turn in 0..12 {
             let name = format!("k{turn}");
             let mut command = task(world, &name, &["--keep"], &script);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
