@@ -1,14 +1,18 @@
-//! What git ignores in the user's worktree: installed dependencies, which a task's builds and tests need, and the rest, which a
-//! task does without.
+//! What a new worktree lacks beside the user's: installed dependencies, which git ignores, and the files of submodules, both of
+//! which a task's builds and tests need; and the rest of what git ignores, which a task does without.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::WorkspaceError;
 use super::git::Running;
+use super::pointer::{Budget, copy_tree};
 use super::repository::Repository;
+use super::untracked::{is_inside, is_way_plain};
+use crate::sys::tree::remove_tree;
 
 /// A worktree that takes git longer to look through goes without its dependencies.
 const LONGEST_LOOK: Duration = Duration::from_secs(20);
@@ -44,6 +48,53 @@ pub(super) fn finish(listing: Running, top: &Path) -> Ignored {
         list.push(path);
     }
     ignored
+}
+
+/// Files and directories of one submodule that are copied; a larger one stays behind.
+const MOST_OF_SUBMODULE: usize = 20_000;
+
+/// Copies the files of initialised submodules into a new worktree, where git leaves their directories empty. Their git
+/// directories stay the user's: inside the run they are files without a history. Those that stay behind.
+pub(super) fn copy_submodules(
+    repository: &Repository,
+    top: &Path,
+    worktree: &Path,
+) -> Result<Vec<PathBuf>, WorkspaceError> {
+    if !worktree.join(".gitmodules").is_file() {
+        return Ok(Vec::new());
+    }
+    let call = repository.git("config")?.worktree(top).within(top);
+    let list = ["--file", ".gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$"];
+    let names = call.args(list).run().unwrap_or_default();
+    let mut left_behind = Vec::new();
+    for entry in names.split(|&byte| byte == 0) {
+        let Some(at) = entry.iter().position(|&byte| byte == b'\n') else { continue };
+        let path = Path::new(OsStr::from_bytes(&entry[at + 1..]));
+        let (from, to) = (top.join(path), worktree.join(path));
+        let is_initialised = from.join(".git").exists();
+        let is_empty = std::fs::read_dir(&to).is_ok_and(|mut entries| entries.next().is_none());
+        if !is_inside(path) || !is_initialised || !is_empty || !is_way_plain(worktree, path) {
+            continue;
+        }
+        if copy_without_git(&from, &to).is_err() {
+            for entry in std::fs::read_dir(&to).into_iter().flatten().flatten() {
+                super::at("empty", &to, remove_tree(&entry.path()))?;
+            }
+            left_behind.push(path.to_path_buf());
+        }
+    }
+    Ok(left_behind)
+}
+
+fn copy_without_git(from: &Path, to: &Path) -> io::Result<()> {
+    let mut budget = Budget { entries: MOST_OF_SUBMODULE, ..Budget::default() };
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_name() != ".git" {
+            copy_tree(&entry.path(), &to.join(entry.file_name()), &mut budget)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a package manager or a build made a directory: known by its name, and by what lies in it or beside it.

@@ -179,6 +179,10 @@ impl Workspace {
         }
         if let (Some(top), Some(listing)) = (&checkout, listing) {
             self.carry_dependencies(top, ignored::finish(listing, top), request.with_dependencies)?;
+            if request.with_dependencies && !self.record.here {
+                let left_behind = ignored::copy_submodules(repository, top, &self.record.worktree)?;
+                self.left_behind.extend(left_behind);
+            }
         }
         self.ignore_brought()?;
         self.record.submodules = if self.record.here { self.submodule_pointers()? } else { Vec::new() };

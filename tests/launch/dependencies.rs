@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::world::{Ran, World, in_every_world, one_world, program};
+use super::world::{Ran, World, in_every_world, in_two_worlds, one_world, program};
 
 /// A project with dependencies of three kinds, and other things that git ignores.
 const PROJECT: &str = r#"
@@ -140,4 +140,30 @@ fn uncommitted_changes_come_along_when_asked_for() {
     let without = run(&world, &[], &["ls", "a", "Cargo.toml"]);
     assert_eq!(without.printed(), "Cargo.toml\n", "{:#}", without.result);
     assert!(without.error.contains("--with-changes brings them"), "{}", without.error);
+}
+
+/// The files of initialised submodules are there, and git sees nothing in them.
+#[test]
+fn submodules_come_along() {
+    in_two_worlds(|world| {
+        world.outside(PROJECT);
+        world.outside(
+            "git init -q -b main library && cd library && git config user.name n && git config user.email e && mkdir deep && \
+             echo library > deep/file && git add . && git commit -qm library && cd ../app && \
+             git -c protocol.file.allow=always submodule --quiet add ../library library && git commit -qm library",
+        );
+        let script = [
+            "bash",
+            "-c",
+            "cat library/deep/file; git status --short; echo x > work; git add -A; git commit -qm work",
+        ];
+        let ran = run(world, &["--keep"], &script);
+        let shown = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
+        assert_eq!(ran.printed(), "library\n", "{}", shown());
+        let files = world.outside(
+            "cd app && git show --name-only --format= $(git branch --list 'task/*' --format='%(refname)')",
+        );
+        assert_eq!(files, "work\n", "{}", shown());
+        assert_eq!(world.outside("cd app && git status --short"), "");
+    });
 }
