@@ -112,6 +112,53 @@ fn cargo_goes_where_it_went() {
     entries(&place.of(Tool::Cargo, &[("CARGO_HOME", "/nonexistent")]), &[]);
 }
 
+/// A cargo that has fetched nothing yet: it is asked by what it asks its proxy for.
+#[test]
+fn cargo_without_a_cache_is_asked_once() {
+    let script = "[ \"$1 $CARGO_NET_OFFLINE\" = 'search false' ] && [ -d \"$CARGO_HOME\" ] || exit 1
+        exec curl -s -o /dev/null -x \"$CARGO_HTTP_PROXY\" https://index.crates.example/config.json";
+    let place = Place::new().program("cargo", script);
+    for _ in 0..2 {
+        let variables =
+            [("HTTPS_PROXY", "http://127.0.0.1:1"), ("NO_PROXY", "*"), ("CARGO_NET_OFFLINE", "true")];
+        entries(
+            &place.of(Tool::Cargo, &variables),
+            &["index.crates.example:443", "static.crates.example:443"],
+        );
+    }
+    assert_eq!(place.starts(), 1);
+    // Whose default is replaced fetches nothing from it, and whoever has fetched from somewhere does so again.
+    let mirror = "[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\nregistry = \"sparse+http://mirror.example/\"\n";
+    entries(
+        &Place::new().program("cargo", script).with("home/.cargo/config.toml", mirror).of(Tool::Cargo, &[]),
+        &["mirror.example:80"],
+    );
+    let index = format!("{INDEX}/index.used.example-0123456789abcdef/config.json");
+    let dl = r#"{"dl":"https://static.used.example/crates"}"#;
+    let used = Place::new().program("cargo", script).with(&index, dl);
+    entries(&used.of(Tool::Cargo, &[]), &["index.used.example:443", "static.used.example:443"]);
+    assert_eq!(used.starts(), 0);
+}
+
+/// What is heard becomes a permission: a stranger who connects first, a host that serves everything and a cargo that says
+/// nothing give none.
+#[test]
+fn only_cargo_itself_says_where_it_fetches_from() {
+    let stranger = "port=${CARGO_HTTP_PROXY##*:}
+        curl -s -o /dev/null -x http://127.0.0.1:$port https://index.stranger.example/
+        curl -s -o /dev/null -x http://guard:guessed@127.0.0.1:$port https://index.stranger.example/
+        exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY https://index.crates.example/";
+    let found = Place::new().program("cargo", stranger).of(Tool::Cargo, &[]);
+    entries(&found, &["index.crates.example:443", "static.crates.example:443"]);
+    let older = "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY https://everything.example/index.git";
+    let found = Place::new().program("cargo", older).of(Tool::Cargo, &[]);
+    entries(&found, &[]);
+    assert!(found.notes.iter().any(|note| note.contains("not on a host of its own")), "{found:?}");
+    for script in ["exit 0", "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY http://index.plain.example/"] {
+        entries(&Place::new().program("cargo", script).of(Tool::Cargo, &[]), &[]);
+    }
+}
+
 #[test]
 fn cargo_goes_where_its_settings_say() {
     let index = format!("{INDEX}/index.crates.example-0123456789abcdef/config.json");
@@ -337,4 +384,12 @@ fn the_real_tools() {
         let found = of(tool, home.as_deref(), &isolated);
         assert!(!found.entries.is_empty(), "{program}: {found:?}");
     }
+    // One that has fetched nothing yet; whatever rustup needs is where it was.
+    let rustup = home.map(|home| home.join(".rustup")).filter(|rustup| rustup.is_dir());
+    isolated.push(("CARGO_HOME".into(), place.0.join("empty").into()));
+    isolated.extend(rustup.map(|rustup| ("RUSTUP_HOME".into(), rustup.into())));
+    let found = of(Tool::Cargo, Some(&place.0.join("home")), &isolated);
+    let [index, files] = found.entries.as_slice() else { panic!("cargo: {found:?}") };
+    assert_eq!(index.strip_prefix("index."), files.strip_prefix("static."), "{found:?}");
+    assert!(index.ends_with(":443") && !place.0.join("empty").exists(), "{found:?}");
 }

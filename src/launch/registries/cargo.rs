@@ -1,9 +1,9 @@
-//! Cargo: registries of its settings, or else the indexes it has fetched before.
+//! Cargo: registries of its settings, or else the indexes it has fetched before, or else the one it would fetch.
 
 use std::path::{Path, PathBuf};
 
-use super::Search;
-use super::url::Host;
+use super::url::{self, Host, Place};
+use super::{Search, ask};
 
 /// An index that Cargo keeps: `registry/index/HOST-HASH/`.
 struct Index {
@@ -46,6 +46,34 @@ pub(super) fn search(search: &mut Search<'_>) {
     }
     if !is_replaced {
         used(search, &indexes);
+        if indexes.is_empty() {
+            unused(search);
+        }
+    }
+}
+
+/// The default registry of a Cargo that has fetched nothing yet.
+fn unused(search: &mut Search<'_>) {
+    // The cheapest command that looks at the index, with no settings and no cache but empty ones.
+    let proxied = |proxy: &str, folder: &Path| {
+        let fixed = [
+            ("CARGO_NET_RETRY", "0"),
+            ("CARGO_NET_OFFLINE", "false"),
+            ("CARGO_REGISTRY_DEFAULT", "crates-io"),
+        ];
+        let own = [("CARGO_HTTP_PROXY".into(), proxy.into()), ("CARGO_HOME".into(), folder.into())];
+        own.into_iter().chain(fixed.map(|(name, value)| (name.into(), value.into()))).collect()
+    };
+    let Some(place) = ask::first_host(search, &["cargo"], &["search", "--limit", "1", "x"], proxied) else {
+        return;
+    };
+    match url::host(&format!("https://{place}")) {
+        // As above: older Cargos fetch a git repository from a host that serves everything else too.
+        Place::Host(host) if host.name.starts_with("index.") => {
+            search.entry(host.entry());
+            downloads(search, &host, &[]);
+        }
+        _ => search.note("its default registry is not on a host of its own; that host is not allowed"),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The user's package tools → the hosts they fetch from.
 //!
 //! A policy may allow "what cargo needs" without anybody naming a host: mirrors and proxies differ from user to user, and
-//! the tools know. Their settings are read where they lie, and a tool without settings is asked for its default. Only the
+//! the tools know. Their settings are read where they lie, and a tool without settings is asked for its default (by its own
+//! words, or by the host it asks a proxy for that is not one). Only the
 //! user's own files and the machine's count, never those of the working folder, which an agent may have written.
 //!
 //! Enters: a home, an environment. Leaves: entries for `[network] allow`, and notes. A file that cannot be read is a note
