@@ -255,6 +255,7 @@ Examples:
   guard run --name dark-mode -- gemini -p 'add a dark mode toggle'   # in a repository: branch task/dark-mode
   guard run --json --timeout 60 -- ./agent.sh | jq .denials
   guard run --preset node -- npm ci                   # and the registry this user's npm fetches from
+  guard run --listen 3000 -- npm run dev              # a server at http://127.0.0.1:3000/ while it runs
   guard run --dry-run -- npm test                     # every path, variable and limit; nothing runs
 
 Exit codes: the command's own (128 and the signal's number when one ended it); 124 a time limit or a budget, 125 guard itself
@@ -340,6 +341,10 @@ pub(crate) struct Run {
     /// Another host that may be reached: `example.org`, `*.example.org:443`, `GET example.org/path`
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_host: Vec<String>,
+    /// A port that a server of the command may listen on, on loopback only; more than one when given again. Every program of
+    /// this machine can connect to it
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) listen: Vec<u16>,
     /// A network preset (see `guard policy presets`): rust, node, python, debian, github-readonly, …
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) preset: Vec<String>,

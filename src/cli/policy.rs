@@ -99,6 +99,10 @@ fn show(
     if !policy.network.deny.is_empty() {
         writeln!(out, "hosts denied: {}", policy.network.deny.join(" "))?;
     }
+    if !policy.network.listen.is_empty() {
+        let ports: Vec<String> = policy.network.listen.iter().map(u16::to_string).collect();
+        writeln!(out, "ports to listen on: {}", ports.join(" "))?;
+    }
     writeln!(out, "network presets: {}", listed(&policy.network.presets))?;
     writeln!(out, "variables: {}", listed(&policy.environment.pass))?;
     let sandbox = &policy.sandbox;

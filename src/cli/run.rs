@@ -16,7 +16,7 @@ use crate::agent::{Profile, missing_key};
 use crate::launch::{
     self, Belongings, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
 };
-use crate::outcome::{ErrorDetail, RunResult, TranscriptPlace, duration};
+use crate::outcome::{ErrorDetail, HostTraffic, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Folders, Policy, Severity};
 use crate::terminal_text;
 use crate::transcript::{Line, Observer, state_folder};
@@ -246,6 +246,7 @@ fn request(
             },
             home_files: home_files(&arguments.home_file)?,
             hosts: arguments.allow_host.clone(),
+            listen: arguments.listen.clone(),
             presets: asked,
             budget: Budget {
                 max_tokens: arguments.max_tokens,
@@ -385,8 +386,11 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
         "  loopback   {}",
         if plan.network.loopback { "servers the run itself starts" } else { "no" }
     )?;
+    for port in &plan.network.listen {
+        writeln!(out, "  listen     127.0.0.1:{port}, also for 0.0.0.0 and ::")?;
+    }
     if plan.network.allow.is_empty() {
-        writeln!(out, "  hosts      none")?;
+        writeln!(out, "  hosts      none; the proxy refuses all")?;
     }
     for host in &plan.network.allow {
         writeln!(out, "  host       {}  ({})", host.entry, host.why)?;
@@ -626,6 +630,7 @@ fn summary(result: &RunResult) -> Vec<String> {
             "  refused: {} more; `guard log --denied` shows them",
             result.denials.len() - MOST_SHOWN
         ));
+        lines.extend(refused_hosts(result));
     }
     for host in result.network.iter().filter(|host| host.connections + host.requests > 0).take(MOST_SHOWN) {
         lines.push(format!(
@@ -649,6 +654,22 @@ fn summary(result: &RunResult) -> Vec<String> {
         lines.push(format!("  head: {head}"));
     }
     lines
+}
+
+/// The hosts that were refused, in one line, where not every refusal is shown.
+fn refused_hosts(result: &RunResult) -> Option<String> {
+    let refused: Vec<&HostTraffic> = result.network.iter().filter(|host| host.refused > 0).collect();
+    let shown = |host: &&HostTraffic| match host.port {
+        // It was only looked up.
+        0 => terminal_text::replace(&host.host),
+        port => format!("{}:{port}", terminal_text::replace(&host.host)),
+    };
+    let names: Vec<String> = refused.iter().take(MOST_SHOWN).map(shown).collect();
+    let more = match refused.len().saturating_sub(MOST_SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more; `guard log --network` shows them"),
+    };
+    (!names.is_empty()).then(|| format!("  refused hosts: {}{more}", names.join(", ")))
 }
 
 fn bytes(count: u64) -> String {

@@ -124,6 +124,26 @@ impl NetworkRules {
         })
     }
 
+    /// Whether any port of this host may be asked for: all that a lookup says.
+    pub fn judge_name(&self, host: &Host) -> Result<(), NetworkRefusal> {
+        if self.allow.iter().any(|allowed| allowed.entry.names_host(host)) {
+            return Ok(());
+        }
+        Err(NetworkRefusal::new("network.default", "The policy does not name this host.", INSTEAD))
+    }
+
+    /// Whether a program that knows no proxy may connect: where only some requests are allowed, each is judged by itself.
+    pub fn judge_connect(&self, host: &Host, port: u16) -> Result<(), NetworkRefusal> {
+        match self.judge(host, port, Way::Tunnel) {
+            Err(refusal) if refusal.rule != "network.tunnel" => return Err(refusal),
+            Ok(_) | Err(_) => {}
+        }
+        match host {
+            Host::Address(address) => self.judge_address(host, *address, port),
+            Host::Name(_) => Ok(()),
+        }
+    }
+
     /// Whether the address that a host leads to may be connected to.
     pub fn judge_address(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), NetworkRefusal> {
         let target = Host::Address(crate::policy::plain(address));
@@ -197,6 +217,29 @@ mod tests {
         assert_eq!(judge("m.example", 80, Way::Request { method: "PUT", path: "/" }), "network.request");
         assert_eq!(judge("preset.example", 443, Way::Tunnel), "preset.example:443");
         assert_eq!(judge("example.org", 443, Way::Tunnel), "network.default");
+    }
+
+    #[test]
+    fn what_knows_no_proxy_is_judged_by_name_and_port() {
+        let rules = rules(
+            &["a.example", "GET m.example/x", "raw 10.1.0.0/16:22", "*.below.example"],
+            &["x.below.example:443"],
+            &[],
+        );
+        let name = |text: &str| rules.judge_name(&host(text)).map_err(|refusal| refusal.rule);
+        assert_eq!(name("a.example"), Ok(()));
+        assert_eq!(name("m.example"), Ok(()));
+        assert_eq!(name("b.below.example"), Ok(()));
+        assert_eq!(name("b.example"), Err("network.default"));
+        let connect =
+            |text: &str, port| rules.judge_connect(&host(text), port).map_err(|refusal| refusal.rule);
+        assert_eq!(connect("a.example", 443), Ok(()));
+        assert_eq!(connect("a.example", 22), Err("network.default"));
+        assert_eq!(connect("m.example", 80), Ok(()));
+        assert_eq!(connect("x.below.example", 443), Err("network.deny"));
+        assert_eq!(connect("10.1.2.3", 22), Ok(()));
+        assert_eq!(connect("10.1.2.3", 80), Err("network.default"));
+        assert_eq!(connect("127.0.0.1", 22), Err("network.default"));
     }
 
     #[test]

@@ -159,7 +159,7 @@ pub(super) struct Dialled {
 
 /// Makes connections by the rules.
 pub(super) struct Dialer {
-    pub(super) rules: NetworkRules,
+    pub(super) rules: std::sync::Arc<NetworkRules>,
     pub(super) proxy: CompanyProxy,
     /// Doors of this and no other run: never a target.
     pub(super) own_ports: Vec<u16>,
@@ -340,7 +340,7 @@ mod tests {
             allow: allow.iter().map(|entry| (*entry).to_string()).collect(),
             ..crate::policy::Network::default()
         };
-        Dialer { rules: NetworkRules::new(&network, []), proxy: CompanyProxy::default(), own_ports }
+        Dialer { rules: NetworkRules::new(&network, []).into(), proxy: CompanyProxy::default(), own_ports }
     }
 
     /// A name that leads to a public address when it is looked at and to this machine when it is connected to has to be

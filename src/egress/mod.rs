@@ -3,6 +3,8 @@
 //! ```text
 //!   run ──connect──► supervisor: only to a door, and only for the run ──► door (loopback)
 //!     proxy    CONNECT / http:// / SOCKS5 ─► judge name ─► resolve ─► judge address ─► (TLS name = asked name) ─► carry
+//!     lookup   DNS over TCP ─► judge name ─► an address that stands for the name
+//!     direct   a connect to such an address ─► judged by name and port, carried like a proxy's tunnel or request
 //!     gateway  API call ─► method and path ─► budget ─► key added ─► TLS to the one upstream ─► carry, count tokens
 //! ```
 //!
@@ -24,7 +26,9 @@ mod gateway;
 pub mod hello;
 mod inspect;
 mod ledger;
+mod lookup;
 mod memory;
+mod names;
 mod proxy;
 mod serve;
 mod socks;
@@ -35,7 +39,7 @@ pub mod usage;
 pub use budget::{Budget, Spent};
 pub use client::{Asked, Client, ClientError, Question};
 pub use dial::{CompanyProxy, ProxyError};
-pub use doors::{Doors, Visitor};
+pub use doors::{Doors, Purpose, Visitor};
 pub use gateway::GatewayPlan;
 pub use serve::{Bounds, Door, Handle, Opened, Setting, Traffic, start};
 pub use upstream::{Upstream, UpstreamError};

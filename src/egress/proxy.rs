@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::answer::{Carried, Watch, strip, words};
 use super::dial::{DialError, Dialled};
 use super::doors::Visitor;
-use super::serve::{Kept, LARGEST_HEADERS, Meter, Office};
+use super::serve::{HEADERS, Kept, LARGEST_HEADERS, Meter, Office, serve_session};
 use super::socks::{self, Code};
 use super::tunnel::{self, Beginning};
 use crate::decide::NetworkRefusal;
@@ -27,11 +27,18 @@ const ANSWER: Duration = Duration::from_secs(15 * 60);
 /// How long a request may take to be taken over by its tunnel.
 const HAND_OVER: Duration = Duration::from_secs(30);
 
+/// The first byte of a client that speaks TLS.
+const TLS_HANDSHAKE: u8 = 22;
+/// A fatal alert of TLS, "access denied": what a client of TLS understands.
+const ACCESS_DENIED: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
+
 /// One connection of the run.
 pub(super) struct Session {
     office: Rc<Office>,
     visitor: Visitor,
     seat: Kept,
+    /// The host and port it was made to, by a program that knows no proxy. Requests go there, whatever they name.
+    made_to: Option<(Host, u16)>,
     /// The server of the last request in the clear: (host, port, how it wants to be asked).
     server: RefCell<Option<Server>>,
 }
@@ -54,12 +61,18 @@ fn status(error: &DialError) -> StatusCode {
 
 impl Session {
     pub(super) fn new(office: Rc<Office>, visitor: Visitor, seat: Kept) -> Self {
-        Self { office, visitor, seat, server: RefCell::default() }
+        Self { office, visitor, seat, made_to: None, server: RefCell::default() }
     }
 
     /// Answers one request.
     pub(super) async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Response<Carried> {
         let is_tunnel = request.method() == Method::CONNECT;
+        if let Some((host, port)) = self.made_to.clone() {
+            if is_tunnel {
+                return bad("This is no proxy: the connection leads to one host.");
+            }
+            return self.request(request, host, port).await;
+        }
         let (place, usual) = match (request.uri().authority(), request.uri().scheme_str()) {
             (Some(place), None) if is_tunnel => (place.as_str().to_string(), None),
             (Some(place), Some("http")) if !is_tunnel => (place.as_str().to_string(), Some(80)),
@@ -315,8 +328,7 @@ async fn carry(
             Beginning::Fine(first) => first,
             Beginning::Nothing => return,
             Beginning::Refused(refusal) => {
-                // A fatal alert of TLS, "access denied": what a client of TLS understands.
-                tunnel::say(&client, &[21, 3, 1, 0, 2, 2, 49]).await;
+                tunnel::say(&client, &ACCESS_DENIED).await;
                 return refuse(office, visitor, &named, port, way, &refusal);
             }
         }
@@ -389,5 +401,45 @@ pub(super) async fn socks(mut client: TcpStream, office: Rc<Office>, visitor: Vi
     if socks::answer(&mut client, Code::Granted).await.is_ok() {
         carry(client, Vec::new(), dialled, Target { host, port, is_raw, way: "socks" }, &office, visitor)
             .await;
+    }
+}
+
+/// Serves a program that believes to be connected to a host. What it sends shows what it speaks: TLS is carried like a
+/// tunnel, a request in the clear is judged as one; what the policy allows as `raw` is carried without a look, because there
+/// the server may have to speak first.
+pub(super) async fn direct(
+    client: TcpStream,
+    office: Rc<Office>,
+    visitor: Visitor,
+    seat: Kept,
+    host: Host,
+    port: u16,
+) {
+    let judged = office.dialer.rules.judge(&host, port, Way::Tunnel).map(|allowed| allowed.entry.is_raw());
+    let is_raw = matches!(judged, Ok(true));
+    if !is_raw {
+        let mut first = [0u8; 1];
+        match timeout(HEADERS, client.peek(&mut first)).await {
+            Ok(Ok(1..)) if first[0] == TLS_HANDSHAKE => {}
+            Ok(Ok(1..)) => {
+                let session = Session { made_to: Some((host, port)), ..Session::new(office, visitor, seat) };
+                return serve_session(client, session).await;
+            }
+            _ => return,
+        }
+    }
+    if let Err(refusal) = judged {
+        tunnel::say(&client, &ACCESS_DENIED).await;
+        return refuse(&office, visitor, &host.to_string(), port, "connect", &refusal);
+    }
+    match office.dialer.tunnel(&host, port).await {
+        Ok(dialled) => {
+            let target = Target { host, port, is_raw, way: "direct" };
+            carry(client, Vec::new(), dialled, target, &office, visitor).await;
+        }
+        Err(DialError::Refused(refusal)) => {
+            refuse(&office, visitor, &host.to_string(), port, "connect", &refusal);
+        }
+        Err(error) => not_reached(&office, visitor, &host, port, &error),
     }
 }

@@ -1,17 +1,20 @@
 //! The thread behind the doors.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener as StdListener;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
@@ -19,14 +22,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
+use super::answer::Carried;
 use super::budget::{Budget, Spent};
 use super::dial::{CompanyProxy, Dialer};
-use super::doors::{Doors, Visitor};
+use super::doors::{Doors, Purpose, Visitor};
 use super::gateway::{GatewayPlan, Service};
 use super::ledger::Ledger;
 use super::memory::Memory;
 use super::upstream::trust;
-use super::{proxy, tunnel};
+use super::{lookup, proxy, tunnel};
 use crate::decide::{NetworkRefusal, NetworkRules};
 use crate::outcome::HostTraffic;
 use crate::transcript::Recorder;
@@ -36,7 +40,7 @@ const USUAL_CONNECTIONS: usize = 512;
 /// For all connections that a policy could allow.
 const ENOUGH_DESCRIPTORS: u64 = 1 << 18;
 /// How long a request's headers may take.
-const HEADERS: Duration = Duration::from_secs(30);
+pub(super) const HEADERS: Duration = Duration::from_secs(30);
 /// The most that headers may be, and that a connection holds of what it carries.
 pub(super) const LARGEST_HEADERS: usize = 64 << 10;
 
@@ -71,12 +75,12 @@ pub struct Opened {
 
 /// What the thread needs to know of its run.
 pub struct Setting {
-    /// The doors.
+    /// The doors, the proxy's first.
     pub opened: Vec<Opened>,
     /// Who is let in.
     pub doors: Arc<Doors>,
     /// Which hosts.
-    pub rules: NetworkRules,
+    pub rules: Arc<NetworkRules>,
     /// The machine's own way out.
     pub proxy: CompanyProxy,
     /// How much.
@@ -89,6 +93,17 @@ pub struct Setting {
     pub activity: Arc<AtomicU64>,
     /// Set when a request was refused because a budget is used up: the run ends then.
     pub exhausted: Arc<AtomicBool>,
+}
+
+impl Setting {
+    /// Where somebody who connects to the proxy shows.
+    ///
+    /// # Panics
+    ///
+    /// Without a proxy: every run has one.
+    pub fn proxy_listener(&self) -> BorrowedFd<'_> {
+        self.opened[0].listener.as_fd()
+    }
 }
 
 /// What went over the network.
@@ -165,6 +180,8 @@ pub(super) struct Office {
     down: Cell<u64>,
     refusals: Cell<u64>,
     outsiders: Cell<u64>,
+    /// The last name that somebody was refused to look up.
+    last_lookup: RefCell<Option<(Visitor, String)>>,
     /// When what has been carried so far may have been carried, by the policy's speed.
     due: Cell<Option<Instant>>,
 }
@@ -184,6 +201,18 @@ impl Office {
         self.ledger.note(host, port, |row| row.refused += 1);
         let data = json!({ "pid": visitor.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason });
         self.recorder.record("deny.network", &format!("{what}: {reason}"), &data);
+    }
+
+    /// Whether the last name that a program was refused to look up was another one, or it was another program.
+    pub(super) fn is_another_lookup(&self, visitor: Visitor, name: &str) -> bool {
+        let now = (visitor, name.to_string());
+        let before = self.last_lookup.replace(Some(now));
+        before.is_none_or(|(who, what)| who != visitor || what != name)
+    }
+
+    /// The address that stands for a name inside the run.
+    pub(super) fn address_of(&self, name: &str) -> Option<std::net::Ipv4Addr> {
+        self.doors.address_of(name)
     }
 
     fn traffic(&self) -> Traffic {
@@ -334,6 +363,7 @@ async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Rc<Office> {
         down: Cell::new(0),
         refusals: Cell::new(0),
         outsiders: Cell::new(0),
+        last_lookup: RefCell::default(),
         due: Cell::new(None),
     });
     let wants_tls = |opened: &Opened| matches!(&opened.door, Door::Gateway(plan) if plan.upstream.is_tls);
@@ -376,7 +406,7 @@ async fn receive(listener: TcpListener, behind: Behind, office: Rc<Office>) {
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        let Some(visitor) = office.doors.let_in(from) else {
+        let Some((visitor, purpose)) = office.doors.let_in(from) else {
             office.outsiders.set(office.outsiders.get() + 1);
             if office.outsiders.get() <= 10 {
                 let data = json!({ "from": from.to_string() });
@@ -406,7 +436,15 @@ async fn receive(listener: TcpListener, behind: Behind, office: Rc<Office>) {
         let (behind, office) = (behind.clone(), office.clone());
         tokio::task::spawn_local(async move {
             let seat = Rc::new(seat);
-            handle(stream, behind, office, visitor, seat).await;
+            match (&behind, purpose) {
+                (Behind::Proxy, Purpose::Lookup) => lookup::serve(stream, office, visitor).await,
+                (Behind::Proxy, Purpose::Direct(host, port)) => {
+                    proxy::direct(stream, office, visitor, seat, host, port).await;
+                }
+                (Behind::Proxy | Behind::Gateway(_), _) => {
+                    handle(stream, behind, office, visitor, seat).await;
+                }
+            }
         });
     }
 }
@@ -423,15 +461,31 @@ async fn handle(stream: TcpStream, behind: Behind, office: Rc<Office>, visitor: 
             _ => return,
         }
     }
-    let session = Rc::new(proxy::Session::new(office.clone(), visitor, seat));
-    let service = service_fn(move |request| {
-        let (behind, office, session) = (behind.clone(), office.clone(), session.clone());
-        async move {
-            Ok::<_, Infallible>(match behind {
-                Behind::Proxy => session.answer(request).await,
-                Behind::Gateway(service) => service.answer(office, visitor, request).await,
-            })
+    match behind {
+        Behind::Proxy => serve_session(stream, proxy::Session::new(office, visitor, seat)).await,
+        Behind::Gateway(service) => {
+            let answer = |request| {
+                let (service, office) = (service.clone(), office.clone());
+                async move { service.answer(office, visitor, request).await }
+            };
+            serve_http(stream, answer).await;
         }
+    }
+}
+
+/// Serves requests that a session of the proxy answers.
+pub(super) async fn serve_session(stream: TcpStream, session: proxy::Session) {
+    let session = Rc::new(session);
+    serve_http(stream, |request| session.clone().answer(request)).await;
+}
+
+async fn serve_http<A>(stream: TcpStream, answer: impl Fn(Request<Incoming>) -> A)
+where
+    A: Future<Output = Response<Carried>> + 'static,
+{
+    let service = service_fn(|request| {
+        let answered = answer(request);
+        async move { Ok::<_, Infallible>(answered.await) }
     });
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, OsStr};
-use std::io;
+use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -11,14 +11,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nix::sys::socket::sockopt::SendTimeout;
+use nix::sys::socket::sockopt::{Ipv6V6Only, SendTimeout};
 use nix::sys::socket::{SockaddrStorage, getpeername, getsockopt, setsockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde::Serialize;
 
 use super::supervisor::{Later, LaterResult, Supervisor, folder_of};
 use super::wire::CONTROL_NAME;
-use crate::egress::{Doors, Visitor};
+use crate::decide::NetworkRefusal;
+use crate::egress::{Purpose, Visitor};
+use crate::policy::{Host, plain};
 use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::socket;
@@ -93,14 +95,66 @@ fn is_loopback(ip: IpAddr) -> bool {
     }
 }
 
-/// Why a socket call is refused.
-type Refusal = (&'static str, &'static str);
+/// The port of name servers.
+const NAME_SERVICE: u16 = 53;
+/// More than that of the machine's resolver configuration is not read.
+const LONGEST_CONFIGURATION: u64 = 64 << 10;
 
-const UNIX_OUTSIDE: Refusal =
+/// Whether C libraries ask this address for names: the machine's configuration says so, or it is what they use without one.
+/// Read every time, because it changes with the machine's networks.
+fn is_name_server(ip: IpAddr) -> bool {
+    let mut text = String::new();
+    if let Ok(file) = std::fs::File::open("/etc/resolv.conf") {
+        let _ = file.take(LONGEST_CONFIGURATION).read_to_string(&mut text);
+    }
+    let ip = plain(ip);
+    ip == Ipv4Addr::LOCALHOST || name_servers(&text).any(|server| server == ip)
+}
+
+fn name_servers(configuration: &str) -> impl Iterator<Item = IpAddr> {
+    configuration.lines().filter_map(|line| {
+        let address = line.trim_start().strip_prefix("nameserver")?;
+        let address = address.strip_prefix([' ', '\t'])?.split_whitespace().next()?;
+        // Without the interface of a link-local address.
+        address.split('%').next()?.parse().ok().map(plain)
+    })
+}
+
+/// An IPv4 address as IPv6 sockets write it.
+fn mapped(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// The address on loopback that a server gets which asks for this one; `None` for those of other interfaces. One for `::` that
+/// takes IPv4 too gets IPv4's: most clients ask for 127.0.0.1, and those that ask for `localhost` try both.
+fn narrowed(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
+    let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), at.port());
+    match at.ip() {
+        ip if is_loopback(ip) => Some(at),
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Some(here),
+        IpAddr::V6(ip) if ip.to_ipv4_mapped() == Some(Ipv4Addr::UNSPECIFIED) => Some(mapped(here)),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => match getsockopt(&fd, Ipv6V6Only) {
+            Ok(false) => Some(mapped(here)),
+            Ok(true) | Err(_) => Some(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), at.port())),
+        },
+        _ => None,
+    }
+}
+
+/// Why a socket call is refused: rule and reason.
+type Refusal<'r> = (&'static str, &'r str);
+
+const UNIX_OUTSIDE: Refusal<'_> =
     ("sandbox.unix", "Sockets outside the task's own folders lead to other programs of the user.");
-const UNIX_ABSTRACT: Refusal = ("sandbox.unix", "Abstract sockets lead to other programs of the user.");
-const NETWORK: Refusal = ("sandbox.network", "The policy grants no network there.");
-const FAMILY: Refusal = ("sandbox.network", "Sockets of this kind are not part of the task.");
+const UNIX_ABSTRACT: Refusal<'_> = ("sandbox.unix", "Abstract sockets lead to other programs of the user.");
+const NETWORK: Refusal<'_> = ("sandbox.network", "The policy grants no network there.");
+const ELSEWHERE: Refusal<'_> = ("sandbox.network", "Servers of the run listen on loopback only.");
+const ANY_PORT: Refusal<'_> =
+    ("sandbox.network", "The policy lets servers listen on ports of any number only with `loopback = true`.");
+const FAMILY: Refusal<'_> = ("sandbox.network", "Sockets of this kind are not part of the task.");
 
 impl Supervisor {
     /// The socket that a call is about, and the address.
@@ -132,26 +186,68 @@ impl Supervisor {
             Target::UnixAbstract => {
                 Some(self.refuse_socket(notification, "connect", "an abstract socket", UNIX_ABSTRACT))
             }
-            Target::Internet(to) => {
-                if let Some(doors) = self.setting.doors.clone().filter(|doors| doors.lead_to(to)) {
-                    return self.connect_to_door(notification, fd, address, &doors);
-                }
-                let allowed = self.setting.loopback && is_loopback(to.ip()) && self.is_own_server(to);
-                if is_loopback(to.ip()) && to.port() == self.setting.canary_port {
-                    // The canary: refused like everything, but nothing the agent did.
-                    return Some(Reply::Error(libc::EACCES));
-                }
-                if !allowed {
-                    return Some(self.refuse_socket(notification, "connect", &to.to_string(), NETWORK));
-                }
-                self.note("connect", notification.tid, &to.to_string());
-                self.connect_later(notification, fd, address, None)
-            }
+            Target::Internet(to) => self.connect_internet(notification, fd, address, to),
             Target::Unspecified => Some(done(socket::connect(fd.as_fd(), &address))),
             Target::Route | Target::Other => {
                 Some(self.refuse_socket(notification, "connect", "another kind of socket", FAMILY))
             }
         }
+    }
+
+    /// To a port of guard's own, to a server of the run's own, or through the proxy to what the policy allows.
+    fn connect_internet(
+        &mut self,
+        notification: &Notification,
+        fd: OwnedFd,
+        address: Vec<u8>,
+        to: SocketAddr,
+    ) -> Option<Reply> {
+        let doors = self.setting.doors.clone();
+        if doors.lead_to(to) {
+            return self.connect_to_door(notification, fd, address, Purpose::Listener);
+        }
+        if is_loopback(to.ip()) && to.port() == self.setting.canary_port {
+            // The canary: refused like everything, but nothing the agent did.
+            return Some(Reply::Error(libc::EACCES));
+        }
+        if let Some(server) = self.own_server(to) {
+            self.note("connect", notification.tid, &to.to_string());
+            let address = if server == to { address } else { socket::internet_address(server) };
+            return self.connect_later(notification, fd, address, None);
+        }
+        let purpose = if to.port() == NAME_SERVICE && is_name_server(to.ip()) {
+            Purpose::Lookup
+        } else {
+            let host = doors.host_at(to.ip());
+            match (self.setting.rules.judge_connect(&host, to.port()), &host) {
+                (Ok(()), _) => Purpose::Direct(host, to.port()),
+                (Err(_), Host::Address(_)) => {
+                    doors.count_refused(&host.to_string(), to.port());
+                    return Some(self.refuse_socket(notification, "connect", &to.to_string(), NETWORK));
+                }
+                (Err(refusal), Host::Name(name)) => {
+                    doors.count_refused(name, to.port());
+                    self.refuse_host(notification.tid, name, to.port(), &refusal);
+                    return Some(Reply::Error(libc::EACCES));
+                }
+            }
+        };
+        let proxy = match to.ip() {
+            IpAddr::V4(_) => doors.proxy(),
+            IpAddr::V6(_) => mapped(doors.proxy()),
+        };
+        self.connect_to_door(notification, fd, socket::internet_address(proxy), purpose)
+    }
+
+    /// Records that a host which a program without a proxy wants to reach was refused, as the proxy does.
+    fn refuse_host(&mut self, tid: i32, host: &str, port: u16, refusal: &NetworkRefusal) {
+        self.counts.refusals += 1;
+        let what = format!("connect to {host}:{port}");
+        let NetworkRefusal { rule, reason, .. } = refusal;
+        let data = serde_json::json!({
+            "pid": tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason,
+        });
+        self.setting.recorder.record("deny.network", &format!("{what}: {reason}"), &data);
     }
 
     /// To a door of the run's own: whoever waits behind it must know that this is not somebody else.
@@ -160,14 +256,14 @@ impl Supervisor {
         notification: &Notification,
         fd: OwnedFd,
         address: Vec<u8>,
-        doors: &Doors,
+        purpose: Purpose,
     ) -> Option<Reply> {
         let local = |fd: &OwnedFd| match target(&socket::local_address(fd.as_fd()).ok()?)? {
             Target::Internet(from) if from.port() != 0 => Some(from),
             _ => None,
         };
         let visitor = Visitor { tid: notification.tid };
-        let reply = doors.announce(visitor, || {
+        let reply = self.setting.doors.announce(visitor, purpose, || {
             // A socket that has come in already is told the same again when it connects once more, and a connect that
             // fails brings nobody: whoever has that port next would be taken for the run.
             let is_there = getpeername::<SockaddrStorage>(fd.as_raw_fd()).is_ok();
@@ -270,16 +366,60 @@ impl Supervisor {
             Target::UnixAbstract => {
                 self.refuse_socket(notification, "bind", "an abstract socket", UNIX_ABSTRACT)
             }
-            Target::Internet(at) if self.setting.loopback && is_loopback(at.ip()) => {
-                self.note("bind", notification.tid, &at.to_string());
-                self.bind_port(fd.as_fd(), &address)
-            }
-            Target::Internet(at) => self.refuse_socket(notification, "bind", &at.to_string(), NETWORK),
+            Target::Internet(at) => self.bind_internet(notification, fd.as_fd(), &address, at),
             Target::Route => done(socket::bind(fd.as_fd(), &address)),
             Target::Unspecified | Target::Other => {
                 self.refuse_socket(notification, "bind", "another kind of socket", FAMILY)
             }
         })
+    }
+
+    /// Whether a server of the run's own may have this port on loopback.
+    fn may_listen(&self, port: u16) -> bool {
+        self.setting.loopback || self.setting.listen.contains(&port)
+    }
+
+    /// On loopback only; a socket for every address of the machine becomes one for loopback.
+    fn bind_internet(
+        &mut self,
+        notification: &Notification,
+        fd: BorrowedFd<'_>,
+        address: &[u8],
+        at: SocketAddr,
+    ) -> Reply {
+        let narrowed = narrowed(fd, at);
+        match narrowed {
+            Some(narrowed) if self.may_listen(at.port()) => {
+                if narrowed == at {
+                    self.note("bind", notification.tid, &at.to_string());
+                    return self.bind_port(fd, address);
+                }
+                self.note("bind", notification.tid, &format!("{at}, narrowed to {narrowed}"));
+                self.bind_port(fd, &socket::internet_address(narrowed))
+            }
+            None => self.refuse_socket(notification, "bind", &at.to_string(), ELSEWHERE),
+            Some(_) if at.port() == 0 => self.refuse_socket(notification, "bind", &at.to_string(), ANY_PORT),
+            Some(_) => {
+                let reason = format!(
+                    "The policy lets no server listen there; `--listen {0}` or `[network] listen = [{0}]` would.",
+                    at.port()
+                );
+                self.refuse_socket(notification, "bind", &at.to_string(), (NETWORK.0, &reason))
+            }
+        }
+    }
+
+    /// The address at which a connection to this one would reach a server of the run's own, if it may have one there.
+    fn own_server(&self, to: SocketAddr) -> Option<SocketAddr> {
+        if !is_loopback(to.ip()) || !self.may_listen(to.port()) {
+            return None;
+        }
+        if self.is_own_server(to) {
+            return Some(to);
+        }
+        // A server for `::` was narrowed to 127.0.0.1.
+        let other = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), to.port());
+        (to.ip() == Ipv6Addr::LOCALHOST && self.is_own_server(other)).then(|| mapped(other))
     }
 
     /// Whether a connection to this address would reach a socket that the run itself has bound, and nobody else's of the
@@ -353,7 +493,7 @@ impl Supervisor {
         if let Some(Target::Internet(local)) = target(&local)
             && local.port() == 0
         {
-            return Some(self.refuse_socket(notification, "listen", "a port of any number", NETWORK));
+            return Some(self.refuse_socket(notification, "listen", "a port of any number", ANY_PORT));
         }
         Some(done(socket::listen(fd.as_fd(), backlog as i32)))
     }
@@ -363,7 +503,7 @@ impl Supervisor {
         notification: &Notification,
         call: &str,
         to: &str,
-        refusal: Refusal,
+        refusal: Refusal<'_>,
     ) -> Reply {
         let (rule, reason) = refusal;
         let event = if call == "connect" { "deny.connect" } else { "deny.bind" };
@@ -418,4 +558,17 @@ fn failed(error: &io::Error) -> Reply {
 pub(super) fn open_below(folder: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
     open_in(folder, &path, Walk::NoMagic, follow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_of_a_configuration() {
+        let text = "# nameserver 9.9.9.9\nnameserver 10.0.0.53\n nameserver\tfe80::1%eth0 \nsearch a\nnameserverx 1.2.3.4\n\
+                    nameserver ::ffff:10.0.0.54\nnameserver nonsense\n";
+        let found: Vec<String> = name_servers(text).map(|ip| ip.to_string()).collect();
+        assert_eq!(found, ["10.0.0.53", "fe80::1", "10.0.0.54"]);
+    }
 }

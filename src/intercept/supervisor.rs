@@ -31,7 +31,7 @@ use super::repository::Repositories;
 use super::verify::Expected;
 use super::watches::Readable;
 use crate::command::{Context, Folder, Request};
-use crate::decide::{self, Verdict};
+use crate::decide::{self, NetworkRules, Verdict};
 use crate::egress::Doors;
 use crate::policy::Policy;
 use crate::sys::seccomp::{self, Notification, Reply};
@@ -80,8 +80,12 @@ pub struct Setting {
     pub verify: bool,
     /// Own servers on loopback may be reached.
     pub loopback: bool,
+    /// Ports on loopback that own servers may listen on, also without `loopback`.
+    pub listen: Vec<u16>,
     /// The ports that lead to the network.
-    pub doors: Option<Arc<Doors>>,
+    pub doors: Arc<Doors>,
+    /// Which hosts may be reached by programs that know no proxy.
+    pub rules: Arc<NetworkRules>,
     /// The socket the shims ask on.
     pub control: PathBuf,
     /// The file the shims lead to.
@@ -576,8 +580,8 @@ impl Supervisor {
         event_type: &'static str,
         tid: i32,
         what: &str,
-        rule: &'static str,
-        reason: &'static str,
+        rule: &str,
+        reason: &str,
     ) {
         self.counts.refusals += 1;
         let data = serde_json::json!({ "pid": tid, "what": what, "rule": rule, "reason": reason });

@@ -66,7 +66,8 @@ impl Running {
             self.see_all_dead();
             Used::by_children()
         });
-        let traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
+        let mut traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
+        self.network.add_refused(&mut traffic.rows);
         let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
         let plan = &self.started.plan;
         let took = self.started.began.elapsed();

@@ -14,6 +14,7 @@ use super::plan::{LaunchError, LaunchPlan, RunRequest};
 use super::registries::{self, Tool};
 use crate::decide::NetworkRules;
 use crate::egress::{self, Bounds, CompanyProxy, Door, Doors, GatewayPlan, Opened, Upstream};
+use crate::outcome::HostTraffic;
 use crate::policy::{self, Budget, Config, HostEntry, Limits, Policy};
 use crate::sys::secret::Secret;
 use crate::transcript::Recorder;
@@ -38,10 +39,12 @@ pub struct NetworkPlan {
     pub gateways: Vec<PlannedGateway>,
     /// Own servers on loopback may be reached.
     pub loopback: bool,
+    /// Ports on loopback that own servers may listen on, also without `loopback`.
+    pub listen: Vec<u16>,
     /// How much of a model.
     pub budget: Budget,
     #[serde(skip)]
-    rules: NetworkRules,
+    pub(super) rules: Arc<NetworkRules>,
     #[serde(skip)]
     company: CompanyProxy,
     #[serde(skip)]
@@ -170,12 +173,21 @@ pub(super) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<Netw
         resolve: network.resolve.clone(),
         gateways,
         loopback: network.loopback,
+        listen: listen(network, &options.listen),
         budget: options.budget.tightened(request.policy.budget),
-        rules,
+        rules: Arc::new(rules),
         company,
         bounds: bounds(&request.policy.limits),
         prices: request.config.clone(),
     })
+}
+
+/// The ports of the policy and of the command line, each once.
+fn listen(network: &policy::Network, asked: &[u16]) -> Vec<u16> {
+    let mut ports: Vec<u16> = network.listen.iter().chain(asked).copied().collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
 }
 
 fn bounds(limits: &Limits) -> Bounds {
@@ -236,30 +248,31 @@ fn gateway(
 }
 
 impl NetworkPlan {
-    /// Whether there is a proxy.
-    pub fn has_proxy(&self) -> bool {
+    /// Whether any host may be reached: the proxy is there anyway, and refuses.
+    pub fn reaches_hosts(&self) -> bool {
         !self.rules.is_empty()
     }
 
     /// The variables by which programs find all this.
     pub(super) fn variables(&self, home: &Path) -> Vec<(OsString, OsString)> {
         let mut variables: Vec<(OsString, OsString)> = Vec::new();
-        if self.has_proxy() {
-            let address = format!("http://127.0.0.1:{PROXY_PORT}");
-            for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
-                variables.push((name.into(), address.clone().into()));
-            }
-            // Newer versions of node look at the variables only when they are told to.
-            variables.push(("NODE_USE_ENV_PROXY".into(), "1".into()));
+        let address = format!("http://127.0.0.1:{PROXY_PORT}");
+        for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+            variables.push((name.into(), address.clone().into()));
+        }
+        for name in ["no_proxy", "NO_PROXY"] {
+            variables.push((name.into(), "127.0.0.1,localhost,::1".into()));
+        }
+        // Newer versions of node look at the variables only when they are told to.
+        variables.push(("NODE_USE_ENV_PROXY".into(), "1".into()));
+        // C libraries ask for names over TCP, where guard answers, and for each as it is, without the machine's domains.
+        variables.push(("RES_OPTIONS".into(), "use-vc ndots:0".into()));
+        variables.push(("LOCALDOMAIN".into(), ".".into()));
+        if self.reaches_hosts() {
             // Older ones do not know them at all. In quotes, where node takes a backslash for what hides the next letter.
             if let Some(script) = home.join(FETCH.1).to_str() {
                 let script = script.replace('\\', "\\\\").replace('"', "\\\"");
                 variables.push(("NODE_OPTIONS".into(), format!("--require=\"{script}\"").into()));
-            }
-        }
-        if self.has_proxy() || !self.gateways.is_empty() {
-            for name in ["no_proxy", "NO_PROXY"] {
-                variables.push((name.into(), "127.0.0.1,localhost,::1".into()));
             }
         }
         for gateway in &self.gateways {
@@ -296,7 +309,7 @@ impl NetworkPlan {
 
 /// The doors of a run, open and with nobody behind them yet.
 pub(super) struct Network {
-    pub(super) doors: Option<Arc<Doors>>,
+    pub(super) doors: Arc<Doors>,
     opened: Vec<Opened>,
     /// Keys that lead through no door.
     others: Vec<Secret>,
@@ -313,18 +326,17 @@ impl Network {
         of_gateways.chain(&self.others).map(|key| key.expose().to_vec())
     }
 
-    /// Lets the run through.
-    pub(super) fn serve(
+    /// What the thread needs that lets the run through.
+    pub(super) fn setting(
         &mut self,
         plan: &NetworkPlan,
         recorder: Recorder,
         activity: Arc<AtomicU64>,
         exhausted: Arc<AtomicBool>,
-    ) -> std::io::Result<Option<egress::Handle>> {
-        let Some(doors) = self.doors.clone() else { return Ok(None) };
-        let setting = egress::Setting {
+    ) -> egress::Setting {
+        egress::Setting {
             opened: std::mem::take(&mut self.opened),
-            doors,
+            doors: self.doors.clone(),
             rules: plan.rules.clone(),
             proxy: plan.company.clone(),
             bounds: plan.bounds,
@@ -332,8 +344,18 @@ impl Network {
             recorder,
             activity,
             exhausted,
-        };
-        egress::start(setting).map(Some)
+        }
+    }
+
+    /// Adds what the supervisor refused to connect to.
+    pub(super) fn add_refused(&self, rows: &mut Vec<HostTraffic>) {
+        for (host, port, refused) in self.doors.refused() {
+            match rows.iter_mut().find(|row| row.host == host && row.port == port) {
+                Some(row) => row.refused += refused,
+                None => rows.push(HostTraffic { host, port, refused, ..HostTraffic::default() }),
+            }
+        }
+        rows.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));
     }
 }
 
@@ -357,9 +379,7 @@ pub(super) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<N
         opened.push(Opened { door, listener });
         Ok(())
     };
-    if plan.has_proxy() {
-        door(Door::Proxy, PROXY_PORT)?;
-    }
+    door(Door::Proxy, PROXY_PORT)?;
     for (gateway, key) in plan.gateways.iter().zip(secrets.gateways) {
         let behind = GatewayPlan {
             name: gateway.name.clone(),
@@ -369,6 +389,5 @@ pub(super) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<N
         };
         door(Door::Gateway(Box::new(behind)), &gateway.port_mark())?;
     }
-    let doors = (!ports.is_empty()).then(|| Arc::new(Doors::new(ports)));
-    Ok(Network { doors, opened, others: secrets.others })
+    Ok(Network { doors: Arc::new(Doors::new(ports)), opened, others: secrets.others })
 }

@@ -143,6 +143,8 @@ pub struct Options {
     pub is_attended: bool,
     /// More hosts that may be reached.
     pub hosts: Vec<String>,
+    /// More ports on loopback that own servers may listen on.
+    pub listen: Vec<u16>,
     /// More network presets.
     pub presets: Vec<String>,
     /// What the home begins with, and what of it is kept.
@@ -359,7 +361,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         repositories::check(&searched)?;
     }
     let above = settings_above(worktree, &grants);
-    let (mut layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.has_proxy());
+    let (mut layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.reaches_hosts());
     layers.extend(links::dependencies(request.checkout.as_ref(), &run_folder));
     let view = match namespaces {
         Namespaces::Off => View::default(),

@@ -55,7 +55,7 @@ pub(super) fn furnish(plan: &LaunchPlan) -> io::Result<()> {
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::copy(from, to)?;
     }
-    if plan.network.has_proxy() {
+    if plan.network.reaches_hosts() {
         let (script, name) = network::FETCH;
         let to = plan.home.join(name);
         to.parent().map_or(Ok(()), create_dir_all)?;

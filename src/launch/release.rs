@@ -18,6 +18,7 @@ use super::managers::CACHE_USERS;
 use super::parent::{Failure, machine};
 use super::watch::{Running, Sleeper, Stopped};
 use crate::command::Context;
+use crate::egress;
 use crate::intercept::{self, Answering, Ask, Belated, Counts, Handle, Repositories, Setting};
 use crate::outcome::{Denial, Enforcement, LimitNotInForce};
 use crate::policy::Policy;
@@ -50,10 +51,7 @@ impl Running {
             recorder: self.recorder.clone(),
         };
         self.sleepers.push(Sleeper::Shims(shims, Box::new(answering)));
-        let plan = &self.started.plan.network;
-        let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
-        let carrier = self.network.serve(plan, self.recorder.clone(), activity, exhausted);
-        self.carrier = carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?;
+        self.serve_network()?;
         let enforcement = self.enforcement(group);
         let (begun, is_begun) = mpsc::sync_channel(1);
         let (proof, proven) = self.proof(&enforcement, is_begun)?;
@@ -93,6 +91,20 @@ impl Running {
             None if seen.is_none() => Err(broken("hold the canary", b"it ended")),
             None => Ok((enforcement, supervisor)),
         }
+    }
+
+    /// Gives the proxy its thread: at once where the run will use a gateway, and otherwise when somebody comes.
+    fn serve_network(&mut self) -> Result<(), Stopped> {
+        let plan = &self.started.plan.network;
+        let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
+        let setting = self.network.setting(plan, self.recorder.clone(), activity, exhausted);
+        if plan.gateways.is_empty() {
+            self.sleepers.push(Sleeper::Network(Box::new(setting)));
+            return Ok(());
+        }
+        let carrier = egress::start(setting);
+        self.carrier = Some(carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?);
+        Ok(())
     }
 
     /// The thread that answers, ready before the child is; returns when it has what the child asks with.
@@ -268,7 +280,9 @@ impl Running {
             has_view: self.started.has_view,
             verify: plan.verify_exec,
             loopback: plan.network.loopback,
+            listen: plan.network.listen.clone(),
             doors: self.network.doors.clone(),
+            rules: plan.network.rules.clone(),
             control: plan.control.clone(),
             shim: plan.shims.as_ref().map(|(_, shim, _)| shim.clone()),
             first_process: self.started.first_process,

@@ -119,6 +119,8 @@ pub(super) enum Sleeper {
     Output(Pump),
     /// A shim asks.
     Shims(UnixListener, Box<Answering>),
+    /// Somebody connects to the proxy.
+    Network(Box<egress::Setting>),
 }
 
 impl Sleeper {
@@ -126,6 +128,7 @@ impl Sleeper {
         match self {
             Self::Output(pump) => pump.from.as_fd(),
             Self::Shims(listener, _) => listener.as_fd(),
+            Self::Network(setting) => setting.proxy_listener(),
         }
     }
 }
@@ -345,6 +348,7 @@ impl Running {
         let started = match self.sleepers.swap_remove(index) {
             Sleeper::Output(pump) => pump.start(self.pump_done.clone()),
             Sleeper::Shims(listener, answering) => intercept::serve(listener, *answering),
+            Sleeper::Network(setting) => egress::start(*setting).map(|carrier| self.carrier = Some(carrier)),
         };
         if let Err(error) = started {
             self.recorder.record(

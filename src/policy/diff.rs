@@ -16,6 +16,11 @@ fn pins(policy: &Policy) -> String {
     if pins.is_empty() { "none".to_string() } else { pins.join(", ") }
 }
 
+fn ports(policy: &Policy) -> String {
+    let ports: Vec<String> = policy.network.listen.iter().map(u16::to_string).collect();
+    if ports.is_empty() { "none".to_string() } else { ports.join(", ") }
+}
+
 /// Lines of difference from `a` to `b`: `-` only in a, `+` only in b, `~` in both and changed. Empty when they agree.
 pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     let mut lines = Vec::new();
@@ -53,6 +58,7 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
         changed(what, words(left), words(right));
     }
     changed("network.resolve", pins(a), pins(b));
+    changed("network.listen", ports(a), ports(b));
     changed("network.loopback", a.network.loopback.to_string(), b.network.loopback.to_string());
     let (a_execute, b_execute) = (&a.filesystem.execute, &b.filesystem.execute);
     if a_execute.is_some() != b_execute.is_some() {

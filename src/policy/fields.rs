@@ -18,6 +18,8 @@ pub(super) enum Kind {
     Texts,
     /// A list of strings.
     List,
+    /// A list of port numbers.
+    Ports,
     /// `true` or `false`.
     Flag,
     /// A whole number in a range.
@@ -112,6 +114,11 @@ pub(super) static NETWORK: &[Field] = &[
         "Addresses of names, instead of what DNS says: `\"git.example.org\" = \"10.1.2.3\"`.",
     ),
     field("loopback", Kind::Flag, "Whether servers the agent starts on loopback may be reached by it."),
+    field(
+        "listen",
+        Kind::Ports,
+        "Ports that servers of the run may listen on, on loopback only: `0.0.0.0` and `::` are narrowed to it. Not needed with `loopback = true`, which allows every port.",
+    ),
     OVERRIDE_SECTION,
 ];
 

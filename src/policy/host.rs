@@ -276,6 +276,11 @@ impl HostEntry {
         self.ports.iter().any(|(from, to)| (*from..=*to).contains(&port)) && self.hosts.include(host)
     }
 
+    /// Whether it speaks of this host, at whatever port.
+    pub fn names_host(&self, host: &Host) -> bool {
+        self.hosts.include(host)
+    }
+
     /// Whether it speaks of this address as the special one it is: not by the way, in a net that is mostly public.
     pub fn names_special(&self, address: IpAddr, port: u16) -> bool {
         let Hosts::Net(net, length) = &self.hosts else { return false };

@@ -268,6 +268,8 @@ pub struct Network {
     pub resolve: Vec<(String, std::net::IpAddr)>,
     /// Own servers on loopback.
     pub loopback: bool,
+    /// Ports on loopback that own servers may listen on, also without `loopback`.
+    pub listen: Vec<u16>,
 }
 
 /// Bounds of what a model's API is used for. `None` is unbounded.

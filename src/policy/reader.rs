@@ -219,6 +219,11 @@ impl Reader<'_> {
                         section.lists.push((field.name, At { value: list, span: value.span() }));
                     }
                 }
+                Kind::Ports => {
+                    if let Some(list) = self.ports(value) {
+                        section.lists.push((field.name, At { value: list, span: value.span() }));
+                    }
+                }
                 Kind::Number(least, most) => {
                     if let Some(number) = self.number(value, least, most) {
                         section.numbers.push((field.name, number));

@@ -31,6 +31,9 @@ fn property(field: &Field) -> Value {
         Kind::Text => json!({ "type": "string" }),
         Kind::Texts => json!({ "oneOf": [{ "type": "string" }, strings] }),
         Kind::List => strings,
+        Kind::Ports => {
+            json!({ "type": "array", "items": { "type": "integer", "minimum": 1, "maximum": 65_535 } })
+        }
         Kind::Flag => json!({ "type": "boolean" }),
         Kind::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
         Kind::Amount => json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000 }),

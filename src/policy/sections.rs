@@ -44,6 +44,10 @@ impl Merger {
         let mut network = std::mem::take(&mut self.policy.network);
         self.host_grants(section, &mut network.allow);
         self.grants(section, "presets", &mut network.presets);
+        let mut listen: Vec<String> = network.listen.iter().map(u16::to_string).collect();
+        if self.grants(section, "listen", &mut listen) {
+            network.listen = listen.iter().filter_map(|port| port.parse().ok()).collect();
+        }
         for (_, list) in section.lists.iter().filter(|(key, _)| *key == "deny") {
             // What is closed stays closed.
             let more = list.value.iter().map(|item| item.value.clone());

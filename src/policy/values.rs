@@ -183,6 +183,19 @@ impl Reader<'_> {
         Some(items.iter().filter_map(|item| self.text(item)).collect())
     }
 
+    /// Port numbers, as text.
+    pub(super) fn ports(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
+        let DeValue::Array(items) = value.get_ref() else {
+            self.wrong_type(value, "a list of port numbers");
+            return None;
+        };
+        let port = |item| {
+            let port = self.number(item, 1, i64::from(u16::MAX))?;
+            Some(At { value: port.value.to_string(), span: port.span })
+        };
+        Some(items.iter().filter_map(port).collect())
+    }
+
     pub(super) fn texts(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
         match value.get_ref() {
             DeValue::Array(_) => self.list(value),

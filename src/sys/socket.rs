@@ -45,6 +45,16 @@ pub fn family(address: &[u8]) -> Option<i32> {
     address.first_chunk::<2>().map(|bytes| i32::from(u16::from_ne_bytes(*bytes)))
 }
 
+/// The bytes of an IPv4 or IPv6 address.
+pub fn internet_address(address: SocketAddr) -> Vec<u8> {
+    let (family, port) = (|family: i32| (family as u16).to_ne_bytes(), address.port().to_be_bytes());
+    match address.ip() {
+        IpAddr::V4(ip) => [family(libc::AF_INET).as_slice(), &port, &ip.octets(), &[0; 8]].concat(),
+        // Flow information before the address, the interface behind it.
+        IpAddr::V6(ip) => [family(libc::AF_INET6).as_slice(), &port, &[0; 4], &ip.octets(), &[0; 4]].concat(),
+    }
+}
+
 /// The address of a unix socket at a path.
 pub fn unix_address(path: &[u8]) -> Option<Vec<u8>> {
     if path.len() >= 108 || path.contains(&0) {

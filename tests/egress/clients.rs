@@ -216,9 +216,9 @@ fn fetch_of_older_versions_of_node() {
     });
 }
 
-/// Without a proxy there is nothing to lead anywhere, and node starts as it always does.
+/// Where no host may be reached there is nothing to lead anywhere, and node starts as it always does.
 #[test]
-fn node_is_left_alone_without_a_proxy() {
+fn node_is_left_alone_where_no_host_is_allowed() {
     in_two_worlds(|world| {
         let printed = world
             .works("node -p '`${process.env.NODE_OPTIONS} ${String(fetch).includes(\"install\")}`'; ls -A ~");

@@ -9,6 +9,8 @@ mod guarded;
 mod hello;
 mod infrastructure;
 mod memory;
+mod no_hosts;
+mod no_proxy;
 pub(crate) mod openai;
 mod receivers;
 mod registries;

@@ -14,6 +14,7 @@ mod filter;
 mod kernel;
 mod leases;
 mod limits;
+mod listening;
 mod metadata;
 mod privileges;
 mod processes;

@@ -1,0 +1,219 @@
+//! DNS for the run, over TCP: names of hosts that the policy allows are answered with addresses that stand for them
+//! ([`super::names`]), all others at once with "no such name" and a recorded refusal. Nothing is asked of a real server.
+//!
+//! C libraries ask over TCP because the run has `RES_OPTIONS=use-vc`; UDP sockets cannot be made. The supervisor leads what
+//! connects to a name server of the machine here. Anything that is not a plain question gets an error, never silence:
+//! a client would wait for an answer that does not come, and ask again.
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::doors::Visitor;
+use super::serve::Office;
+use crate::policy::Host;
+
+/// How long a client may keep its connection without a question.
+const IDLE: Duration = Duration::from_secs(30);
+/// The longest question: a name of 255 bytes and a few options. A longer one ends the connection.
+const LONGEST: usize = 1024;
+/// Seconds that a client may remember an answer.
+const TTL: u32 = 60;
+
+const HEADER: usize = 12;
+const TYPE_A: u16 = 1;
+const TYPE_AAAA: u16 = 28;
+const CLASS_IN: u16 = 1;
+
+/// How a question is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Address(Ipv4Addr),
+    /// The name is known, but has nothing of this kind.
+    Nothing,
+    NoSuchName,
+    /// No question that could be understood.
+    Malformed,
+    /// The run has looked up too many names.
+    Refused,
+}
+
+impl Answer {
+    fn code(self) -> u8 {
+        match self {
+            Self::Address(_) | Self::Nothing => 0,
+            Self::Malformed => 1,
+            Self::NoSuchName => 3,
+            Self::Refused => 5,
+        }
+    }
+}
+
+/// Answers questions until the client goes.
+pub(super) async fn serve(mut client: TcpStream, office: Rc<Office>, visitor: Visitor) {
+    while let Ok(Ok(length)) = timeout(IDLE, client.read_u16()).await {
+        let mut message = vec![0; usize::from(length)];
+        if message.len() > LONGEST
+            || !matches!(timeout(IDLE, client.read_exact(&mut message)).await, Ok(Ok(_)))
+        {
+            return;
+        }
+        let question = Question::parse(&message);
+        let answer =
+            question.as_ref().map_or(Answer::Malformed, |question| judge(question, &office, visitor));
+        let reply = reply(&message, question.as_ref(), answer);
+        let length = u16::try_from(reply.len()).unwrap_or_default();
+        let framed = [&length.to_be_bytes(), reply.as_slice()].concat();
+        if client.write_all(&framed).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn judge(question: &Question, office: &Office, visitor: Visitor) -> Answer {
+    // Reverse lookups and the like: nothing is known of them, and nobody asked for a host.
+    if !matches!(question.kind, TYPE_A | TYPE_AAAA) {
+        return Answer::NoSuchName;
+    }
+    let of_kind = |address| if question.kind == TYPE_A { Answer::Address(address) } else { Answer::Nothing };
+    let Ok(host @ Host::Name(_)) = Host::parse(&question.name) else { return Answer::NoSuchName };
+    let name = host.to_string();
+    // Programs look up the machine they run on, for a log or an identity; that is no host to be reached.
+    let is_machine = || nix::unistd::gethostname().is_ok_and(|own| own.eq_ignore_ascii_case(&name));
+    if name == "localhost" || name.ends_with(".localhost") || is_machine() {
+        return of_kind(Ipv4Addr::LOCALHOST);
+    }
+    if let Err(refusal) = office.dialer.rules.judge_name(&host) {
+        // Clients ask for both kinds of address, and C libraries once more with their list of domains, which is empty here:
+        // one refusal is enough.
+        if question.kind == TYPE_A && office.is_another_lookup(visitor, &name) {
+            office.refused(visitor, &name, 0, &format!("look up {name}"), refusal.rule, &refusal.reason);
+        }
+        return Answer::NoSuchName;
+    }
+    office.address_of(&name).map_or(Answer::Refused, of_kind)
+}
+
+/// The one question of a message.
+#[derive(Debug, PartialEq, Eq)]
+struct Question {
+    name: String,
+    kind: u16,
+    /// Where it ends in the message.
+    end: usize,
+}
+
+impl Question {
+    fn parse(message: &[u8]) -> Option<Self> {
+        let number =
+            |at: usize| message.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+        // A plain question (not an answer, no other operation), and one of them.
+        if message.get(2)? & 0xf8 != 0 || number(4)? != 1 {
+            return None;
+        }
+        let mut name = String::new();
+        let mut at = HEADER;
+        loop {
+            let length = usize::from(*message.get(at)?);
+            at += 1;
+            match length {
+                0 => break,
+                // Longer ones are pointers to other names, which a first name has no use for.
+                1..=63 => {
+                    let label = std::str::from_utf8(message.get(at..at + length)?).ok()?;
+                    if label.contains('.') || name.len() + length > 253 {
+                        return None;
+                    }
+                    if !name.is_empty() {
+                        name.push('.');
+                    }
+                    name.push_str(label);
+                    at += length;
+                }
+                _ => return None,
+            }
+        }
+        (number(at + 2)? == CLASS_IN).then_some(())?;
+        Some(Self { name, kind: number(at)?, end: at + 4 })
+    }
+}
+
+fn reply(message: &[u8], question: Option<&Question>, answer: Answer) -> Vec<u8> {
+    let echoed = question.and_then(|question| message.get(HEADER..question.end)).unwrap_or_default();
+    let mut reply = Vec::with_capacity(HEADER + echoed.len() + 16);
+    reply.extend(message.iter().copied().chain([0, 0]).take(2));
+    // An answer, with recursion asked for and done.
+    reply.extend([0x81, 0x80 | answer.code()]);
+    let is_address = matches!(answer, Answer::Address(_));
+    for count in [!echoed.is_empty(), is_address, false, false] {
+        reply.extend(u16::from(count).to_be_bytes());
+    }
+    reply.extend(echoed);
+    if let Answer::Address(address) = answer {
+        // The name of the question, by a pointer to it.
+        reply.extend([0xc0, HEADER as u8]);
+        reply.extend(TYPE_A.to_be_bytes());
+        reply.extend(CLASS_IN.to_be_bytes());
+        reply.extend(TTL.to_be_bytes());
+        reply.extend(4u16.to_be_bytes());
+        reply.extend(address.octets());
+    }
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(labels: &[&str], kind: u16) -> Vec<u8> {
+        let mut message = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in labels {
+            message.push(u8::try_from(label.len()).expect("a short label"));
+            message.extend(label.as_bytes());
+        }
+        message.push(0);
+        message.extend(kind.to_be_bytes());
+        message.extend(CLASS_IN.to_be_bytes());
+        message
+    }
+
+    #[test]
+    fn a_question_is_echoed_with_its_answer() {
+        let asked = message(&["a", "Example"], TYPE_A);
+        let question = Question::parse(&asked).expect("a question");
+        assert_eq!((question.name.as_str(), question.kind, question.end), ("a.Example", TYPE_A, asked.len()));
+        let answered = reply(&asked, Some(&question), Answer::Address(Ipv4Addr::new(198, 18, 0, 7)));
+        assert_eq!(answered[..HEADER], [0x12, 0x34, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
+        assert_eq!(answered[HEADER..asked.len()], asked[HEADER..]);
+        assert_eq!(answered[asked.len()..], [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 198, 18, 0, 7]);
+        let refused = reply(&asked, Some(&question), Answer::NoSuchName);
+        assert_eq!(refused[..HEADER], [0x12, 0x34, 0x81, 0x83, 0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(refused.len(), asked.len());
+    }
+
+    #[test]
+    fn what_is_no_plain_question_is_malformed() {
+        let plain = message(&["a", "example"], TYPE_A);
+        for end in 0..plain.len() {
+            assert_eq!(Question::parse(&plain[..end]), None, "{end}");
+        }
+        let changed = |at: usize, byte: u8| {
+            let mut message = plain.clone();
+            message[at] = byte;
+            Question::parse(&message)
+        };
+        assert_eq!(changed(2, 0x81), None, "an answer");
+        assert_eq!(changed(5, 2), None, "two questions");
+        assert_eq!(changed(HEADER, 0xc0), None, "a pointer");
+        assert_eq!(changed(HEADER + 1, b'.'), None, "a dot inside a label");
+        assert_eq!(changed(HEADER + 1, 0xff), None, "not text");
+        assert_eq!(changed(plain.len() - 1, 3), None, "another class");
+        let long = "x".repeat(63);
+        assert_eq!(Question::parse(&message(&[long.as_str(); 5], TYPE_A)), None, "too long");
+        assert_eq!(reply(&[], None, Answer::Malformed)[..], [0, 0, 0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}

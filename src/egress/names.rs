@@ -1,0 +1,75 @@
+//! Names that the run has looked up ↔ the addresses it was told.
+//!
+//! The run is told no real address: it could connect to none. Every name gets one of 198.18.0.0/15 instead, a net that is
+//! never routed, and a connect to that address is judged and carried by the name it stands for.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The first address of the net.
+const NET: u32 = 0xc612_0000;
+/// Names that a run may look up; a name has at most 253 bytes, so they take about two megabytes.
+const MOST_NAMES: usize = 4096;
+
+/// The names of one run.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    numbers: HashMap<String, u32>,
+    /// By their numbers.
+    names: Vec<String>,
+}
+
+impl Names {
+    /// The address that stands for a name, always the same one; `None` when there are too many names.
+    pub(super) fn address_of(&mut self, name: &str) -> Option<Ipv4Addr> {
+        let number = match self.numbers.get(name) {
+            Some(number) => *number,
+            None if self.names.len() >= MOST_NAMES => return None,
+            None => {
+                let number = u32::try_from(self.names.len()).ok()?;
+                self.names.push(name.to_string());
+                self.numbers.insert(name.to_string(), number);
+                number
+            }
+        };
+        // The address of the net itself is left out.
+        Some(Ipv4Addr::from_bits(NET + 1 + number))
+    }
+
+    /// The name that an address stands for.
+    pub(super) fn name_at(&self, address: IpAddr) -> Option<&str> {
+        let IpAddr::V4(address) = address else { return None };
+        let number = address.to_bits().checked_sub(NET + 1)?;
+        self.names.get(usize::try_from(number).ok()?).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_an_address_of_its_own() {
+        let mut names = Names::default();
+        let first = names.address_of("a.example").expect("there is room");
+        let second = names.address_of("b.example").expect("there is room");
+        assert_eq!(first, Ipv4Addr::new(198, 18, 0, 1));
+        assert_ne!(first, second);
+        assert_eq!(names.address_of("a.example"), Some(first));
+        assert_eq!(names.name_at(first.into()), Some("a.example"));
+        assert_eq!(names.name_at(second.into()), Some("b.example"));
+        for other in ["198.18.0.0", "198.18.0.3", "127.0.0.1", "255.255.255.255", "::1"] {
+            assert_eq!(names.name_at(other.parse().expect(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn their_number_is_bounded() {
+        let mut names = Names::default();
+        for number in 0..MOST_NAMES {
+            assert!(names.address_of(&format!("{number}.example")).is_some());
+        }
+        assert_eq!(names.address_of("one-more.example"), None);
+        assert!(names.address_of("7.example").is_some());
+    }
+}

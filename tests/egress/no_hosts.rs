@@ -1,0 +1,160 @@
+//! Runs that may reach no host: every client is refused at once, whether it knows a proxy or not, and every refusal is told.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::evidence::{events, row};
+use crate::launch::world::{Ran, World, in_every_world, one_world, program};
+
+/// Under `strict`, without the key of a gateway: nothing at all is open.
+fn run(world: &World, command: &[&str]) -> Ran {
+    let mut guard = world.guard(&["--json"], command);
+    guard.env_remove("GEMINI_API_KEY");
+    world.finish(guard, b"")
+}
+
+/// Tries each of its clients once, and prints how each ended and after how many milliseconds.
+const CLIENTS: &str = r#"
+import json, socket, subprocess, time, urllib.error, urllib.request
+
+def urllib_client():
+    try:
+        urllib.request.urlopen("http://urllib.test/")
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.read().decode()}"
+
+def lookup():
+    try:
+        return str(socket.getaddrinfo("lookup.test", 80))
+    except socket.gaierror as error:
+        return f"EAI {error.errno}"
+
+def address():
+    try:
+        socket.create_connection(("192.0.2.1", 443), timeout=30)
+    except OSError as error:
+        return f"errno {error.errno}"
+
+def stands_for_no_name():
+    try:
+        socket.create_connection(("198.18.0.1", 443), timeout=30)
+    except OSError as error:
+        return f"errno {error.errno}"
+
+def program(*words):
+    ran = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return f"{ran.returncode} {ran.stdout}"
+
+NODE = "require('http').get('http://node.test/', () => console.log('answered')).on('error', (error) => console.log(error.code))"
+ways = {
+    "urllib": urllib_client, "lookup": lookup, "address": address, "198.18": stands_for_no_name,
+    "curl": lambda: program("curl", "-sS", "https://curl.test/"),
+    "curl without proxy": lambda: program("curl", "-sS", "--noproxy", "*", "http://direct.test/"),
+    "node": lambda: program("node", "-e", NODE),
+}
+told = {}
+for name, way in ways.items():
+    began = time.monotonic()
+    answer = way()
+    told[name] = [answer, round((time.monotonic() - began) * 1000, 2)]
+print(json.dumps(told))
+"#;
+
+#[test]
+fn every_client_is_refused_at_once_and_every_refusal_is_told() {
+    in_every_world(|world| {
+        let ran = run(world, &["python3", "-c", CLIENTS]);
+        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
+        let told: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        eprintln!("{}: {told}", world.name());
+        let answer = |name: &str| told[name][0].as_str().unwrap_or_default().to_string();
+        assert!(
+            answer("urllib")
+                .starts_with("403 guard: Permission denied: GET to urllib.test:80 (rule network.default)")
+        );
+        assert!(answer("curl").contains("403") && !answer("curl").starts_with('0'), "{}", problem());
+        // EAI_NONAME, which nobody takes for something that passes.
+        assert_eq!(answer("lookup"), "EAI -2", "{}", problem());
+        assert_eq!(answer("address"), format!("errno {}", libc::EACCES), "{}", problem());
+        assert_eq!(answer("198.18"), format!("errno {}", libc::EACCES), "{}", problem());
+        assert!(answer("curl without proxy").starts_with("6 "), "{}", problem());
+        assert!(answer("node").contains("ENOTFOUND"), "{}", problem());
+        for (name, told) in told.as_object().unwrap() {
+            // The start of a program included. Whatever waited for an answer would wait for seconds.
+            assert!(told[1].as_f64() < Some(4000.0), "{name}: {}", problem());
+        }
+
+        let refused = events(&ran, "deny.network");
+        let log = world.command(program()).args(["log", "--network"]).output().unwrap();
+        let log = String::from_utf8_lossy(&log.stdout).into_owned();
+        let denials = ran.result["denials"].to_string();
+        for host in ["urllib.test", "lookup.test", "curl.test", "direct.test", "node.test"] {
+            let of_host: Vec<&Value> = refused.iter().filter(|event| event["data"]["host"] == host).collect();
+            assert_eq!(of_host.len(), 1, "{host}: {}", problem());
+            assert_eq!(of_host[0]["data"]["rule"], "network.default", "{host}: {}", problem());
+            assert!(log.contains(host) && denials.contains(host), "{host}: {log}\n{}", problem());
+            assert_eq!(row(&ran, host)["refused"], 1, "{host}: {}", problem());
+        }
+        assert!(log.contains("192.0.2.1:443") && denials.contains("192.0.2.1:443"), "{log}\n{}", problem());
+        assert_eq!(row(&ran, "192.0.2.1")["refused"], 1, "{}", problem());
+    });
+}
+
+/// People see every refused host, also where there are more refusals than are shown.
+#[test]
+fn the_summary_names_refused_hosts() {
+    let world = one_world();
+    let script = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do curl -s http://host-$n.test/ > /dev/null; done";
+    let ran = world.finish(world.guard(&[], &["bash", "-c", script]), b"");
+    assert!(ran.error.contains("refused: GET to host-1.test:80: The policy does not name"), "{}", ran.error);
+    assert!(ran.error.contains("  refused hosts: host-1.test:80, host-10.test:80, "), "{}", ran.error);
+    assert!(ran.error.contains(" and 2 more; `guard log --network` shows them"), "{}", ran.error);
+}
+
+/// npm tries again for more than a minute when a name cannot be looked up; a refusal it believes.
+#[test]
+fn npm_gives_up_at_once() {
+    let world = one_world();
+    if Command::new("npm").arg("--version").output().is_err() {
+        eprintln!("SKIP: npm is not installed");
+        return;
+    }
+    let script = "echo '{}' > package.json; npm install --no-audit --no-fund left-pad-of-nobody 2>&1";
+    let ran = run(&world, &["bash", "-c", script]);
+    let problem = || format!("{:?}\n{:#}\n{}", ran.took, ran.result, ran.error);
+    assert!(ran.printed().contains("403"), "{}", problem());
+    assert!(ran.took < Duration::from_secs(40), "{}", problem());
+    assert!(!events(&ran, "deny.network").is_empty(), "{}", problem());
+}
+
+/// The thread behind the proxy is started when somebody comes. Until then nobody is there to be kept busy.
+#[test]
+fn a_run_that_connects_to_nothing_has_no_thread_for_it() {
+    let world = one_world();
+    let threads = "cat /proc/$PPID/task/*/comm";
+    let count = |script: &str| {
+        // Not in the sandbox, which sees no process of guard's.
+        let mut guard =
+            world.guard(&["--quiet"], &["bash", "-c", &format!("{script}; touch ready; sleep 20")]);
+        guard.env_remove("GEMINI_API_KEY");
+        let mut child = guard.spawn().unwrap();
+        let ready = world.folder.join("ready");
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while !ready.exists() && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let names = Command::new("bash")
+            .args(["-c", &threads.replace("$PPID", &child.id().to_string())])
+            .output()
+            .unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::SIGINT)
+            .unwrap();
+        let _ = child.wait();
+        std::fs::remove_file(ready).unwrap();
+        String::from_utf8_lossy(&names.stdout).lines().filter(|name| *name == "network").count()
+    };
+    assert_eq!(count("true"), 0);
+    assert_eq!(count("curl -s http://elsewhere.test/ > /dev/null"), 1);
+}

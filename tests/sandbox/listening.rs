@@ -1,0 +1,181 @@
+//! Servers of a run: where they may listen, who reaches them, and whom they cannot be used to reach.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::launch::world::{World, in_every_world, one_world};
+
+/// Ports that nobody has.
+fn free_ports() -> [u16; 3] {
+    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// Listens at each place it is given, and says of each how that ended. Where all listen it waits until it has been visited.
+const SERVER: &str = r#"
+import json, os, socket, sys
+
+def listen(place):
+    family, host, port = place.split(",")
+    server = socket.socket(socket.AF_INET6 if family == "6" else socket.AF_INET)
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((host, int(port)))
+        server.listen()
+    except OSError as error:
+        return None, f"errno {error.errno}"
+    return server, server.getsockname()[0]
+
+def visit(host, port):
+    try:
+        socket.create_connection((host, port), timeout=30).close()
+        return "reached"
+    except OSError as error:
+        return f"errno {error.errno}"
+
+told, servers = {}, []
+for place in sys.argv[2:]:
+    server, told[place] = listen(place)
+    if server:
+        port = server.getsockname()[1]
+        told[place + " by four"], told[place + " by six"] = visit("127.0.0.1", port), visit("::1", port)
+        servers.append(server)
+if "outside" in os.environ:
+    told["outside"] = visit("127.0.0.1", int(os.environ["outside"]))
+print(json.dumps(told))
+sys.stdout.flush()
+if sys.argv[1] == "wait" and servers:
+    open("ready", "w").close()
+    servers[0].settimeout(60)
+    # What it has visited itself.
+    while servers[0].accept()[0].recv(1) != b"x":
+        pass
+    # The visitor sees that it was accepted.
+    open("seen", "w").close()
+"#;
+
+/// Runs the server; `visit` is done from outside while it listens.
+fn serve(world: &World, options: &[&str], places: &[&str], visit: impl FnOnce()) -> (Value, String) {
+    let mut all = vec!["--json"];
+    all.extend(options);
+    let words = [&["python3", "-c", SERVER, "wait"], places].concat();
+    let command = world.guard(&all, &words);
+    let ran = std::thread::scope(|scope| {
+        let run = scope.spawn(|| world.finish(command, b""));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !world.folder.join("ready").exists() && !run.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        visit();
+        run.join().unwrap()
+    });
+    let _ = std::fs::remove_file(world.folder.join("ready"));
+    let told = serde_json::from_str(&ran.printed());
+    let problem = format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
+    (told.unwrap_or_else(|_| panic!("{problem}")), problem)
+}
+
+fn visit(host: &str, port: u16) -> bool {
+    let Ok(mut stream) = TcpStream::connect((host, port)) else { return false };
+    std::io::Write::write_all(&mut stream, b"x").unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    // The end of the run at the latest.
+    let _ = stream.read(&mut [0]);
+    true
+}
+
+#[test]
+fn a_port_that_is_named_is_listened_on_and_on_loopback_only() {
+    in_every_world(|world| {
+        let [port, other, _] = free_ports();
+        let (allowed, refused) = (format!("4,0.0.0.0,{port}"), format!("4,0.0.0.0,{other}"));
+        let (any, elsewhere) = ("4,0.0.0.0,0".to_string(), format!("4,192.0.2.1,{port}"));
+        let places = [allowed.as_str(), &refused, &any, &elsewhere];
+        let mut reached = (false, false);
+        let (told, problem) = serve(world, &["--listen", &port.to_string()], &places, || {
+            // A server for every address would be reached at this one.
+            reached.1 = TcpStream::connect(("127.0.0.2", port)).is_ok();
+            reached.0 = visit("127.0.0.1", port);
+        });
+        assert_eq!(reached, (true, false), "{problem}");
+        assert_eq!(told[&allowed], "127.0.0.1", "{problem}");
+        assert_eq!(told[format!("{allowed} by four")], "reached", "{problem}");
+        for place in &places[1..] {
+            assert_eq!(told[*place], format!("errno {}", libc::EACCES), "{place}: {problem}");
+        }
+        assert!(
+            problem.contains(&format!("`--listen {other}` or `[network] listen = [{other}]`")),
+            "{problem}"
+        );
+        assert!(problem.contains("listen on loopback only"), "{problem}");
+    });
+}
+
+#[test]
+fn a_server_for_both_families_is_reached_by_both_inside() {
+    if TcpListener::bind("[::]:0").is_err() {
+        eprintln!("SKIP: there is no IPv6 here");
+        return;
+    }
+    in_every_world(|world| {
+        let [port, ..] = free_ports();
+        let place = format!("6,::,{port}");
+        let mut reached = false;
+        let (told, problem) = serve(world, &["--listen", &port.to_string()], &[&place], || {
+            reached = visit("127.0.0.1", port);
+        });
+        assert!(reached, "{problem}");
+        assert_eq!(told[&place], "::ffff:127.0.0.1", "{problem}");
+        assert_eq!(told[format!("{place} by four")], "reached", "{problem}");
+        assert_eq!(told[format!("{place} by six")], "reached", "{problem}");
+    });
+}
+
+/// The port of another program: it is not taken from it, and not reached through it either.
+#[test]
+fn a_port_that_somebody_has_is_neither_shared_nor_reached() {
+    in_every_world(|world| {
+        let server = TcpListener::bind("0.0.0.0:0").unwrap();
+        server.set_nonblocking(true).unwrap();
+        let taken = server.local_addr().unwrap().port();
+        let places =
+            [format!("4,0.0.0.0,{taken}"), format!("4,127.0.0.1,{taken}"), format!("4,127.0.0.2,{taken}")];
+        let places: Vec<&str> = places.iter().map(String::as_str).collect();
+        let (listen, outside) = (taken.to_string(), format!("outside={taken}"));
+        let options = ["--listen", listen.as_str(), "--env", &outside];
+        let (told, problem) = serve(world, &options, &places, || {});
+        for place in places {
+            assert_eq!(told[place], format!("errno {}", libc::EADDRINUSE), "{place}: {problem}");
+        }
+        assert_eq!(told["outside"], format!("errno {}", libc::EACCES), "{problem}");
+        assert!(server.accept().is_err(), "{problem}");
+    });
+}
+
+/// In a policy; and `loopback = true` narrows too.
+#[test]
+fn a_policy_names_ports_or_all_of_them() {
+    let world = one_world();
+    let [port, other, _] = free_ports();
+    let places = [format!("4,0.0.0.0,{port}"), format!("4,0.0.0.0,{other}"), "4,0.0.0.0,0".to_string()];
+    let places: Vec<&str> = places.iter().map(String::as_str).collect();
+    let policy = world.temporary().join("policy.toml");
+    for (section, expected) in [
+        (format!("listen = [{port}]"), ["127.0.0.1", "errno 13", "errno 13"]),
+        ("loopback = true".to_string(), ["127.0.0.1"; 3]),
+    ] {
+        let text = format!(
+            "version = 1\nname = \"p\"\nextends = \"strict\"\n[network]\noverride = true\n{section}\n"
+        );
+        std::fs::write(&policy, text).unwrap();
+        let options = ["--json", "--policy", policy.to_str().unwrap()];
+        let words = [&["python3", "-c", SERVER, "go"], places.as_slice()].concat();
+        let ran = world.finish(world.guard(&options, &words), b"");
+        let told: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{:#}", ran.result));
+        let ended: Vec<&str> = places.iter().map(|place| told[*place].as_str().unwrap_or_default()).collect();
+        assert_eq!(ended, expected, "{section}: {:#}", ran.result);
+    }
+}
