@@ -56,10 +56,11 @@ impl Answer {
 /// Answers questions until the client goes.
 pub(super) async fn serve(mut client: TcpStream, office: Rc<Office>, visitor: Visitor) {
     while let Ok(Ok(length)) = timeout(IDLE, client.read_u16()).await {
+        if usize::from(length) > LONGEST {
+            return;
+        }
         let mut message = vec![0; usize::from(length)];
-        if message.len() > LONGEST
-            || !matches!(timeout(IDLE, client.read_exact(&mut message)).await, Ok(Ok(_)))
-        {
+        if !matches!(timeout(IDLE, client.read_exact(&mut message)).await, Ok(Ok(_))) {
             return;
         }
         let question = Question::parse(&message);

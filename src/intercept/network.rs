@@ -482,7 +482,8 @@ impl Supervisor {
         done(bound)
     }
 
-    /// Answers a listen: a socket that was not bound would get a port by listening.
+    /// Answers a listen. Only a socket that was bound here listens on loopback: one that was never bound gets a port of every
+    /// address by listening, and so does one that was connected and dissolved that again, which keeps its port.
     pub(super) fn listen(&mut self, notification: &Notification) -> Option<Reply> {
         let [_, backlog, ..] = notification.arguments;
         let fd = match self.socket(notification) {
@@ -490,8 +491,8 @@ impl Supervisor {
             Err(error) => return Some(failed(&error)),
         };
         let local = socket::local_address(fd.as_fd()).unwrap_or_default();
-        if let Some(Target::Internet(local)) = target(&local)
-            && local.port() == 0
+        if let Some(Target::Internet(_)) = target(&local)
+            && !nix::sys::stat::fstat(&fd).is_ok_and(|found| self.servers.inodes.contains(&found.st_ino))
         {
             return Some(self.refuse_socket(notification, "listen", "a port of any number", ANY_PORT));
         }

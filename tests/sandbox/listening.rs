@@ -155,6 +155,28 @@ fn a_port_that_somebody_has_is_neither_shared_nor_reached() {
     });
 }
 
+/// A socket that was connected to the proxy keeps its port when it dissolves the connection, for every address of the machine.
+#[test]
+fn a_socket_that_was_connected_does_not_listen() {
+    let script = r#"
+import ctypes, os, socket
+server = socket.socket()
+server.connect(("127.0.0.1", int(os.environ["http_proxy"].rsplit(":", 1)[1])))
+dissolved = ctypes.CDLL(None).connect(server.fileno(), bytes(16), 16)
+try:
+    server.listen()
+    print(dissolved, "listens at", server.getsockname())
+except OSError as error:
+    print(dissolved, "errno", error.errno)
+"#;
+    in_every_world(|world| {
+        for options in [&[][..], &["--policy", "standard"], &["--listen", "3000"]] {
+            let ran = world.run(options, &["python3", "-c", script]);
+            assert_eq!(ran.printed(), "0 errno 13\n", "{}, {options:?}: {:#}", world.name(), ran.result);
+        }
+    });
+}
+
 /// In a policy; and `loopback = true` narrows too.
 #[test]
 fn a_policy_names_ports_or_all_of_them() {
