@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::answer::{Carried, Watch, strip, words};
 use super::dial::{DialError, Dialled};
 use super::doors::Visitor;
-use super::serve::{HEADERS, Kept, LARGEST_HEADERS, Meter, Office, serve_session};
+use super::serve::{Kept, LARGEST_HEADERS, Meter, Office, serve_session};
 use super::socks::{self, Code};
 use super::tunnel::{self, Beginning};
 use crate::decide::NetworkRefusal;
@@ -27,6 +27,8 @@ const ANSWER: Duration = Duration::from_secs(15 * 60);
 /// How long a request may take to be taken over by its tunnel.
 const HAND_OVER: Duration = Duration::from_secs(30);
 
+/// How long a program that believes to be connected to a host may say nothing: whatever speaks TLS or http speaks first.
+const FIRST_WORD: Duration = Duration::from_secs(3);
 /// The first byte of a client that speaks TLS.
 const TLS_HANDSHAKE: u8 = 22;
 /// A fatal alert of TLS, "access denied": what a client of TLS understands.
@@ -419,13 +421,19 @@ pub(super) async fn direct(
     let is_raw = matches!(judged, Ok(true));
     if !is_raw {
         let mut first = [0u8; 1];
-        match timeout(HEADERS, client.peek(&mut first)).await {
+        match timeout(FIRST_WORD, client.peek(&mut first)).await {
             Ok(Ok(1..)) if first[0] == TLS_HANDSHAKE => {}
             Ok(Ok(1..)) => {
                 let session = Session { made_to: Some((host, port)), ..Session::new(office, visitor, seat) };
                 return serve_session(client, session).await;
             }
-            _ => return,
+            Ok(_) => return,
+            Err(_) => {
+                let reason = "It waits for the server to speak, as neither TLS nor http does.";
+                let instead = "Have the policy say `raw` for this host and port.";
+                let refusal = NetworkRefusal::new("network.tls", reason, instead);
+                return refuse(&office, visitor, &host.to_string(), port, "connect", &refusal);
+            }
         }
     }
     if let Err(refusal) = judged {

@@ -40,7 +40,7 @@ const USUAL_CONNECTIONS: usize = 512;
 /// For all connections that a policy could allow.
 const ENOUGH_DESCRIPTORS: u64 = 1 << 18;
 /// How long a request's headers may take.
-pub(super) const HEADERS: Duration = Duration::from_secs(30);
+const HEADERS: Duration = Duration::from_secs(30);
 /// The most that headers may be, and that a connection holds of what it carries.
 pub(super) const LARGEST_HEADERS: usize = 64 << 10;
 

@@ -136,10 +136,11 @@ fn a_refused_command_names_its_rule() {
 #[test]
 fn a_dry_run_shows_everything_and_runs_nothing() {
     let scratch = Scratch::new("run-dry");
-    let output = command(&scratch, &["--dry-run", "--", "touch", "made"])
-        .env("MY_TOKEN", "s3cret-value")
-        .output()
-        .unwrap();
+    let output =
+        command(&scratch, &["--dry-run", "--listen", "3000", "--listen", "80", "--", "touch", "made"])
+            .env("MY_TOKEN", "s3cret-value")
+            .output()
+            .unwrap();
     let shown = text(&output);
     assert_eq!(output.status.code(), Some(0));
     for part in [
@@ -147,6 +148,9 @@ fn a_dry_run_shows_everything_and_runs_nothing() {
         "rwx  ",
         "working folder",
         "loopback   no",
+        "listen     127.0.0.1:80",
+        "listen     127.0.0.1:3000",
+        "hosts      none; the proxy refuses all",
         "HOME=",
         "idle_seconds",
         "private    /tmp",
@@ -160,6 +164,13 @@ fn a_dry_run_shows_everything_and_runs_nothing() {
     assert!(!shown.contains("s3cret-value"), "a variable that is not passed is not shown");
     assert!(!scratch.0.join("work/made").exists());
     assert!(!scratch.0.join("state").exists(), "nothing was made");
+    for port in ["0", "65536", "x"] {
+        assert_eq!(
+            run(&scratch, &["--dry-run", "--listen", port, "--", "true"]).status.code(),
+            Some(2),
+            "{port}"
+        );
+    }
     let json = run(&scratch, &["--dry-run", "--json", "--", "touch", "made"]);
     let plan: Value = serde_json::from_str(&text(&json)).unwrap();
     assert!(plan["grants"].as_array().unwrap().len() > 5);

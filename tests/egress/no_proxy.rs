@@ -193,13 +193,14 @@ servers = [line.split()[1] for line in open("/etc/resolv.conf") if line.startswi
 
 def ask(message, frame=None):
     with socket.create_connection((servers[0].split("%")[0], 53), timeout=30) as connection:
-        connection.sendall(struct.pack(">H", frame or len(message)) + message)
-        connection.shutdown(socket.SHUT_WR)
         answer = b""
+        # A server that closes without having read everything resets the connection, at any of these steps.
         try:
+            connection.sendall(struct.pack(">H", frame or len(message)) + message)
+            connection.shutdown(socket.SHUT_WR)
             while piece := connection.recv(4096):
                 answer += piece
-        except ConnectionResetError:
+        except OSError:
             pass
         return answer[2:]
 
@@ -216,9 +217,14 @@ try:
     socket.create_connection(("8.8.8.8", 53), timeout=30)
 except PermissionError:
     print("other name servers are refused")
+print("not raw", socket.create_connection(("good.test", 22), timeout=30).recv(10))
 "#;
-    let options = Options::hosts(&world, &["good.test:443"], &["good.test"]);
+    let options = Options::hosts(&world, &["good.test:443,22"], &["good.test"]);
     let ran = world.run(&options.words(), &["python3", "-c", script]);
-    let expected = "ok c6120001\ntext 3\nshort 01028181\nhalf \nlong \nanswer 1\nagain c6120001\nother name servers are refused\n";
+    let expected = "ok c6120001\ntext 3\nshort 01028181\nhalf \nlong \nanswer 1\nagain c6120001\nother name servers are refused\n\
+                    not raw b''\n";
     assert_eq!(ran.printed(), expected, "{:#}\n{}", ran.result, ran.error);
+    let refused = events(&ran, "deny.network");
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!(refused[0]["data"]["rule"], "network.tls", "{refused:?}");
 }

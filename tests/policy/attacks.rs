@@ -81,6 +81,7 @@ fn an_extending_policy_cannot_loosen_in_any_section() {
         "[worktree]\noverride = true\nlink_readonly = [\"x/.git/config\"]",
         "[network]\nallow = [\"example.org\"]",
         "[network]\nloopback = true",
+        "[network]\nlisten = [3000]",
         "[environment]\npass = [\"SECRET\"]",
         "[environment.set]\nLD_PRELOAD = \"x\"",
         "[filesystem]\nwrite = [\"{worktree}/../..\"]",
@@ -213,4 +214,15 @@ fn nothing_of_a_command_reaches_the_terminal_raw() {
     let output = guard().args(["check", "--", "git", "checkout", "a\u{1b}[31m\nb\rc"]).output().unwrap();
     let shown = text(&output);
     assert!(!shown.contains('\u{1b}') && !shown.contains('\r'), "{shown:?}");
+}
+
+/// Ports are numbers that can be had; a policy may leave some of those out that it extends, and add none.
+#[test]
+fn ports_to_listen_on() {
+    for ports in ["[0]", "[65536]", "[-1]", "[\"3000\"]", "3000", "[3000.5]"] {
+        assert!(is_refused(&child(&format!("[network]\noverride = true\nlisten = {ports}"))), "{ports}");
+    }
+    let policy = child("[network]\noverride = true\nlisten = [3000, 8080]");
+    let policy = load_text(source(&policy), &Folders::default()).unwrap();
+    assert_eq!(policy.network.listen, [3000, 8080]);
 }
