@@ -73,6 +73,13 @@ impl Runner<'_> {
         }
         self.commit_papers(step, word, answer)?;
         self.triage(step, role, answer)?;
+        // The first word of a verdict is its yes.
+        if word.is_some()
+            && word == step.words().first().copied()
+            && self.state.merge_review.as_ref() == Some(&step.id)
+        {
+            self.state.merge_review = None;
+        }
         let to = Self::way(step, word)?;
         let goes_back = to == BACK || self.state.rounds.contains_key(&to);
         if word.is_none() || !goes_back {

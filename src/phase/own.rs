@@ -69,7 +69,11 @@ impl Runner<'_> {
                 }
             },
         )?;
+        let word = self.after_merge(step, &met.word);
         let line = match met.word.as_str() {
+            "UP_TO_DATE" if word != met.word => {
+                format!("Merging '{base}'... already up to date. The merge is reviewed again.")
+            }
             "UP_TO_DATE" => format!("Merging '{base}'... already up to date."),
             "MERGED" => format!("Merging '{base}'... OK."),
             _ => {
@@ -82,7 +86,22 @@ impl Runner<'_> {
         self.say(RUNNER, line);
         self.state.conflicts = met.conflicts;
         self.state.conflict_files = met.files;
-        Ok(Next::Go { to: Self::way(step, Some(&met.word))?, feedback: String::new() })
+        Ok(Next::Go { to: Self::way(step, Some(word))?, feedback: String::new() })
+    }
+
+    /// Where a merge leads. One that was rejected and repaired is reviewed again, although there is nothing new to merge.
+    fn after_merge(&mut self, step: &Step, word: &str) -> &'static str {
+        match word {
+            "UP_TO_DATE" if self.state.merge_review.is_some() => "MERGED",
+            "UP_TO_DATE" => "UP_TO_DATE",
+            word => {
+                let review = step.verdicts.get("MERGED").map(|verdict| verdict.next.clone());
+                let is_reviewed =
+                    |id: &String| self.setting.workflow.step(id).is_some_and(|step| step.words().len() > 1);
+                self.state.merge_review = review.filter(is_reviewed);
+                if word == "MERGED" { "MERGED" } else { "CONFLICT" }
+            }
+        }
     }
 
     /// Moves the task's documents where finished tasks' are.

@@ -72,6 +72,9 @@ pub struct State {
     /// The files it was about.
     #[serde(default)]
     pub conflict_files: Vec<String>,
+    /// The step that reviews merges, while a merge waits for its approval.
+    #[serde(default)]
+    pub merge_review: Option<String>,
     /// What each gate said last, and about what: to see when nothing changes.
     #[serde(default)]
     pub said: BTreeMap<String, (String, String)>,

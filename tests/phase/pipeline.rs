@@ -162,6 +162,32 @@ fn main_moves_and_is_merged() {
 }
 
 #[test]
+fn a_rejected_merge_is_repaired_and_reviewed_again() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it. @merge_review=FAIL,PASS"]);
+    assert_eq!(ran.code, 3, "{}", shown(&ran));
+    yard.world.outside("cd repository && echo other > other && git add other && git commit -qm other");
+    let id = ran.result["task_id"].as_str().unwrap().to_string();
+    // The audit of the repair is the person's too.
+    for code in [3, 0] {
+        assert_eq!(yard.about(&["approve", &id]).code, 0);
+        let ran = yard.about(&["resume", &id, "--stream-json"]);
+        assert_eq!(ran.code, code, "{}", shown(&ran));
+    }
+    let subjects = yard.subjects("task/x");
+    let reviews: Vec<&String> = subjects.iter().filter(|line| line.starts_with("Merge Review")).collect();
+    assert_eq!(reviews, ["Merge Review: x: FAIL", "Merge Review: x: PASS"], "{subjects:?}");
+    let shown = yard.about(&["show", "--json"]);
+    let report = "docs/dev_docs/reviews/merge_review_x_v1.md";
+    for (step, round) in [("develop", 1), ("merge_review", 1)] {
+        let prompt = &shown.result_of_show(step)[round];
+        assert!(prompt.contains(report), "{step}: {prompt}");
+    }
+    let first = &shown.result_of_show("merge_review")[0];
+    assert!(!first.contains(report), "{first}");
+}
+
+#[test]
 fn a_conflict_is_resolved() {
     let yard = Yard::new();
     let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
