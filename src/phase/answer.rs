@@ -105,10 +105,7 @@ fn objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
 /// Whether an object has what is asked for.
 fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result<(), String> {
     for (name, field) in fields {
-        let is_wanted = match &field.when {
-            Some((other, value)) => object.get(other).and_then(Value::as_str) == Some(value),
-            None => !field.optional,
-        };
+        let is_wanted = field.is_wanted(object);
         let value = object.get(name).filter(|value| !value.is_null());
         let Some(value) = value else {
             if is_wanted {
@@ -116,8 +113,8 @@ fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result
             }
             continue;
         };
-        // What is said beside the result has the same name, and is an object.
-        if !is_wanted && value.is_object() {
+        // What is said beside the result has the same name, and any form.
+        if !is_wanted && (value.is_object() || name == "feedback") {
             continue;
         }
         fits_field(name, value, &field.is)?;
@@ -194,16 +191,6 @@ pub(super) fn list(answer: &Map<String, Value>, name: &str) -> Vec<String> {
     items.filter_map(line).take(50).collect()
 }
 
-/// What was said beside the result.
-pub(super) fn remark(answer: &Map<String, Value>) -> Option<String> {
-    let feedback = answer.get("feedback").filter(|value| value.is_object())?;
-    let text = match feedback.get("message").and_then(Value::as_str) {
-        Some(message) if feedback.as_object().is_some_and(|all| all.len() == 1) => message.trim().to_string(),
-        _ => feedback.to_string(),
-    };
-    (!text.is_empty() && text != "{}").then_some(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,6 +215,8 @@ mod tests {
             ("{\"verdict\":\"APPROVE\"} fn main() { loop {} } {\"other\": 1}", "APPROVE"),
             ("{ {\"verdict\":\"APPROVE\"}", "APPROVE"),
             ("{\"verdict\":\"APPROVE\",\"feedback\":{\"message\":\"odd tools\"}}", "APPROVE"),
+            ("{\"verdict\":\"APPROVE\",\"feedback\":[\"odd tools\"]}", "APPROVE"),
+            ("{\"verdict\":\"APPROVE\",\"feedback\":\"\"}", "APPROVE"),
         ] {
             let found = extract(text, &fields()).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(found["verdict"], wanted, "{text}");
@@ -284,10 +273,8 @@ mod tests {
     }
 
     #[test]
-    fn remarks_and_lists() {
+    fn lists_are_lines() {
         let answer = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap_or_default();
-        assert_eq!(remark(&answer("{\"feedback\":{\"message\":\"x\"}}")).as_deref(), Some("x"));
-        assert_eq!(remark(&answer("{\"feedback\":\"x\"}")), None);
         assert_eq!(list(&answer("{\"b\":[\"a  b\\nc\",\"\",1]}"), "b"), ["a b c"]);
     }
 

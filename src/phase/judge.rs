@@ -6,7 +6,7 @@ use super::ask::Asked;
 use super::runner::{Next, PhaseError, Runner};
 use super::task::{RUNNER, Status, TaskEvent};
 use super::workflow::{Is, Role, Step, Work};
-use super::{answer, papers};
+use super::{answer, feedback, papers};
 use crate::executor::ExecRequest;
 
 /// What became of an answer.
@@ -40,7 +40,8 @@ impl Runner<'_> {
             Err(problem) => return Ok(Judged::Wrong(problem.to_string())),
         };
         let problem = match self.untrue(step, role, asked, &answer)? {
-            None => self.dishonest(&answer),
+            None => feedback::contradiction(&answer, &step.answer, &self.setting.workflow.honesty)
+                .map(|word| format!("it claims success, and its feedback says `{word}`")),
             problem => problem,
         };
         Ok(problem.map_or_else(|| Judged::Fine(answer), Judged::Wrong))
@@ -212,12 +213,5 @@ impl Runner<'_> {
         let lines: Vec<&str> = result.run.result.lines().rev().take(20).collect();
         let last = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
         Ok(Some(format!("the tests fail: {}\n{last}", result.run.error.unwrap_or_default())))
-    }
-
-    /// A success that what is said beside it takes back.
-    fn dishonest(&self, answer: &Map<String, Value>) -> Option<String> {
-        let remark = answer::remark(answer)?.to_lowercase();
-        let word = self.setting.workflow.honesty.iter().find(|word| remark.contains(word.as_str()))?;
-        Some(format!("it claims success, and its feedback says `{word}`"))
     }
 }

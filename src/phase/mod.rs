@@ -15,6 +15,7 @@ mod answer;
 mod ask;
 mod budget;
 mod conclude;
+mod feedback;
 mod find;
 mod graph;
 mod judge;

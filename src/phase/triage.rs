@@ -13,7 +13,7 @@ use super::runner::{PhaseError, Runner};
 use super::task::{RUNNER, Used};
 use super::template::Template;
 use super::workflow::{Field, Role, Step, Triage, Upkeep};
-use super::{answer, papers};
+use super::{answer, feedback, papers};
 
 /// Files that are opened for one call: each is a rule of the kernel's.
 const MOST_OPENED: usize = 512;
@@ -42,8 +42,10 @@ impl Runner<'_> {
         role: &Role,
         answer: &Map<String, Value>,
     ) -> Result<(), PhaseError> {
-        let (Some(triage), Some(remark)) = (self.setting.workflow.triage.clone(), answer::remark(answer))
-        else {
+        // What a person says with a decision is in its document.
+        let is_persons = answer.contains_key("decided_by");
+        let remark = feedback::remark(answer, &step.answer).filter(|_| !is_persons);
+        let (Some(triage), Some(remark)) = (self.setting.workflow.triage.clone(), remark) else {
             return Ok(());
         };
         let Some(judge) = self.setting.workflow.roles.get(&triage.role).cloned() else { return Ok(()) };

@@ -244,6 +244,16 @@ pub struct Field {
     pub when: Option<(String, String)>,
 }
 
+impl Field {
+    /// Whether this answer must have it.
+    pub fn is_wanted(&self, answer: &serde_json::Map<String, serde_json::Value>) -> bool {
+        match &self.when {
+            Some((other, value)) => answer.get(other).and_then(serde_json::Value::as_str) == Some(value),
+            None => !self.optional,
+        }
+    }
+}
+
 /// What a field of an answer is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -47,6 +47,33 @@ fn it_is_written_at_once() {
     assert!(prompt.contains("+the guide now tells of toggles"), "{prompt}");
 }
 
+/// Feedback is a text, a list or an object, and an approval may have one.
+#[test]
+fn feedback_in_any_form_is_decided_about() {
+    for (feedback, remark, wanted) in [
+        (
+            "\"no+crash+happened;+the+tools+are+odd\"",
+            "no crash happened; the tools are odd",
+            "the tools are odd",
+        ),
+        ("[\"odd+tools\",\"no+guide\"]", "- odd tools", "no guide"),
+        ("{\"message\":\"odd+tools\"}", "odd tools", "odd tools"),
+    ] {
+        let yard = Yard::new();
+        let ran = yard.task(&["--name", "x", &format!("Do it. @approval={feedback}")]);
+        assert_eq!(ran.code, 0, "{feedback}: {}", shown(&ran));
+        let lines = said(&ran).join("\n");
+        let said = format!("PLAN REVIEWER: Feedback: {remark}\nLEAD ANALYST: Feedback: BACKLOG.");
+        assert!(lines.contains(&said), "{feedback}: {lines}");
+        let backlog = yard.git("show task/x:docs/dev_docs/backlog.md");
+        assert!(backlog.contains(wanted), "{feedback}: {backlog}");
+    }
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "Do it. @approval=[\"fine\",\"the+build+crashed\"]"]);
+    assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
+    assert!(ran.result["reason"].as_str().unwrap().contains("its feedback says `crash`"), "{}", shown(&ran));
+}
+
 /// Each round that says something is decided about once, and written once.
 #[test]
 fn it_goes_round_no_further() {
