@@ -92,12 +92,30 @@ impl Live {
             }
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
+        if let Some(line) = status_line(event) {
+            let _ = writeln!(io::stdout(), "{}", terminal_text::one_line(&line));
+        }
         if event.event_type == "task.said" {
             let now = Timestamp::now().to_zoned(TimeZone::system()).strftime("%H:%M:%S").to_string();
             let who = event.data["who"].as_str().unwrap_or_default();
             let _ = writeln!(io::stdout(), "[{now}] {who}: {}", terminal_text::one_line(&event.message));
         }
     }
+}
+
+/// How a step stands: `[PLANNING]... In Progress`, `[PLANNING]... Done`.
+fn status_line(event: &TaskEvent) -> Option<String> {
+    let how = match event.event_type.as_str() {
+        "task.step" => "In Progress",
+        "task.step_ended" => match event.data["outcome"].as_str().unwrap_or_default() {
+            "done" => "Done",
+            "needs_human" => "Needs Human",
+            "budget_exhausted" => "Budget Exhausted",
+            _ => "Failed",
+        },
+        _ => return None,
+    };
+    Some(format!("[{}]... {how}", event.message))
 }
 
 /// Draws the moving line again and again.

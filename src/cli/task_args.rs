@@ -56,9 +56,8 @@ pub(crate) struct Task {
     /// The model, for every role
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// A command that must succeed after work on the code; run by guard, in the sandbox
-    #[arg(long, value_name = "COMMAND")]
-    pub(crate) tests: Option<String>,
+    #[command(flatten)]
+    pub(crate) tests: TaskTests,
     #[command(flatten)]
     pub(crate) bounds: TaskBounds,
     /// The remote: is its base protected, and where the branch is pushed and a pull request opened, if it is on GitHub
@@ -121,6 +120,17 @@ pub(crate) struct TaskBounds {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct TaskTests {
+    /// A command that must succeed after work on the code; run by guard, in the sandbox [default: the project's own, from
+    /// its Makefile, Cargo.toml, package.json, go.mod, …]
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) tests: Option<String>,
+    /// Run no tests, also where the project has some
+    #[arg(long, conflicts_with = "tests")]
+    pub(crate) no_tests: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TaskOutput {
     /// Print every event as a JSON line, and how the task ended as the last one
     #[arg(long)]
@@ -155,6 +165,8 @@ pub(crate) enum TaskCommand {
         id: Option<String>,
         #[command(flatten)]
         bounds: TaskBounds,
+        #[command(flatten)]
+        tests: TaskTests,
         #[command(flatten)]
         shown: TaskOutput,
     },

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::exit::Exit;
 use super::live::{Form, Live};
-use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput};
+use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
 use super::{Failure, note, workflow};
 use crate::executor::Cancel;
 use crate::phase::{
@@ -33,8 +33,9 @@ pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure
         None => begin(arguments, office, out),
         Some(TaskCommand::List { json }) => list(&office, *json, out),
         Some(TaskCommand::Show { id, json }) => show(&office, id.as_deref(), *json, out),
-        Some(TaskCommand::Resume { id, bounds, shown }) => {
-            resume(office, id.as_deref(), Again::With(raised(bounds)), shown, out)
+        Some(TaskCommand::Resume { id, bounds, tests, shown }) => {
+            let again = Again::With(raised(bounds), tests_of(tests)?);
+            resume(office, id.as_deref(), again, shown, out)
         }
         Some(TaskCommand::Retry { id, from, shown }) => {
             resume(office, Some(id), Again::From(from), shown, out)
@@ -170,9 +171,7 @@ fn setting(
             format!("`{path}` is no folder in {}, and the workflow keeps documents below it", workflow.base);
         return Err(Failure::usage(message, "name another place: `documents:` in a workflow of your own"));
     }
-    let tests = arguments.tests.as_ref().map(|text| shell_words::split(text)).transpose();
-    let tests = tests
-        .map_err(|error| Failure::usage(format!("--tests: {error}"), "such as --tests \"cargo test\""))?;
+    let tests = tests_of(&arguments.tests)?;
     let dirty = repository.toplevel.clone().filter(|_| !repository.bare);
     if let Some(top) = dirty
         && has_changes(&top)
@@ -194,10 +193,22 @@ fn setting(
             model: arguments.model.clone(),
             ..Agent::default()
         },
-        tests: tests.filter(|words| !words.is_empty()),
+        tests,
         remote,
         safety: found.line,
     })
+}
+
+/// The test command that was named: no words for none, nothing where it is to be found in the project.
+fn tests_of(arguments: &TaskTests) -> Result<Option<Vec<String>>, Failure> {
+    if arguments.no_tests {
+        return Ok(Some(Vec::new()));
+    }
+    let wrong =
+        |problem: String| Failure::usage(format!("--tests: {problem}"), "such as --tests \"cargo test\"");
+    let Some(text) = &arguments.tests else { return Ok(None) };
+    let words = shell_words::split(text).map_err(|error| wrong(error.to_string()))?;
+    if words.is_empty() { Err(wrong("there is no command".to_string())) } else { Ok(Some(words)) }
 }
 
 fn has_changes(top: &std::path::Path) -> bool {
@@ -319,8 +330,8 @@ fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result
 enum Again<'a> {
     /// From a step it has been at.
     From(&'a str),
-    /// From where it is, with more than it had.
-    With(Raised),
+    /// From where it is, with more than it had, or another command for the tests.
+    With(Raised, Option<Vec<String>>),
 }
 
 fn raised(bounds: &TaskBounds) -> Raised {
@@ -370,13 +381,16 @@ fn resume(
     };
     stop_when_asked(&mut journal, shown);
     drive(shown, out, |cancel, see| {
-        let (from, more) = match again {
-            Again::From(step) => (Some(step), Raised::default()),
-            Again::With(more) => (None, more),
+        let (from, more, tests) = match again {
+            Again::From(step) => (Some(step), Raised::default(), None),
+            Again::With(more, tests) => (None, more, tests),
         };
         let mut runner = Runner::resume(office, journal, &id, from, cancel, see)?;
         if more != Raised::default() {
             runner.raise(more)?;
+        }
+        if let Some(words) = tests {
+            runner.set_tests(words)?;
         }
         runner.run()
     })

@@ -192,7 +192,8 @@ impl Runner<'_> {
     pub(super) fn values(&self, role: &Role) -> BTreeMap<String, String> {
         let setting = &self.setting;
         let mut values = self.state.documents.clone();
-        let tests = setting.tests.as_ref().map(shell_words::join).unwrap_or_default();
+        let tests = self.tests_command().ok().flatten();
+        let tests = tests.as_ref().map(shell_words::join).unwrap_or_default();
         for (name, value) in [
             ("request", self.request.as_str()),
             ("feat", &setting.feat),

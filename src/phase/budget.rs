@@ -53,6 +53,12 @@ impl Account {
 }
 
 impl Runner<'_> {
+    /// Names another command for the tests; with no words none are run.
+    pub fn set_tests(&mut self, words: Vec<String>) -> Result<(), PhaseError> {
+        self.state.tests = Some(words);
+        self.write_down(Status::Running, "")
+    }
+
     /// Gives the task, or steps of it, more than they had.
     pub fn raise(&mut self, more: Raised) -> Result<(), PhaseError> {
         for step in more.steps.keys() {

@@ -58,6 +58,9 @@ impl Runner<'_> {
         let said = answer.get("feedback").and_then(Value::as_str).unwrap_or_default().to_string();
         let mut values = self.values(role);
         values.insert("feedback".to_string(), said.clone());
+        // Only what guard has seen itself: a step that commits is not concluded unless its tests pass.
+        let tests = if self.tests_command()?.is_some() { "Tests passed." } else { "Tests not run." };
+        values.insert("tests_result".to_string(), tests.to_string());
         for (name, field) in &step.answer {
             let text = answer.get(name).and_then(Value::as_str).unwrap_or_default();
             values.insert(name.clone(), text.to_string());
@@ -143,7 +146,9 @@ impl Runner<'_> {
             let subject = format!("{what}: {}{verdict}", runner.setting.feat);
             Ok(Papers { commit: runner.step_commit(step, &subject)?, changes })
         };
-        let label = step.commit.clone();
+        let verdict = word.and_then(|word| step.verdicts.get(word));
+        let committed = verdict.and_then(|verdict| verdict.committed.clone());
+        let line = committed.or_else(|| step.commit.as_ref().map(|what| format!("Committing {what}... OK.")));
         let done: Option<String> = self.effect(&step.id, "commit", intent, |runner, papers, _| {
             if papers.changes.is_empty() {
                 return Ok(None);
@@ -151,9 +156,9 @@ impl Runner<'_> {
             runner.put(papers).map(Some)
         })?;
         if done.is_some()
-            && let Some(label) = label
+            && let Some(line) = line
         {
-            self.say(RUNNER, format!("Committing {label}... OK."));
+            self.say(RUNNER, line);
         }
         Ok(())
     }

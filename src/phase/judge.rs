@@ -112,8 +112,9 @@ impl Runner<'_> {
             let some: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
             return Ok(Some(format!("{} files are not committed: {}", left.len(), some.join(", "))));
         }
-        let problem = self.failing_tests(step, role)?;
-        if self.setting.tests.is_some() {
+        let tests = self.tests_command()?;
+        let problem = self.failing_tests(step, role, tests.as_deref())?;
+        if tests.is_some() {
             // Tests are the agent's own code: whatever they changed is not what was committed.
             self.restore(Some(&asked.after))?;
         }
@@ -191,13 +192,24 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    /// The tests that the user named, run by the runner: in the sandbox of the role that wrote them.
-    fn failing_tests(&mut self, step: &Step, role: &Role) -> Result<Option<String>, PhaseError> {
-        let Some(words) = self.setting.tests.clone() else { return Ok(None) };
-        self.say(RUNNER, format!("Running {}...", shell_words::join(&words)));
+    /// Runs the tests in the sandbox of the role that wrote them, and says why they do not pass.
+    fn failing_tests(
+        &mut self,
+        step: &Step,
+        role: &Role,
+        words: Option<&[String]>,
+    ) -> Result<Option<String>, PhaseError> {
+        let Some(words) = words else {
+            if !self.has_named_tests() {
+                self.say(RUNNER, "Tests not run: no test command was found. `--tests COMMAND` names one.");
+            }
+            (self.see)(TaskEvent::new("task.tests", "not run", json!({ "step": step.id })));
+            return Ok(None);
+        };
+        self.say(RUNNER, format!("Running {}...", shell_words::join(words)));
         let mut request = ExecRequest::new("", self.setting.tree.worktree.clone());
         request.agent = Some("generic".to_string());
-        request.command = words;
+        request.command = words.to_vec();
         request.policy = Some(role.policy.clone());
         request.max_retries = 0;
         request.here = true;
@@ -212,6 +224,15 @@ impl Runner<'_> {
         }
         let lines: Vec<&str> = result.run.result.lines().rev().take(20).collect();
         let last = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
-        Ok(Some(format!("the tests fail: {}\n{last}", result.run.error.unwrap_or_default())))
+        let error = result.run.error.unwrap_or_default();
+        let advice = if self.has_named_tests() {
+            String::new()
+        } else {
+            let (words, id) = (shell_words::join(words), &self.id);
+            format!(
+                "\n(guard found `{words}` in the project; `guard task resume {id} --tests COMMAND` names another, `--no-tests` runs none)"
+            )
+        };
+        Ok(Some(format!("the tests fail: {error}\n{last}{advice}")))
     }
 }

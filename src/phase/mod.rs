@@ -23,6 +23,7 @@ mod lint;
 mod office;
 mod own;
 mod papers;
+mod project_tests;
 mod reader;
 mod resume;
 mod runner;

@@ -114,6 +114,7 @@ impl Runner<'_> {
             used: self.state.used,
             used_by: std::mem::take(&mut self.state.used_by),
             raised: std::mem::take(&mut self.state.raised),
+            tests: self.state.tests.take(),
             since: BTreeMap::new(),
             said: BTreeMap::new(),
             ..began.state

@@ -250,6 +250,12 @@ impl<'r> Runner<'r> {
                 Doer::Own(Own::Archive) => self.archive(&step)?,
                 Doer::Own(Own::Deliver) => self.deliver(&step)?,
             };
+            let outcome = match &next {
+                Next::Stop(status, _) => status.name(),
+                Next::Go { .. } => "done",
+            };
+            let data = json!({ "step": step.id, "visit": self.state.visit, "outcome": outcome });
+            (self.see)(TaskEvent::new("task.step_ended", step.status.clone(), data));
             match next {
                 Next::Stop(status, reason) => return Ok((status, reason)),
                 Next::Go { to, .. } if to == END => return Ok((Status::Succeeded, String::new())),

@@ -179,9 +179,13 @@ impl Reader<'_> {
             self.places.known.insert(path.clone(), place.clone());
             let mut inner = self.fields(node, &path);
             let (next, says) = (self.needed(&mut inner, "next"), self.take(&mut inner, "says"));
-            let verdict =
-                Verdict { next: self.text(next, "next").unwrap_or_default(), says: self.text(says, "says") };
-            self.done(&inner, &["next", "says"]);
+            let committed = self.take(&mut inner, "committed");
+            let verdict = Verdict {
+                next: self.text(next, "next").unwrap_or_default(),
+                says: self.text(says, "says"),
+                committed: self.text(committed, "committed"),
+            };
+            self.done(&inner, &["next", "says", "committed"]);
             verdicts.insert(word.clone(), verdict);
         }
         verdicts

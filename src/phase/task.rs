@@ -33,7 +33,7 @@ pub struct Setting {
     /// What is different from the workflow's agent.
     #[serde(default)]
     pub agent: Agent,
-    /// The command that must succeed after work on the code.
+    /// The command that must succeed after work on the code: the project's own unless one is named; with no words, none.
     #[serde(default)]
     pub tests: Option<Vec<String>>,
     /// The remote that the branch is pushed to; none leaves it here.
@@ -90,6 +90,9 @@ pub struct State {
     /// Where it was delivered.
     #[serde(default)]
     pub delivered: Option<String>,
+    /// Another command for the tests, named since the task began.
+    #[serde(default)]
+    pub tests: Option<Vec<String>>,
     /// Bounds that somebody has raised since the task began.
     #[serde(default)]
     pub raised: Raised,
@@ -172,7 +175,7 @@ impl Status {
 /// What a task says: for people, and for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskEvent {
-    /// `task.said`, `task.step`, `task.agent`, `task.commit`, `task.ended`, …
+    /// `task.said`, `task.step`, `task.step_ended`, `task.agent`, `task.commit`, `task.ended`, …
     pub event_type: String,
     /// One line for people.
     pub message: String,

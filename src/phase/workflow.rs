@@ -280,6 +280,9 @@ pub struct Verdict {
     pub next: String,
     /// What is said.
     pub says: Option<String>,
+    /// What the runner says when the step's document is committed, instead of the usual line.
+    #[serde(default)]
+    pub committed: Option<String>,
 }
 
 /// Who decides about what is said beside results.

@@ -274,6 +274,13 @@ impl TaskTree {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
+    /// Names of the files at the top of a commit; names that are no text are left out.
+    pub fn top_files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
+        let output = self.git("ls-tree")?.args(["--name-only", "-z", "--end-of-options", commit]).run()?;
+        let names = output.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        Ok(names.filter_map(|name| String::from_utf8(name.to_vec()).ok()).collect())
+    }
+
     /// Whether there are merges among the commits that one has and another has not.
     pub fn has_merges(&self, from: &str, to: &str) -> Result<bool, WorkspaceError> {
         let range = format!("{from}..{to}");

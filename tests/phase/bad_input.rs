@@ -1,6 +1,6 @@
 //! Agents that answer badly, repositories that are not what they should be, requests that are none.
 
-use super::{Yard, shown};
+use super::{Yard, said, shown};
 
 /// Replaces what the scripted agent does in a role: a few lines of shell before its own.
 pub(super) fn acts(yard: &Yard, role: &str, lines: &str) {
@@ -114,6 +114,39 @@ fn the_named_tests_are_run_by_the_runner() {
     assert_eq!(ran.code, 0, "{}", shown(&ran));
 }
 
+/// A project that says how it is tested is tested so, and `Tests passed.` is said of nothing else.
+#[test]
+fn the_tests_of_the_project_are_found_and_run() {
+    let yard = Yard::new();
+    let makefile = |recipe: &str| {
+        format!(
+            "cd repository && printf 'test:\\n\\t{recipe}\\n' > Makefile && git add -A && git commit -qm make"
+        )
+    };
+    yard.world.outside(&makefile("grep -q line toggle.txt"));
+    let ran = yard.task(&["--name", "x", "Do it."]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let lines = said(&ran).join("\n");
+    assert!(
+        lines.contains(
+            "ORCHESTRATOR: Running make test...\nDEVELOPER: Implementation complete. Tests passed. Commit:"
+        ),
+        "{lines}"
+    );
+    let prompt = &yard.about(&["show", "--json"]).result_of_show("develop")[0];
+    assert!(prompt.contains("`make test` must pass"), "{prompt}");
+    // One that fails ends the step, until somebody names another or none.
+    yard.world.outside(&makefile("grep -q never toggle.txt"));
+    let ran = yard.task(&["--name", "y", "Do it."]);
+    assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
+    let reason = ran.result["reason"].as_str().unwrap();
+    assert!(reason.contains("the tests fail") && reason.contains("--no-tests"), "{reason}");
+    assert!(!said(&ran).join("\n").contains("Tests passed."), "{}", shown(&ran));
+    let ran = yard.about(&["resume", "--stream-json", "--no-tests"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert!(said(&ran).join("\n").contains("Implementation complete. Tests not run."), "{}", shown(&ran));
+}
+
 #[test]
 fn requests_and_repositories() {
     let yard = Yard::new();
@@ -127,6 +160,7 @@ fn requests_and_repositories() {
         (vec!["x", "--gate", "plan=cat"], "--gate plan=cat"),
         (vec!["x", "--name", "///"], "no letters"),
         (vec!["x", "--tests", "'"], "--tests"),
+        (vec!["x", "--tests", " "], "--tests"),
         (vec!["resume"], "no task to go on with"),
         (vec!["show", "odd"], "no task `odd`"),
     ] {

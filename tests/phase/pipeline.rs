@@ -18,9 +18,10 @@ fn from_a_sentence_to_a_branch() {
         "ORCHESTRATOR: Committing Plan... OK.".to_string(),
         "ORCHESTRATOR: Spawning PLAN REVIEWER...".to_string(),
         "PLAN REVIEWER: Plan approved.".to_string(),
-        "ORCHESTRATOR: Committing Plan Review... OK.".to_string(),
+        "ORCHESTRATOR: Verifying plan... OK. (Review Committed)".to_string(),
         "ORCHESTRATOR: Spawning DEVELOPER...".to_string(),
-        "DEVELOPER: Implementation complete. Tests passed. Commit:".to_string(),
+        "ORCHESTRATOR: Tests not run: no test command was found.".to_string(),
+        "DEVELOPER: Implementation complete. Tests not run. Commit:".to_string(),
         "ORCHESTRATOR: Spawning AUDITOR...".to_string(),
         format!("AUDITOR: Review passed. Report at 'docs/dev_docs/reviews/code_review_{feat}_v1.md'."),
         "ORCHESTRATOR: Committing Review Report... OK.".to_string(),
@@ -64,6 +65,39 @@ fn from_a_sentence_to_a_branch() {
     assert_eq!(before, yard.git("for-each-ref refs/heads/main; cat .git/config 2>/dev/null || true"));
     yard.git("fsck --strict");
     yard.git(&format!("merge -q --no-edit {branch}"));
+}
+
+#[test]
+fn the_status_of_each_step_is_shown_without_a_terminal() {
+    let yard = Yard::new();
+    let mut command = yard.command(&["--name", "x", "Do it. @plan_review=REJECT,APPROVE", "--agent-command"]);
+    command.arg(yard.agent());
+    let ran = yard.world.finish(command, b"");
+    let output = String::from_utf8_lossy(&ran.output).into_owned();
+    assert_eq!(ran.code, 0, "{output}{}", ran.error);
+    let steps: Vec<&str> = output.lines().filter(|line| line.contains("]... ")).collect();
+    let expected = [
+        "PLANNING",
+        "REVIEWING",
+        "PLANNING",
+        "REVIEWING",
+        "IMPLEMENTING",
+        "AUDITING",
+        "INTEGRATING",
+        "ARCHIVING",
+        "DELIVERING",
+    ];
+    let expected: Vec<String> = expected
+        .iter()
+        .flat_map(|step| [format!("[{step}]... In Progress"), format!("[{step}]... Done")])
+        .collect();
+    assert_eq!(steps, expected);
+    // A step that waits for somebody is not done.
+    let mut command = yard.command(&["--name", "y", "Do it.", "--gate", "plan=human", "--agent-command"]);
+    command.arg(yard.agent());
+    let ran = yard.world.finish(command, b"");
+    let output = String::from_utf8_lossy(&ran.output).into_owned();
+    assert!(output.contains("[REVIEWING]... In Progress\n[REVIEWING]... Needs Human\n"), "{output}");
 }
 
 #[test]

@@ -1,0 +1,125 @@
+//! The command that runs a project's tests, from the files that say so.
+//!
+//! What comes out is run by guard itself, in the sandbox. A project that says nothing has no command, and its tests are
+//! reported as not run; an agent's word that they pass counts for nothing.
+
+use std::path::Path;
+
+use super::runner::{PhaseError, Runner};
+
+/// The command for a project with these files at its top; `read` gives the text of one of them.
+pub(super) fn detect(files: &[String], read: impl Fn(&str) -> Option<String>) -> Option<Vec<String>> {
+    let has = |name: &str| files.iter().any(|file| file == name);
+    let text = |name: &str| if has(name) { read(name).unwrap_or_default() } else { String::new() };
+    let command = |line: &str| Some(line.split(' ').map(str::to_string).collect());
+    for (file, tool) in [
+        ("Makefile", "make"),
+        ("makefile", "make"),
+        ("GNUmakefile", "make"),
+        ("justfile", "just"),
+        ("Justfile", "just"),
+    ] {
+        if has_target(&text(file)) {
+            return command(&format!("{tool} test"));
+        }
+    }
+    if has("Cargo.toml") {
+        return command("cargo test");
+    }
+    if has_test_script(&text("package.json")) {
+        let tool =
+            [("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn")].into_iter().find(|(lock, _)| has(lock));
+        return command(&format!("{} test", tool.map_or("npm", |(_, tool)| tool)));
+    }
+    if has("go.mod") {
+        return command("go test ./...");
+    }
+    let pytest = [
+        ("pytest.ini", "[pytest]"),
+        ("pyproject.toml", "[tool.pytest"),
+        ("setup.cfg", "[tool:pytest]"),
+        ("tox.ini", "[pytest]"),
+    ];
+    if pytest.iter().any(|(file, section)| text(file).contains(section)) {
+        return command("python3 -m pytest");
+    }
+    let others = [("gradlew", "./gradlew test"), ("pom.xml", "mvn -q test"), ("mix.exs", "mix test")];
+    others.iter().find(|(file, _)| has(file)).and_then(|(_, line)| command(line))
+}
+
+/// Whether a makefile or justfile has a target `test`.
+fn has_target(text: &str) -> bool {
+    text.lines().any(|line| {
+        let rest = line.strip_prefix("test").map(str::trim_start);
+        rest.and_then(|rest| rest.strip_prefix(':')).is_some_and(|rest| !rest.starts_with('='))
+    })
+}
+
+/// Whether a `package.json` has a script `test` that is not the one `npm init` writes.
+fn has_test_script(text: &str) -> bool {
+    let package: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    let script = package["scripts"]["test"].as_str().unwrap_or_default();
+    !script.trim().is_empty() && !script.contains("no test specified")
+}
+
+/// Whether a program can be started: one named by a path is left to the run.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    program.contains('/') || std::env::split_paths(&path).any(|at| Path::new(&at).join(program).is_file())
+}
+
+impl Runner<'_> {
+    /// The command whose success guard itself looks at: the one that was named, or the project's own. None where there is
+    /// none, where its program is not installed, or where the user wants none to be run.
+    pub(super) fn tests_command(&self) -> Result<Option<Vec<String>>, PhaseError> {
+        if let Some(words) = self.state.tests.as_ref().or(self.setting.tests.as_ref()) {
+            return Ok(Some(words.clone()).filter(|words| !words.is_empty()));
+        }
+        let tree = &self.setting.tree;
+        let Some(tip) = tree.tip()? else { return Ok(None) };
+        let read = |name: &str| {
+            let content = tree.file_at(&tip, name).ok().flatten()?;
+            Some(String::from_utf8_lossy(&content).into_owned())
+        };
+        let found = detect(&tree.top_files(&tip)?, read);
+        Ok(found.filter(|words| words.first().is_some_and(|program| is_installed(program))))
+    }
+
+    /// Whether the user has said which tests to run, or that none are to be run.
+    pub(super) fn has_named_tests(&self) -> bool {
+        self.state.tests.is_some() || self.setting.tests.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn projects_say_how_they_are_tested() {
+        let npm = r#"{"scripts":{"test":"jest"}}"#;
+        let empty = r#"{"scripts":{"test":"echo \"Error: no test specified\" && exit 1"}}"#;
+        for (files, wanted) in [
+            (vec![("Cargo.toml", "[package]")], Some("cargo test")),
+            (vec![("Cargo.toml", ""), ("Makefile", "all:\n\ntest: all\n\tcargo test\n")], Some("make test")),
+            (vec![("Makefile", "test := x\ntests:\n\ttrue\n")], None),
+            (vec![("justfile", "test:\n  cargo test\n")], Some("just test")),
+            (vec![("package.json", npm)], Some("npm test")),
+            (vec![("package.json", npm), ("yarn.lock", "")], Some("yarn test")),
+            (vec![("package.json", empty)], None),
+            (vec![("package.json", "{")], None),
+            (vec![("go.mod", "module x")], Some("go test ./...")),
+            (vec![("pyproject.toml", "[tool.pytest.ini_options]\n")], Some("python3 -m pytest")),
+            (vec![("pyproject.toml", "[project]\n")], None),
+            (vec![("gradlew", "")], Some("./gradlew test")),
+            (vec![("README.md", "make test")], None),
+            (vec![], None),
+        ] {
+            let names: Vec<String> = files.iter().map(|(name, _)| (*name).to_string()).collect();
+            let read = |wanted: &str| {
+                files.iter().find(|(name, _)| *name == wanted).map(|(_, text)| (*text).to_string())
+            };
+            assert_eq!(detect(&names, read).map(|words| words.join(" ")).as_deref(), wanted, "{names:?}");
+        }
+    }
+}
