@@ -159,6 +159,8 @@ impl Runner<'_> {
                 &answer[from..]
             );
         }
+        // Who commits writes its document like every other file of the worktree.
+        let document = document.filter(|_| role.work == Work::Read);
         Ok(Question { prompt, tip, document, writes: Vec::new() })
     }
 

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::runner::{Next, PhaseError, Runner};
 use super::task::{RUNNER, Status, TaskEvent};
 use super::template::sentence;
-use super::workflow::{BACK, Is, Role, Step};
+use super::workflow::{BACK, Is, Role, Step, Work};
 use super::{answer, papers};
 use crate::workspace::StepCommit;
 
@@ -74,7 +74,7 @@ impl Runner<'_> {
             let line = sentence(says, &values);
             self.say(&role.title, line);
         }
-        self.commit_papers(step, word, answer)?;
+        self.commit_papers(step, role, word, answer)?;
         self.triage(step, role, answer)?;
         // The first word of a verdict is its yes.
         if word.is_some()
@@ -125,12 +125,17 @@ impl Runner<'_> {
     fn commit_papers(
         &mut self,
         step: &Step,
+        role: &Role,
         word: Option<&str>,
         answer: &Map<String, Value>,
     ) -> Result<(), PhaseError> {
         let intent = |runner: &mut Self| -> Result<Papers, PhaseError> {
             let mut changes = runner.shared_papers(answer)?;
-            if let (Some(_), Some(place)) = (&step.document, runner.place(step)) {
+            let tree = &runner.setting.tree;
+            let place = runner.place(step);
+            let is_there = |place: &String| tree.file_at(&tree.branch, place).map(|found| found.is_some());
+            let has_committed = role.work == Work::Commit && place.as_ref().map_or(Ok(false), is_there)?;
+            if let Some(place) = place.filter(|_| !has_committed) {
                 let written = papers::read(&runner.setting.tree.worktree, &place).map_err(|source| {
                     PhaseError::Io { path: runner.setting.tree.worktree.join(&place), source }
                 })?;

@@ -65,11 +65,15 @@ impl Runner<'_> {
                     return Ok(Some(format!("`{name}` must be `{place}`, and is `{claimed}`")));
                 }
             }
-            let written = papers::read(&self.setting.tree.worktree, &place)
-                .map_err(|source| PhaseError::Io { path: self.setting.tree.worktree.join(&place), source })?;
-            let lacks = papers::missing(document, written.as_deref().unwrap_or_default());
-            if let Some(lacks) = lacks.filter(|_| !document.optional) {
-                return Ok(Some(format!("the document `{place}` {lacks}")));
+            // Who commits has its document on the branch, where it is looked at with the rest of its work.
+            if role.work == Work::Read {
+                let worktree = &self.setting.tree.worktree;
+                let written = papers::read(worktree, &place)
+                    .map_err(|source| PhaseError::Io { path: worktree.join(&place), source })?;
+                let lacks = papers::missing(document, written.as_deref().unwrap_or_default());
+                if let Some(lacks) = lacks.filter(|_| !document.optional) {
+                    return Ok(Some(format!("the document `{place}` {lacks}")));
+                }
             }
         }
         for (name, _) in step.answer.iter().filter(|(_, field)| field.is == Is::Commit) {
@@ -92,7 +96,10 @@ impl Runner<'_> {
     fn unfinished(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Option<String>, PhaseError> {
         let workflow = &self.setting.workflow;
         let changed = self.setting.tree.changed_below(&asked.before, &asked.after, &workflow.documents)?;
-        if let Some(path) = changed.iter().find(|path| self.is_a_document(path, step.must_merge)) {
+        let own = self.place(step);
+        let is_others =
+            |path: &&String| own.as_ref() != Some(*path) && self.is_a_document(path, step.must_merge);
+        if let Some(path) = changed.iter().find(is_others) {
             return Ok(Some(format!(
                 "`{path}` is another role's document and not yours to change; put it back as it was"
             )));
@@ -112,6 +119,9 @@ impl Runner<'_> {
             let some: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
             return Ok(Some(format!("{} files are not committed: {}", left.len(), some.join(", "))));
         }
+        if let Some(problem) = self.unreported(step, asked)? {
+            return Ok(Some(problem));
+        }
         let tests = self.tests_command()?;
         let problem = self.failing_tests(step, role, tests.as_deref())?;
         if tests.is_some() {
@@ -119,6 +129,36 @@ impl Runner<'_> {
             self.restore(Some(&asked.after))?;
         }
         Ok(problem)
+    }
+
+    /// What is wrong with the report of work on the code: it is not on the branch, it is not ticked off, or a file that it
+    /// says was updated is not.
+    fn unreported(&self, step: &Step, asked: &Asked) -> Result<Option<String>, PhaseError> {
+        let tree = &self.setting.tree;
+        let mut report = String::new();
+        if let (Some(document), Some(place)) = (&step.document, self.place(step)) {
+            let content = tree.file_at(&asked.after, &place)?;
+            report = content.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+            let lacks = papers::missing(document, &report).filter(|_| !document.optional);
+            if let Some(lacks) = lacks {
+                return Ok(Some(format!("the document `{place}` {lacks}; write it, and commit it")));
+            }
+        }
+        if step.updates.is_empty() {
+            return Ok(None);
+        }
+        let there = tree.top_files(&asked.after)?;
+        let changed = tree.changed_since(&format!("refs/heads/{}", self.setting.workflow.base))?;
+        let is_said = |file: &str| {
+            let mut lines = report.lines().map(str::to_lowercase);
+            lines.any(|line| line.contains(&file.to_lowercase()) && line.contains("unchanged"))
+        };
+        let is_stale = |file: &&String| there.contains(*file) && !changed.contains(*file) && !is_said(file);
+        Ok(step.updates.iter().find(is_stale).map(|file| {
+            format!(
+                "`{file}` is as it was; update it, or say in the report why not, in a line with `{file}` and the word `unchanged`"
+            )
+        }))
     }
 
     /// Whether a path is where some step's document of this task is, or could be, or what the runner keeps for everybody.

@@ -222,11 +222,9 @@ impl Linter<'_> {
                 "somebody who commits must say which commit: a field with `is: commit`".to_string(),
             );
         }
-        if step.document.is_some() && work == Some(Work::Commit) {
-            self.wrong(
-                &format!("{path}.document"),
-                "who commits writes documents like everything else; only those who read have one".to_string(),
-            );
+        if !step.updates.is_empty() && work == Some(Work::Read) {
+            let message = format!("the role `{role}` only reads, and can update nothing");
+            self.wrong(&format!("{path}.updates"), message);
         }
         if work == Some(Work::Read) && step.document.is_none() {
             self.wrong(

@@ -149,7 +149,25 @@ pub(super) fn missing(document: &Document, text: &str) -> Option<String> {
         .filter(|words| !has(words))
         .filter_map(|words| words.first().map(String::as_str))
         .collect();
-    (!absent.is_empty()).then(|| format!("has no heading for: {}", absent.join(", ")))
+    if !absent.is_empty() {
+        return Some(format!("has no heading for: {}", absent.join(", ")));
+    }
+    if document.checklist { unticked(text) } else { None }
+}
+
+/// What is wrong with a checklist: it has no item, or one that is not ticked.
+fn unticked(text: &str) -> Option<String> {
+    let items: Vec<&str> = text
+        .lines()
+        .map(|line| line.trim_start().trim_start_matches(['-', '*', '+', ' ']))
+        .filter(|line| line.starts_with('['))
+        .collect();
+    let has_mark = |item: &&&str, mark: &str| item.strip_prefix(mark).is_some();
+    if let Some(open) = items.iter().find(|item| has_mark(item, "[ ]") || has_mark(item, "[]")) {
+        return Some(format!("has an item that is not ticked: {open}"));
+    }
+    let is_ticked = |item: &&str| item.starts_with("[x]") || item.starts_with("[X]");
+    (!items.iter().any(is_ticked)).then(|| "has no ticked item (`- [x] …`)".to_string())
 }
 
 /// A list file with new items; none when there is nothing new. Items that stand there are not added again.
@@ -235,6 +253,19 @@ mod tests {
             Some("has no heading for: Test Scenarios")
         );
         assert_eq!(missing(&document, " \n").as_deref(), Some("is empty"));
+    }
+
+    #[test]
+    fn every_item_of_a_checklist_is_ticked() {
+        let document = Document { checklist: true, ..Document::default() };
+        assert_eq!(missing(&document, "# Report\n- [x] code\n  * [X] tests, see [1]\n[1]: link\n"), None);
+        for (text, wanted) in [
+            ("# Report\n- [x] code\n- [ ] tests\n", "not ticked: [ ] tests"),
+            ("All is done.\n", "no ticked item"),
+            ("[link](x)\n", "no ticked item"),
+        ] {
+            assert!(missing(&document, text).is_some_and(|lacks| lacks.contains(wanted)), "{text}");
+        }
     }
 
     #[test]

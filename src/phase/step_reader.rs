@@ -29,6 +29,7 @@ impl Reader<'_> {
         let (gate, says, commit) = (text(self, "gate"), text(self, "says"), text(self, "commit"));
         let next = text(self, "next");
         let must_merge = self.take(&mut fields, "must_merge");
+        let updates = self.take(&mut fields, "updates");
         let step = Step {
             id: id.to_string(),
             status,
@@ -37,6 +38,7 @@ impl Reader<'_> {
             commit,
             next,
             must_merge: self.flag(must_merge, "must_merge"),
+            updates: self.texts(updates, "updates"),
             prompt: self.prompt_of(&mut fields, path, matches!(doer, Doer::Role(_))),
             document: self.document(&mut fields, path),
             answer: self.answer(&mut fields, path),
@@ -55,6 +57,7 @@ impl Reader<'_> {
                 "document",
                 "answer",
                 "must_merge",
+                "updates",
                 "says",
                 "commit",
                 "next",
@@ -106,13 +109,15 @@ impl Reader<'_> {
         let mut inner = self.fields(node, &path);
         let (name, place) = (self.needed(&mut inner, "name"), self.needed(&mut inner, "path"));
         let (optional, sections) = (self.take(&mut inner, "optional"), self.take(&mut inner, "sections"));
+        let checklist = self.take(&mut inner, "checklist");
         let document = Document {
             name: self.text(name, "name").unwrap_or_default(),
             path: self.below_documents(place, "path").unwrap_or_default(),
             optional: self.flag(optional, "optional"),
             sections: self.sections(sections),
+            checklist: self.flag(checklist, "checklist"),
         };
-        self.done(&inner, &["name", "path", "optional", "sections"]);
+        self.done(&inner, &["name", "path", "optional", "sections", "checklist"]);
         Some(document)
     }
 

@@ -207,6 +207,9 @@ pub struct Step {
     pub answer: BTreeMap<String, Field>,
     /// The branch must contain the base afterwards.
     pub must_merge: bool,
+    /// Files at the top of the repository that must be changed where they exist, or be reported as unchanged.
+    #[serde(default)]
+    pub updates: Vec<String>,
     /// What is said when it is done.
     pub says: Option<String>,
     /// What its commit is called.
@@ -231,6 +234,9 @@ pub struct Document {
     pub optional: bool,
     /// Headings it must have, each with other words for it.
     pub sections: Vec<Vec<String>>,
+    /// It is a list of items, each ticked: `- [x] …`.
+    #[serde(default)]
+    pub checklist: bool,
 }
 
 /// A field of an answer.

@@ -490,6 +490,14 @@ impl TaskTree {
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
+    /// Paths that the branch has changed since it left another one.
+    pub fn changed_since(&self, from: &str) -> Result<Vec<String>, WorkspaceError> {
+        let range = format!("{from}...{}", self.branch);
+        let output = self.git("diff")?.args(["--name-only", "--no-renames", "-z", &range, "--"]).run()?;
+        let names = output.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+    }
+
     /// What the branch has changed since it left another one, outside a folder: to see whether it is the same again.
     pub fn changed_outside(&self, from: &str, folder: &str) -> Result<Vec<u8>, WorkspaceError> {
         let range = format!("{from}...{}", self.branch);

@@ -6,7 +6,7 @@ use super::{Yard, said, shown};
 /// Works, commits, and answers as a developer does, with more before.
 fn develops(more: &str) -> String {
     format!(
-        "{more}\necho line >> toggle.txt; git add -A; git commit -qm work || exit 1\n\
+        "{more}\necho line >> toggle.txt; report; git add -A; git commit -qm work || exit 1\n\
          finish \"{{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}}\""
     )
 }

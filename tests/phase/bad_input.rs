@@ -46,8 +46,18 @@ fn answers_that_cannot_be_used() {
         ),
         (
             "Developer",
-            "echo x > toggle.txt; git add -A; git commit -qm x\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\", \\\"feedback\\\": {\\\"message\\\": \\\"the build crashed\\\"}}\"".to_string(),
+            "echo x > toggle.txt; report; git add -A; git commit -qm x\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\", \\\"feedback\\\": {\\\"message\\\": \\\"the build crashed\\\"}}\"".to_string(),
             "its feedback says `crash`",
+        ),
+        (
+            "Developer",
+            "echo x > toggle.txt; git add -A; git commit -qm x\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}\"".to_string(),
+            "verification_report_x_v1.md` is empty; write it, and commit it",
+        ),
+        (
+            "Developer",
+            "echo x > toggle.txt; report; echo '- [ ] tests' >> \"$(document)\"; git add -A; git commit -qm x\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}\"".to_string(),
+            "an item that is not ticked: [ ] tests",
         ),
         ("Architect.", "exit 0".to_string(), "upstream_error"),
         ("Architect.", "exit 41".to_string(), "auth_error"),
@@ -112,6 +122,29 @@ fn the_named_tests_are_run_by_the_runner() {
     let yard = Yard::new();
     let ran = yard.task(&["--name", "x", "--tests", "grep -q line toggle.txt", "Do it."]);
     assert_eq!(ran.code, 0, "{}", shown(&ran));
+}
+
+/// Where the repository has a changelog it is updated, or the report says why not.
+#[test]
+fn a_changelog_is_updated_or_reported_as_unchanged() {
+    let commits = "git add -A; git commit -qm x || exit 1\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}\"";
+    for (work, wanted) in [
+        ("echo '- [x] CHANGELOG.md updated' >> \"$(document)\"", Some("`CHANGELOG.md` is as it was")),
+        ("echo new >> CHANGELOG.md", None),
+        ("echo '- [x] CHANGELOG.md unchanged: nothing users see' >> \"$(document)\"", None),
+    ] {
+        let yard = Yard::new();
+        yard.world.outside(
+            "cd repository && echo '# Changelog' > CHANGELOG.md && git add -A && git commit -qm log",
+        );
+        acts(&yard, "Developer", &format!("echo x >> toggle.txt; report; {work}; {commits}"));
+        let ran = yard.task(&["--name", "x", "Do it."]);
+        let status = if wanted.is_some() { "failed" } else { "succeeded" };
+        assert_eq!(ran.result["status"], status, "{work}: {}", shown(&ran));
+        if let Some(wanted) = wanted {
+            assert!(ran.result["reason"].as_str().unwrap().contains(wanted), "{work}: {}", shown(&ran));
+        }
+    }
 }
 
 /// A project that says how it is tested is tested so, and `Tests passed.` is said of nothing else.

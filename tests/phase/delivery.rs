@@ -66,6 +66,13 @@ fn the_branch_becomes_a_pull_request() {
     assert!(lines.contains("'main' is protected... OK."), "{lines}");
     assert!(lines.contains("Pull request opened: https://github.com/acme/widget/pull/7"), "{lines}");
     assert_eq!(ran.result["delivered"], "https://github.com/acme/widget/pull/7");
+    // Whoever merges it is told where the developer's report is.
+    let requests = server.requests();
+    let proposal = requests.iter().find(|request| request.method == "POST").unwrap().json();
+    let body = proposal["body"].as_str().unwrap();
+    let report = "docs/dev_docs/archived/reviews/verification_report_x_v1.md";
+    assert!(body.contains(report), "{body}");
+    assert!(yard.git(&format!("show task/x:{report}")).contains("- [x] box"));
     // The one branch is there, and nothing else.
     assert_eq!(
         yard.world.outside("git -C hub.git for-each-ref --format='%(refname)'").trim(),

@@ -43,7 +43,8 @@ fn the_example() {
     turns.extend(writes(plan, PLAN, &format!("{{\"plan_path\": \"{plan}\"}}")));
     turns.push(Turn::text("It is good. {\"verdict\": \"APPROVE\"}"));
     turns.extend(commits(
-        "echo '<input type=checkbox id=dark>' > settings.html && git add -A && git commit -q -m 'Add a dark mode toggle'",
+        "echo '<input type=checkbox id=dark>' > settings.html && mkdir -p docs/dev_docs/reviews \
+         && echo '- [x] box' > docs/dev_docs/reviews/verification_report_dark-mode-toggle-main_v1.md && git add -A && git commit -q -m 'Add a dark mode toggle'",
         "All boxes are ticked. {\"commit_hash\": \"<hash>\", \"status\": \"success\"}",
     ));
     turns.push(Turn::shell("echo '<b>planted by the auditor</b>' >> settings.html"));
@@ -111,7 +112,7 @@ fn the_documentation_is_written() {
     turns.extend(writes(plan, PLAN, &format!("{{\"plan_path\": \"{plan}\"}}")));
     turns.push(Turn::text("{\"verdict\": \"APPROVE\"}"));
     turns.extend(commits(
-        "echo box > settings.html && git add -A && git commit -q -m 'Add a box'",
+        "echo box > settings.html && echo '- [x] box' > docs/dev_docs/reviews/verification_report_x_v1.md && git add -A && git commit -q -m 'Add a box'",
         "{\"commit_hash\": \"<hash>\", \"status\": \"success\", \"feedback\": {\"message\": \"the guide does not tell of boxes\"}}",
     ));
     turns.push(Turn::text("{\"decision\": \"DOCS\", \"note\": \"say that there is a box\"}"));
@@ -162,8 +163,11 @@ fn every_way_round() {
             &format!("{{\"verdict\": \"{verdict}\", \"review_path\": \"{path}\"}}"),
         )
     };
-    let develops = |line: &str| {
-        let work = format!("echo '{line}' >> settings.html && git add -A && git commit -q -m 'Work: {line}'");
+    let develops = |n: u32, line: &str| {
+        let report = format!("{}_v{n}.md", place("reviews", "verification_report"));
+        let work = format!(
+            "echo '{line}' >> settings.html && echo '- [x] box' > {report} && git add -A && git commit -q -m 'Work: {line}'"
+        );
         commits(&work, "{\"commit_hash\": \"<hash>\", \"status\": \"success\"}")
     };
     let mut turns = Vec::new();
@@ -179,9 +183,9 @@ fn every_way_round() {
     turns.push(Turn::text("{\"verdict\": \"REJECT\", \"feedback\": \"too few tests\"}"));
     turns.extend(plans("three"));
     turns.push(Turn::text("{\"verdict\": \"APPROVE\"}"));
-    turns.extend(develops("first"));
+    turns.extend(develops(1, "first"));
     turns.extend(audits(1, "FAIL"));
-    turns.extend(develops("second"));
+    turns.extend(develops(2, "second"));
     turns.extend(audits(2, "PASS"));
     turns.push(Turn::shell("git merge main"));
     turns.push(Turn::shell("printf 'first\\nsecond\\nof main\\n' > settings.html && git add -A && git commit -q --no-edit && git rev-parse HEAD"));

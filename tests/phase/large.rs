@@ -17,7 +17,7 @@ fn goes_on(yard: &Yard, base: &str) -> Ran {
 /// A developer that does this, and commits it.
 fn develops(work: &str) -> String {
     format!(
-        "{work}; git add -A; git commit -qm work || exit 1\n\
+        "{work}; report; git add -A; git commit -qm work || exit 1\n\
          finish \"{{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}}\""
     )
 }
@@ -93,7 +93,7 @@ fn a_change_of_many_files() {
     let ran = yard.task(&["--name", "x", "Do it."]);
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     let prompt = &yard.about(&["show", "--json"]).result_of_show("audit")[0];
-    assert!(prompt.contains(" 14003 files changed"), "{}", prompt.len());
+    assert!(prompt.contains(" 14004 files changed"), "{}", prompt.len());
     assert!(prompt.contains("This is not all of it") && prompt.len() < 512 << 10, "{}", prompt.len());
 }
 

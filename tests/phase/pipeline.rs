@@ -26,7 +26,7 @@ fn from_a_sentence_to_a_branch() {
         format!("AUDITOR: Review passed. Report at 'docs/dev_docs/reviews/code_review_{feat}_v1.md'."),
         "ORCHESTRATOR: Committing Review Report... OK.".to_string(),
         "ORCHESTRATOR: Merging 'main'... already up to date.".to_string(),
-        "ORCHESTRATOR: Archiving 3 documents... OK.".to_string(),
+        "ORCHESTRATOR: Archiving 4 documents... OK.".to_string(),
         format!("ORCHESTRATOR: Pipeline Success! Branch 'task/{feat}' is ready for merge."),
     ];
     let lines = said(&ran);
@@ -50,6 +50,7 @@ fn from_a_sentence_to_a_branch() {
         format!("docs/dev_docs/archived/plans/plan_{feat}.md"),
         format!("docs/dev_docs/archived/reviews/plan_review_{feat}_v1.md"),
         format!("docs/dev_docs/archived/reviews/code_review_{feat}_v1.md"),
+        format!("docs/dev_docs/archived/reviews/verification_report_{feat}_v1.md"),
         "docs/dev_docs/backlog.md".to_string(),
         "docs/dev_docs/AGENT_MEMORY.md".to_string(),
         "toggle.txt".to_string(),

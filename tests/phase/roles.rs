@@ -69,6 +69,7 @@ fn readers_change_nothing_but_their_document() {
             "docs/dev_docs/archived/reviews/code_review_x_v1.md",
             "docs/dev_docs/archived/reviews/plan_review_x_v1.md",
             "docs/dev_docs/archived/reviews/report_review_x_v1.md",
+            "docs/dev_docs/archived/reviews/verification_report_x_v1.md",
             "docs/dev_docs/backlog.md",
             "toggle.txt",
             "tracked",
