@@ -196,6 +196,15 @@ pub(crate) enum TaskCommand {
         #[arg(long)]
         feedback: String,
     },
+    /// Remove what finished tasks have left: worktree, record, and the branch where it is merged
+    Clean {
+        /// The tasks
+        #[arg(required_unless_present = "all")]
+        ids: Vec<String>,
+        /// All that have succeeded or were given up
+        #[arg(long, conflicts_with = "ids")]
+        all: bool,
+    },
     /// Give a task up; its branch and worktree stay
     Cancel {
         /// The task

@@ -12,8 +12,8 @@ use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
 use super::{Failure, note, workflow};
 use crate::executor::Cancel;
 use crate::phase::{
-    Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow, load,
-    name_of, safety,
+    self, Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow,
+    load, name_of, safety,
 };
 use crate::policy::Folders;
 use crate::store::{Decision, Journal, TaskRow};
@@ -42,6 +42,7 @@ pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure
         }
         Some(TaskCommand::Approve { id, feedback }) => decide(&office, id, true, feedback, out),
         Some(TaskCommand::Reject { id, feedback }) => decide(&office, id, false, feedback, out),
+        Some(TaskCommand::Clean { ids, all }) => clean(&office, ids, *all, out),
         Some(TaskCommand::Cancel { id }) => cancel(&office, id, out),
     }
 }
@@ -437,6 +438,11 @@ fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -
     let task = find(&journal, id)?;
     let entries = journal.entries(&task.id).map_err(failed)?;
     let mut shown = summary(office, &task);
+    let tree: Option<TaskTree> = serde_json::from_value(task.setting["tree"].clone()).ok();
+    let commits = tree.and_then(|tree| tree.subjects(&tree.base).ok()).unwrap_or_default();
+    let path = office.folder(&task.id).join("summary.md");
+    shown["commits"] = json!(commits);
+    shown["summary"] = if path.exists() { json!(path) } else { Value::Null };
     if as_json {
         let effect = |entry: &crate::store::Entry| {
             json!({ "visit": entry.visit, "step": entry.step, "effect": entry.effect, "begun": entry.begun, "ended": entry.ended,
@@ -466,6 +472,17 @@ fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -
     for (step, used) in shown["used_by"].as_object().into_iter().flatten() {
         let seconds = used["agent_ms"].as_u64().unwrap_or(0) / 1000;
         writeln!(out, "  {step:<14} {} calls, {} tokens, {seconds} s", used["calls"], used["tokens"])?;
+    }
+    for commit in &commits {
+        writeln!(out, "commit    {commit}")?;
+    }
+    for (name, place) in shown["documents"].as_object().into_iter().flatten() {
+        writeln!(out, "document  {name}: {}", place.as_str().unwrap_or_default())?;
+    }
+    for (title, place) in [("summary", text("summary")), ("delivered", text("delivered"))] {
+        if !place.is_empty() {
+            writeln!(out, "{title:<9} {place}")?;
+        }
     }
     for entry in entries.iter().filter(|entry| entry.effect != "visit") {
         let how = if entry.ended.is_some() { "done" } else { "begun" };
@@ -504,11 +521,43 @@ fn decide(
         return Err(Failure::usage("a no needs a reason", "--feedback \"what must change\""));
     }
     let visit = task.state["visit"].as_u64().unwrap_or(0) as u32;
-    let decision = Decision { verdict: verdict.clone(), feedback: feedback.to_string() };
+    let repository = Repository::find(&setting.repository).map_err(failed)?;
+    let who = repository.map_or_else(|| Ok(Default::default()), |found| TaskTree::person(&found));
+    let decision =
+        Decision { verdict: verdict.clone(), feedback: feedback.to_string(), who: who.map_err(failed)? };
     if !journal.decide(&task.id, visit, &decision).map_err(failed)? {
         return Err(Failure::usage("this was decided already", format!("guard task resume {}", task.id)));
     }
     writeln!(out, "{verdict}: `guard task resume {}` goes on", task.id)?;
+    Ok(Exit::Success)
+}
+
+/// Removes what finished tasks have left.
+fn clean(office: &Office, ids: &[String], all: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut journal = office.journal().map_err(failed)?;
+    let is_finished =
+        |task: &TaskRow| matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled));
+    let ids = if all {
+        let tasks = journal.tasks().map_err(failed)?;
+        tasks.into_iter().filter(is_finished).map(|task| task.id).collect()
+    } else {
+        ids.to_vec()
+    };
+    for id in &ids {
+        let cleaned = phase::clean(office, &mut journal, id).map_err(failed)?;
+        let branch = if cleaned.is_branch_gone { "and its branch are" } else { "is" };
+        writeln!(out, "{}: the worktree of {} {branch} removed", cleaned.id, cleaned.branch)?;
+        if !cleaned.is_branch_gone {
+            writeln!(
+                out,
+                "  the branch is not merged, and stays: git branch -D {} removes it",
+                cleaned.branch
+            )?;
+        }
+        if let Some(kept) = cleaned.kept {
+            writeln!(out, "  changes that were not committed are kept at {kept}")?;
+        }
+    }
     Ok(Exit::Success)
 }
 

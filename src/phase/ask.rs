@@ -50,8 +50,13 @@ impl Runner<'_> {
         let strange = || PhaseError::Strange(format!("there is no role `{role}`"));
         let role = self.setting.workflow.roles.get(role).cloned().ok_or_else(strange)?;
         let is_persons = step.gate.as_ref().is_some_and(|gate| self.setting.gates.contains(gate));
-        let answer = if is_persons {
-            match self.persons_answer(step)? {
+        let answer = if step.must_merge && self.state.merged_by.is_some() {
+            match self.persons_merge(step, &role)? {
+                Ok(answer) => answer,
+                Err(stop) => return Ok(stop),
+            }
+        } else if is_persons {
+            match self.persons_answer()? {
                 Some(answer) => answer,
                 None => return Ok(Next::Stop(Status::NeedsHuman, self.waiting(step))),
             }
@@ -98,6 +103,7 @@ impl Runner<'_> {
         Ok(match self.judge(step, role, &again)? {
             Judged::Fine(answer) => Ok(answer),
             Judged::Over(stop) => Err(stop),
+            Judged::Wrong(problem) if step.must_merge => Err(self.unsolved(&again, &problem)?),
             Judged::Wrong(problem) => Err(Next::Stop(Status::Failed, format!("{}: {problem}", role.title))),
         })
     }

@@ -20,7 +20,7 @@ pub(super) struct Papers {
 
 impl Runner<'_> {
     /// What a person has decided at this gate.
-    pub(super) fn persons_answer(&mut self, step: &Step) -> Result<Option<Map<String, Value>>, PhaseError> {
+    pub(super) fn persons_answer(&mut self) -> Result<Option<Map<String, Value>>, PhaseError> {
         let decision = self.journal.decision(&self.id, self.state.visit)?;
         Ok(decision.map(|decision| {
             let mut answer = Map::new();
@@ -28,8 +28,7 @@ impl Runner<'_> {
             if !decision.feedback.is_empty() {
                 answer.insert("feedback".to_string(), json!(decision.feedback));
             }
-            answer.insert("decided_by".to_string(), json!("a person"));
-            let _ = step;
+            answer.insert("decided_by".to_string(), json!(signature(&decision.who)));
             answer
         }))
     }
@@ -72,7 +71,8 @@ impl Runner<'_> {
             word.map_or(step.says.as_ref(), |word| step.verdicts.get(word).and_then(|one| one.says.as_ref()));
         if let Some(says) = says {
             let line = sentence(says, &values);
-            self.say(&role.title, line);
+            let person = person_of(answer).map(|(name, _)| name);
+            self.say(person.as_ref().unwrap_or(&role.title), line);
         }
         self.commit_papers(step, role, word, answer)?;
         self.triage(step, role, answer)?;
@@ -149,7 +149,11 @@ impl Runner<'_> {
             let what = step.commit.clone().unwrap_or_else(|| "Notes".to_string());
             let verdict = word.map(|word| format!(": {word}")).unwrap_or_default();
             let subject = format!("{what}: {}{verdict}", runner.setting.feat);
-            Ok(Papers { commit: runner.step_commit(step, &subject)?, changes })
+            let mut commit = runner.step_commit(step, &subject)?;
+            if let Some(person) = person_of(answer) {
+                commit.who = person;
+            }
+            Ok(Papers { commit, changes })
         };
         let verdict = word.and_then(|word| step.verdicts.get(word));
         let committed = verdict.and_then(|verdict| verdict.committed.clone());
@@ -223,6 +227,22 @@ impl Runner<'_> {
         (self.see)(TaskEvent::new("task.commit", subject, json!({ "commit": id })));
         Ok(id)
     }
+}
+
+/// A person as they stand in documents: `Name <address>`.
+pub(super) fn signature((name, address): &(String, String)) -> String {
+    match (name.is_empty(), address.is_empty()) {
+        (true, _) => "a person".to_string(),
+        (false, true) => name.clone(),
+        (false, false) => format!("{name} <{address}>"),
+    }
+}
+
+/// The person who gave an answer, where no agent did: name and address.
+fn person_of(answer: &Map<String, Value>) -> Option<(String, String)> {
+    let text = answer.get("decided_by")?.as_str()?;
+    let (name, address) = text.rsplit_once(" <").unwrap_or((text, "guard@localhost"));
+    Some((name.to_string(), address.trim_end_matches('>').to_string()))
 }
 
 fn digest(bytes: &[u8]) -> String {

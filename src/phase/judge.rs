@@ -93,7 +93,12 @@ impl Runner<'_> {
     }
 
     /// What is wrong with work on the code: it touches documents of other roles, leaves things, or fails its tests.
-    fn unfinished(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Option<String>, PhaseError> {
+    pub(super) fn unfinished(
+        &mut self,
+        step: &Step,
+        role: &Role,
+        asked: &Asked,
+    ) -> Result<Option<String>, PhaseError> {
         let workflow = &self.setting.workflow;
         let changed = self.setting.tree.changed_below(&asked.before, &asked.after, &workflow.documents)?;
         let own = self.place(step);
@@ -201,7 +206,7 @@ impl Runner<'_> {
     }
 
     /// What is wrong with a merge: it is none, it has markers, or it has not taken what the base alone has changed.
-    fn not_merged(&self, asked: &Asked) -> Result<Option<String>, PhaseError> {
+    pub(super) fn not_merged(&self, asked: &Asked) -> Result<Option<String>, PhaseError> {
         let (tree, base, after) = (&self.setting.tree, &self.setting.workflow.base, &asked.after);
         let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
         if !tree.contains(after, &wanted)? {

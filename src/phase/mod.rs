@@ -14,6 +14,8 @@
 mod answer;
 mod ask;
 mod budget;
+mod by_hand;
+mod clean;
 mod conclude;
 mod feedback;
 mod find;
@@ -35,6 +37,7 @@ mod triage;
 mod workflow;
 mod yaml;
 
+pub use clean::{Cleaned, clean};
 pub use find::{BUILT_IN, PROMPTS, WorkflowError, examine, load, names, source};
 pub use graph::{doer, mermaid, text};
 pub use office::{Office, Worker};

@@ -18,7 +18,7 @@ pub(super) struct Began {
 
 impl Runner<'_> {
     /// How things stood when the step that the task is at began.
-    fn began(&self) -> Result<Option<Began>, PhaseError> {
+    pub(super) fn began(&self) -> Result<Option<Began>, PhaseError> {
         let entries = self.journal.entries(&self.id)?;
         let visit = self.state.visit;
         let began = entries.iter().find(|entry| entry.visit == visit && entry.effect == "visit");
@@ -64,14 +64,27 @@ impl Runner<'_> {
     /// What a person lets go on, or has changed meanwhile.
     pub(super) fn take_up(&mut self, status: Status) -> Result<(), PhaseError> {
         let status = if self.died_of_a_call(status)? { Status::Failed } else { status };
+        let began = self.began()?;
+        let is_stopped = matches!(status, Status::NeedsHuman | Status::Failed | Status::BudgetExhausted);
+        let is_awaited = status == Status::NeedsHuman;
+        let is_merged_by_hand = is_stopped && self.find_persons_merge(began.as_ref(), is_awaited)?;
+        let is_unsolved = self.setting.workflow.step(&self.state.step).is_some_and(|step| step.must_merge);
         match status {
             Status::Succeeded | Status::Cancelled => {
                 let how = if status == Status::Succeeded { "has succeeded" } else { "was cancelled" };
                 return Err(PhaseError::Strange(format!("the task {how}; there is nothing to go on with")));
             }
+            Status::Failed | Status::BudgetExhausted | Status::NeedsHuman if is_merged_by_hand => {
+                self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
+            }
+            // They have not merged it: the agent tries again.
+            Status::NeedsHuman if is_unsolved && began.is_some() => {
+                self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
+                self.journal.forget_from(&self.id, self.state.visit, false)?;
+            }
             // The step is to be tried again, from its beginning.
             Status::Failed | Status::BudgetExhausted => {
-                let (visit, began) = (self.state.visit, self.began()?);
+                let visit = self.state.visit;
                 // What was decided by a person stays; what the step had done is begun anew.
                 self.restore(began.as_ref().map(|began| began.tip.as_str()))?;
                 self.journal.forget_from(&self.id, visit, false)?;
@@ -84,7 +97,7 @@ impl Runner<'_> {
             }
             // What the step's calls have used is counted when it is gone through again.
             Status::Interrupted => {
-                if let Some(began) = self.began()? {
+                if let Some(began) = began {
                     self.state.used = began.state.used;
                     self.state.used_by = began.state.used_by;
                 }

@@ -279,6 +279,7 @@ impl<'r> Runner<'r> {
         let to = if to == BACK { self.state.from.clone().unwrap_or_default() } else { to.to_string() };
         self.state.from = Some(std::mem::replace(&mut self.state.step, to.clone()));
         self.state.feedback = feedback;
+        self.state.merged_by = None;
         self.state.visit += 1;
         *self.state.rounds.entry(to.clone()).or_default() += 1;
         *self.state.since.entry(to).or_default() += 1;
@@ -409,7 +410,7 @@ impl<'r> Runner<'r> {
     }
 }
 
-fn repository(setting: &Setting) -> Result<Repository, PhaseError> {
+pub(super) fn repository(setting: &Setting) -> Result<Repository, PhaseError> {
     let missing =
         || PhaseError::Strange(format!("{} is no repository any more", setting.repository.display()));
     let found = Repository::find(&setting.repository)?.ok_or_else(missing)?;

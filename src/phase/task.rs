@@ -75,6 +75,9 @@ pub struct State {
     /// The step that reviews merges, while a merge waits for its approval.
     #[serde(default)]
     pub merge_review: Option<String>,
+    /// The person who has merged by hand what the agent of this step could not: name and address.
+    #[serde(default)]
+    pub merged_by: Option<(String, String)>,
     /// What each gate said last, and about what: to see when nothing changes.
     #[serde(default)]
     pub said: BTreeMap<String, (String, String)>,

@@ -29,6 +29,7 @@ create table if not exists entry (
 ) strict;
 create table if not exists decision (
     task text not null references task(id), visit integer not null, verdict text not null, feedback text not null, made text not null,
+    name text not null default '', address text not null default '',
     primary key (task, visit)
 ) strict;
 ";
@@ -120,6 +121,8 @@ pub struct Decision {
     pub verdict: String,
     /// What they said.
     pub feedback: String,
+    /// Who it was: name and address.
+    pub who: (String, String),
 }
 
 /// Told after every write, with the number of writes so far.
@@ -131,6 +134,24 @@ pub struct Journal {
     connection: Connection,
     writes: u64,
     watcher: Option<Watcher>,
+}
+
+/// Brings a journal of an earlier guard up to date.
+fn add_missing_columns(connection: &Connection) -> rusqlite::Result<()> {
+    for column in ["name", "address"] {
+        let known = "select count(*) from pragma_table_info('decision') where name = ?1";
+        let is_there = || connection.query_row(known, [column], |row| row.get::<_, u32>(0));
+        if is_there()? > 0 {
+            continue;
+        }
+        let added = connection
+            .execute(&format!("alter table decision add column {column} text not null default ''"), []);
+        // Another guard may have added it meanwhile.
+        if added.is_err() && is_there()? == 0 {
+            added?;
+        }
+    }
+    Ok(())
 }
 
 impl Journal {
@@ -149,6 +170,7 @@ impl Journal {
             connection.pragma_update(None, "synchronous", "full")?;
             connection.pragma_update(None, "foreign_keys", true)?;
             connection.execute_batch(TABLES)?;
+            add_missing_columns(&connection)?;
             Ok(connection)
         };
         let connection =
@@ -284,6 +306,21 @@ impl Journal {
         Ok(())
     }
 
+    /// Forgets a task altogether.
+    pub fn remove(&mut self, task: &str) -> Result<(), StoreError> {
+        let remove = || -> rusqlite::Result<()> {
+            let all = self.connection.unchecked_transaction()?;
+            for table in ["decision", "entry"] {
+                all.execute(&format!("delete from {table} where task = ?1"), params![task])?;
+            }
+            all.execute("delete from task where id = ?1", params![task])?;
+            all.commit()
+        };
+        remove().map_err(|error| self.failed(error))?;
+        self.wrote();
+        Ok(())
+    }
+
     /// Forgets what was written down from a visit on: it is to be done again. What a person decided about that very visit may
     /// stay.
     pub fn forget_from(&mut self, task: &str, visit: u32, with_decision: bool) -> Result<(), StoreError> {
@@ -312,8 +349,8 @@ impl Journal {
     /// Writes down what a person decided about a visit; the first decision counts.
     pub fn decide(&mut self, task: &str, visit: u32, decision: &Decision) -> Result<bool, StoreError> {
         let done = self.connection.execute(
-            "insert or ignore into decision values (?1, ?2, ?3, ?4, ?5)",
-            params![task, visit, decision.verdict, decision.feedback, now()],
+            "insert or ignore into decision values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            params![task, visit, decision.verdict, decision.feedback, now(), decision.who.0, decision.who.1],
         );
         let count = done.map_err(|error| self.failed(error))?;
         self.wrote();
@@ -323,9 +360,12 @@ impl Journal {
     /// What a person decided about a visit.
     pub fn decision(&self, task: &str, visit: u32) -> Result<Option<Decision>, StoreError> {
         let read = self.connection.query_row(
-            "select verdict, feedback from decision where task = ?1 and visit = ?2",
+            "select verdict, feedback, name, address from decision where task = ?1 and visit = ?2",
             params![task, visit],
-            |row| Ok(Decision { verdict: row.get(0)?, feedback: row.get(1)? }),
+            |row| {
+                let who = (row.get(2)?, row.get(3)?);
+                Ok(Decision { verdict: row.get(0)?, feedback: row.get(1)?, who })
+            },
         );
         read.optional().map_err(|error| self.failed(error))
     }
@@ -470,10 +510,34 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_of_an_earlier_guard_is_brought_up_to_date() {
+        let (journal, folder) = journal("earlier");
+        let path = journal.path.clone();
+        drop(journal);
+        let old = Connection::open(&path).unwrap_or_else(|error| panic!("{error}"));
+        let without = "alter table decision drop column name; alter table decision drop column address";
+        old.execute_batch(without).unwrap_or_else(|error| panic!("{error}"));
+        drop(old);
+        let mut journal = Journal::open(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(journal.create(&task("t")).is_ok());
+        let who = ("Ann".to_string(), "ann@example.org".to_string());
+        let decision = Decision { verdict: "APPROVE".to_string(), feedback: String::new(), who: who.clone() };
+        assert_eq!(journal.decide("t", 1, &decision).ok(), Some(true));
+        assert_eq!(journal.decision("t", 1).ok().flatten().map(|one| one.who), Some(who));
+        assert!(journal.remove("t").is_ok());
+        assert_eq!(journal.tasks().ok().map(|all| all.len()), Some(0));
+        let _ = std::fs::remove_dir_all(folder);
+    }
+
+    #[test]
     fn the_first_decision_counts() {
         let (mut journal, folder) = journal("decisions");
         assert!(journal.create(&task("t")).is_ok());
-        let decision = |verdict: &str| Decision { verdict: verdict.to_string(), feedback: String::new() };
+        let decision = |verdict: &str| Decision {
+            verdict: verdict.to_string(),
+            feedback: String::new(),
+            who: ("Ann".to_string(), "ann@example.org".to_string()),
+        };
         assert_eq!(journal.decide("t", 3, &decision("APPROVE")).ok(), Some(true));
         assert_eq!(journal.decide("t", 3, &decision("REJECT")).ok(), Some(false));
         assert_eq!(

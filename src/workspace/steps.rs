@@ -251,6 +251,14 @@ impl TaskTree {
         Ok((name, ask("user.email")?.unwrap_or_else(|| "guard@localhost".to_string())))
     }
 
+    /// The person at the keyboard: as git knows them, else by their login.
+    pub fn person(repository: &Repository) -> Result<(String, String), WorkspaceError> {
+        let (name, address) = Self::identity(repository)?;
+        let login = || std::env::var("USER").ok().filter(|login| !login.is_empty());
+        let is_known = name != "guard";
+        Ok((if is_known { name } else { login().unwrap_or_else(|| "a person".to_string()) }, address))
+    }
+
     /// A file as it is in a commit; of a very large one the beginning. Names that are no text are written as `hex:…`.
     pub fn file_at(&self, commit: &str, path: &str) -> Result<Option<Vec<u8>>, WorkspaceError> {
         let Some(plain) = record::path::parse(path) else { return Ok(None) };
@@ -420,6 +428,27 @@ impl TaskTree {
     pub fn take_away(&self, folder: &str) -> Result<(), WorkspaceError> {
         let place = self.worktree.join(folder);
         at("remove", &place, remove_tree(&place))
+    }
+
+    /// Removes the worktree, and the branch where `base` has all of its commits. What was not committed must be kept before.
+    /// Whether the branch is gone.
+    pub fn remove(&self, base: &str) -> Result<bool, WorkspaceError> {
+        let admin_dir = self.admin_dir().ok();
+        if let Some(admin_dir) = admin_dir {
+            at("remove", &self.worktree, remove_tree(&self.worktree))?;
+            at("remove", &admin_dir, remove_tree(&admin_dir))?;
+            // As git does: the folder of all worktrees goes with the last one.
+            let _ = fs::remove_dir(self.common_dir.join("worktrees"));
+        }
+        let Some(tip) = self.tip()? else { return Ok(true) };
+        let is_merged = match self.commit_named(base)? {
+            Some(base) => self.contains(&base, &tip)?,
+            None => false,
+        };
+        if is_merged {
+            self.git("update-ref")?.args(["-m", &self.mark, "-d", &self.branch, &tip]).run()?;
+        }
+        Ok(is_merged)
     }
 
     /// Keeps everything that is in the working tree and on the branch under a ref of guard's own.

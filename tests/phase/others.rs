@@ -86,7 +86,7 @@ fn a_worktree_that_is_removed() {
     yard.world.outside("rm .worktrees");
     let ran = yard.about(&["resume", &id, "--stream-json"]);
     assert_eq!(ran.code, 0, "{}", shown(&ran));
-    assert!(yard.git("show task/x:docs/dev_docs/archived/reviews/code_review_x_v1.md").contains("a person"));
+    assert!(yard.git("show task/x:docs/dev_docs/archived/reviews/code_review_x_v1.md").contains("Person <"));
 }
 
 /// The branch goes while somebody works on it.

@@ -1,5 +1,6 @@
 //! People at gates, and people who come back.
 
+use super::bad_input::acts;
 use super::{Yard, said, shown};
 
 #[test]
@@ -17,17 +18,147 @@ fn a_person_stands_at_a_gate() {
     assert_eq!(yard.about(&["approve", &id]).code, 2, "the first decision counts");
     let ran = yard.about(&["resume", &id, "--stream-json"]);
     assert_eq!(ran.code, 3, "{}", shown(&ran));
-    assert!(said(&ran).contains(&"PLAN REVIEWER: Plan rejected: too long".to_string()), "{}", shown(&ran));
+    assert!(said(&ran).contains(&"Person: Plan rejected: too long".to_string()), "{}", shown(&ran));
     let prompt = &yard.about(&["show", "--json"]).result_of_show("plan")[1];
     assert!(prompt.contains("too long"), "{prompt}");
     assert_eq!(yard.about(&["approve", &id]).code, 0);
     let ran = yard.about(&["resume", &id, "--stream-json"]);
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     let review = yard.git("show task/x:docs/dev_docs/archived/reviews/plan_review_x_v1.md");
-    assert!(review.contains("too long") && review.contains("a person"), "{review}");
+    assert!(review.contains("too long") && review.contains("Person <person@example.org>"), "{review}");
     // There is nothing more to decide, or to go on with.
     assert_eq!(yard.about(&["approve", &id]).code, 2);
     assert_eq!(yard.about(&["resume", &id]).code, 2);
+}
+
+/// What a person decided is theirs: in what is said, in the document, and as the author of its commit.
+#[test]
+fn a_decision_is_attributed_to_the_person() {
+    let yard = Yard::new();
+    let ran = yard.task(&["--name", "x", "--gate", "plan=human", "Do it."]);
+    let id = ran.result["task_id"].as_str().unwrap().to_string();
+    yard.git("config user.name Reviewer");
+    yard.git("config user.email reviewer@example.org");
+    assert_eq!(yard.about(&["approve", &id, "--feedback", "fine"]).code, 0);
+    let ran = yard.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert!(said(&ran).contains(&"Reviewer: Plan approved.".to_string()), "{}", shown(&ran));
+    let authors = yard.git("log --reverse --format='%an <%ae> %s' main..task/x");
+    assert!(authors.contains("Reviewer <reviewer@example.org> Plan Review: x: APPROVE"), "{authors}");
+    assert!(authors.contains("Person <person@example.org> Plan: x"), "{authors}");
+    let review = yard.git("show task/x:docs/dev_docs/archived/reviews/plan_review_x_v1.md");
+    assert!(review.contains("Reviewer <reviewer@example.org>") && review.contains("fine"), "{review}");
+}
+
+#[test]
+fn a_finished_task_is_shown_and_cleaned_up() {
+    let yard = Yard::new();
+    let waiting = yard.task(&["--name", "w", "--gate", "plan=human", "Do it."]);
+    let waiting = waiting.result["task_id"].as_str().unwrap().to_string();
+    let refused = yard.about(&["clean", &waiting]);
+    assert_eq!(refused.code, 2, "{}", refused.error);
+    assert!(refused.error.contains("not finished"), "{}", refused.error);
+    let ran = yard.task(&["--name", "x", "Do it."]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let (id, worktree) = (ran.result["task_id"].as_str().unwrap(), ran.result["worktree"].as_str().unwrap());
+    let text = String::from_utf8(yard.about(&["show", id]).output).unwrap();
+    let commit = yard.git("log --format='%h %s' -1 --grep '^Archive: x' task/x");
+    let summary = ran.result["delivered"].as_str().unwrap();
+    for wanted in [
+        format!("commit    {commit}"),
+        "document  plan: docs/dev_docs/archived/plans/plan_x.md".to_string(),
+        format!("summary   {summary}"),
+    ] {
+        assert!(text.lines().any(|line| line == wanted), "{wanted}:\n{text}");
+    }
+    let shown: serde_json::Value =
+        serde_json::from_slice(&yard.about(&["show", id, "--json"]).output).unwrap();
+    assert_eq!(shown["summary"], summary);
+    assert_eq!(shown["commits"].as_array().map(Vec::len), Some(6), "{shown:#}");
+    // What was not committed is kept, and a branch that nobody has merged stays.
+    yard.world.outside(&format!("echo mine > {worktree}/mine"));
+    let cleaned = yard.about(&["clean", id]);
+    let told = String::from_utf8_lossy(&cleaned.output).into_owned();
+    assert_eq!(cleaned.code, 0, "{}", cleaned.error);
+    assert!(told.contains("is not merged, and stays") && told.contains("kept at refs/guard/"), "{told}");
+    assert!(!std::path::Path::new(worktree).exists() && !std::path::Path::new(summary).exists());
+    let kept = yard.git("for-each-ref --format='%(refname)' refs/guard/");
+    assert_eq!(yard.git(&format!("show {kept}:mine")), "mine");
+    assert_eq!(yard.subjects("task/x").len(), 6);
+    assert_eq!(yard.about(&["show", id]).code, 2);
+    // One that is merged goes.
+    let ran = yard.task(&["--name", "y", "Do it."]);
+    assert_eq!(ran.code, 0, "{}", super::shown(&ran));
+    yard.git("merge -q --no-edit task/y");
+    assert_eq!(yard.about(&["clean", "--all"]).code, 0);
+    assert_eq!(yard.git("branch --format='%(refname:short)' --list 'task/*'"), "task/w\ntask/x");
+    let left = yard.about(&["list", "--json"]);
+    assert_eq!(left.result.as_array().map(Vec::len), Some(1), "{}", left.result);
+    yard.git("fsck --strict");
+}
+
+/// A task that has come to a conflict that its agent does not solve.
+fn at_a_conflict() -> (Yard, String, std::path::PathBuf) {
+    let yard = Yard::new();
+    let working = std::fs::read_to_string(yard.agent()).unwrap();
+    let lie = "finish '{\"status\": \"success\", \"commit_hash\": \"0123456789\"}'";
+    acts(&yard, "Integration Specialist", &format!("git merge main; git add -A; git commit -qm half; {lie}"));
+    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    yard.world
+        .outside("cd repository && echo 'line of main' > toggle.txt && git add -A && git commit -qm theirs");
+    let id = ran.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(yard.about(&["approve", &id]).code, 0);
+    let ran = yard.about(&["resume", &id, "--stream-json"]);
+    assert_eq!((ran.code, &ran.result["status"]), (3, &"needs_human".into()), "{}", shown(&ran));
+    let worktree = ran.result["worktree"].as_str().unwrap();
+    let reason = ran.result["reason"].as_str().unwrap();
+    assert!(reason.contains("is not solved") && reason.contains(worktree), "{reason}");
+    // What the agent did is out of the way.
+    assert_eq!(yard.world.outside(&format!("git -C {worktree} status --porcelain")), "");
+    assert!(!yard.subjects("task/x").iter().any(|subject| subject == "half"));
+    std::fs::write(yard.agent(), working).unwrap();
+    (yard, id, worktree.into())
+}
+
+#[test]
+fn a_person_resolves_a_conflict_by_hand() {
+    let (yard, id, worktree) = at_a_conflict();
+    let worktree = worktree.display();
+    let calls = yard.about(&["list", "--json"]).result[0]["used"]["calls"].clone();
+    yard.world.outside(&format!("cd {worktree} && ! git merge -q main"));
+    let early = yard.about(&["resume", &id]);
+    assert_eq!(early.code, 2, "{}", early.error);
+    assert!(early.error.contains("not committed (toggle.txt)"), "{}", early.error);
+    // Markers are no resolution.
+    yard.world.outside(&format!("cd {worktree} && git add -A && git commit -q --no-edit"));
+    let bad = yard.about(&["resume", &id]);
+    assert_eq!(bad.code, 2, "{}", bad.error);
+    assert!(bad.error.contains("still has conflict markers"), "{}", bad.error);
+    yard.world.outside(&format!(
+        "cd {worktree} && printf 'line of main\nline of mine\n' > toggle.txt && git commit -qam 'no markers'"
+    ));
+    let ran = yard.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let lines = said(&ran).join("\n");
+    assert!(lines.contains("Person: Conflicts resolved. Tests not run. Commit: "), "{lines}");
+    assert!(!lines.contains("Spawning INTEGRATION SPECIALIST"), "{lines}");
+    assert_eq!(yard.git("show task/x:toggle.txt"), "line of main\nline of mine");
+    // Nobody was asked but who reviews the merge.
+    assert_eq!(
+        ran.result["used"]["calls"].as_u64(),
+        calls.as_u64().map(|calls| calls + 1),
+        "{}",
+        shown(&ran)
+    );
+}
+
+#[test]
+fn an_unsolved_conflict_is_tried_again_where_nobody_merged() {
+    let (yard, id, _) = at_a_conflict();
+    let ran = yard.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let lines = said(&ran).join("\n");
+    assert!(lines.contains("INTEGRATION SPECIALIST: Conflicts resolved."), "{lines}");
 }
 
 #[test]

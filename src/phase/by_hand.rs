@@ -1,0 +1,105 @@
+//! A merge that no agent could make: the task waits, a person makes it in the worktree, and the task goes on from there.
+
+use serde_json::{Map, Value, json};
+
+use super::ask::Asked;
+use super::conclude::signature;
+use super::resume::Began;
+use super::runner::{Next, PhaseError, Runner, understood};
+use super::task::Status;
+use super::workflow::{Is, Role, Step};
+use crate::workspace::TaskTree;
+
+impl Runner<'_> {
+    /// The conflict is a person's now. Branch and worktree are as they were before the agent tried; what it did is kept.
+    pub(super) fn unsolved(&mut self, asked: &Asked, problem: &str) -> Result<Next, PhaseError> {
+        self.restore(Some(&asked.before))?;
+        let (base, worktree) = (&self.setting.workflow.base, self.setting.tree.worktree.display());
+        let reason = format!(
+            "the conflict with '{base}' is not solved ({problem}); resolve it in {worktree} (`git merge {base}`, then `git commit`) and go on \
+             with `guard task resume {id}`, which asks the agent again where nothing was merged",
+            id = self.id
+        );
+        Ok(Next::Stop(Status::NeedsHuman, reason))
+    }
+
+    /// Looks for a merge that a person has made in the worktree since the task stopped, and notes whose it is.
+    /// Where the task only waits for that, what cannot be used is an error.
+    pub(super) fn find_persons_merge(
+        &mut self,
+        began: Option<&Began>,
+        is_awaited: bool,
+    ) -> Result<bool, PhaseError> {
+        self.state.merged_by = None;
+        let step = self.setting.workflow.step(&self.state.step).filter(|step| step.must_merge);
+        let (Some(_), Some(began)) = (step, began) else { return Ok(false) };
+        let tree = &self.setting.tree;
+        let tip = tree.tip()?.unwrap_or_default();
+        let is_moved = tip != began.tip && !self.agents_tips()?.contains(&tip);
+        if !is_moved && !is_awaited {
+            return Ok(false);
+        }
+        let worktree = tree.worktree.display().to_string();
+        if let Some(path) = tree.uncommitted()?.first() {
+            return Err(PhaseError::Strange(format!(
+                "{worktree} has changes that are not committed ({path}): commit the merge there, or undo it with `git merge --abort`"
+            )));
+        }
+        if !is_moved {
+            return Ok(false);
+        }
+        let made = Asked { before: began.tip.clone(), after: tip, ..Asked::default() };
+        if let Some(problem) = self.not_merged(&made)? {
+            if !is_awaited {
+                return Ok(false);
+            }
+            return Err(PhaseError::Strange(format!("the merge in {worktree} cannot be used: {problem}")));
+        }
+        self.state.merged_by = Some(TaskTree::person(&self.repository)?);
+        Ok(true)
+    }
+
+    /// Where the agents of this visit have left the branch.
+    fn agents_tips(&self) -> Result<Vec<String>, PhaseError> {
+        let entries = self.journal.entries(&self.id)?;
+        let calls = entries.into_iter().filter(|entry| {
+            entry.visit == self.state.visit && matches!(entry.effect.as_str(), "agent" | "repair")
+        });
+        let asked: Result<Vec<Asked>, PhaseError> =
+            calls.filter_map(|entry| entry.outcome).map(understood).collect();
+        Ok(asked?.into_iter().map(|asked| asked.after).collect())
+    }
+
+    /// A person's merge as the answer of the step, when it holds as an agent's would have to.
+    pub(super) fn persons_merge(
+        &mut self,
+        step: &Step,
+        role: &Role,
+    ) -> Result<Result<Map<String, Value>, Next>, PhaseError> {
+        let tip = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
+        let before = self.began()?.map(|began| began.tip).unwrap_or_default();
+        let made = Asked { before, after: tip.clone(), ..Asked::default() };
+        if let Some(problem) = self.unfinished(step, role, &made)? {
+            let reason = format!(
+                "the merge in {} cannot be used: {problem}; mend and commit it there, then `guard task resume {}`",
+                self.setting.tree.worktree.display(),
+                self.id
+            );
+            return Ok(Err(Next::Stop(Status::NeedsHuman, reason)));
+        }
+        let mut answer = Map::new();
+        for (name, field) in &step.answer {
+            let value = match &field.is {
+                Is::Commit => json!(tip),
+                Is::OneOf(words) => json!(words.first()),
+                Is::Number => json!(0),
+                Is::List => json!([]),
+                Is::Text | Is::Document => continue,
+            };
+            answer.insert(name.clone(), value);
+        }
+        let who = self.state.merged_by.clone().unwrap_or_default();
+        answer.insert("decided_by".to_string(), json!(signature(&who)));
+        Ok(Ok(answer))
+    }
+}

@@ -1,0 +1,49 @@
+//! The end of a finished task: its worktree, its branch where that is merged, and its record go.
+
+use super::office::Office;
+use super::runner::{PhaseError, repository};
+use super::task::{Setting, Status};
+use crate::store::Journal;
+
+/// What became of a task that was cleaned up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cleaned {
+    /// The task.
+    pub id: String,
+    /// Its branch.
+    pub branch: String,
+    /// The branch had nothing that the base has not, and is gone.
+    pub is_branch_gone: bool,
+    /// Where work is kept that was not committed.
+    pub kept: Option<String>,
+}
+
+/// Removes what a finished task has left on the machine. The runs of its agents have records of their own, which stay.
+pub fn clean(office: &Office, journal: &mut Journal, id: &str) -> Result<Cleaned, PhaseError> {
+    let found = journal.task(id)?.ok_or_else(|| PhaseError::Unknown(id.to_string()))?;
+    let lock = office.lock(&found.id)?;
+    let row = journal.task(&found.id)?.ok_or_else(|| PhaseError::Unknown(id.to_string()))?;
+    if !matches!(Status::parse(&row.status), Some(Status::Succeeded | Status::Cancelled)) {
+        return Err(PhaseError::Strange(format!(
+            "the task {} is not finished ({}); `guard task cancel` gives it up",
+            row.id, row.status
+        )));
+    }
+    let setting: Setting = serde_json::from_value(row.setting)
+        .map_err(|error| PhaseError::Strange(format!("the task's setting: {error}")))?;
+    let tree = &setting.tree;
+    let mut cleaned = Cleaned { id: row.id.clone(), branch: row.branch, is_branch_gone: true, kept: None };
+    // A repository that is gone has taken branch and worktree with it.
+    if repository(&setting).is_ok() {
+        tree.settle_runs(&office.runs)?;
+        if tree.is_there().is_ok() && !tree.uncommitted()?.is_empty() {
+            cleaned.kept = Some(tree.keep(&format!("task-{}/{}", row.id, uuid::Uuid::now_v7()))?);
+        }
+        cleaned.is_branch_gone = tree.remove(&format!("refs/heads/{}", setting.workflow.base))?;
+    }
+    journal.remove(&row.id)?;
+    let folder = office.folder(&row.id);
+    std::fs::remove_dir_all(&folder).map_err(|source| PhaseError::Io { path: folder, source })?;
+    drop(lock);
+    Ok(cleaned)
+}
