@@ -38,6 +38,9 @@ pub(crate) struct Task {
     /// What branch and documents are called [default: made from the request]
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// What the branch begins with, instead of the workflow's: feature/
+    #[arg(long, value_name = "PREFIX", value_parser = branch_prefix)]
+    pub(crate) branch_prefix: Option<String>,
     /// The branch to begin at and to merge with, instead of the workflow's
     #[arg(long)]
     pub(crate) base: Option<String>,
@@ -93,6 +96,15 @@ impl<T: std::str::FromStr> std::str::FromStr for Bound<T> {
         };
         let most = number.parse().map_err(|_| "a number, or STEP=NUMBER, is wanted".to_string())?;
         Ok(Self { step, most })
+    }
+}
+
+fn branch_prefix(text: &str) -> Result<String, String> {
+    let is_one = crate::policy::is_branch_prefix(text);
+    if is_one {
+        Ok(text.to_string())
+    } else {
+        Err("words that end in `/` are wanted, such as feature/".to_string())
     }
 }
 

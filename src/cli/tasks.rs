@@ -6,16 +6,18 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::agent_run::is_installed;
 use super::exit::Exit;
 use super::live::{Form, Live};
 use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
 use super::{Failure, note, workflow};
+use crate::agent::{MissingKey, missing_key, named};
 use crate::executor::Cancel;
 use crate::phase::{
     self, Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow,
     load, name_of, safety,
 };
-use crate::policy::Folders;
+use crate::policy::{Config, Folders};
 use crate::store::{Decision, Journal, TaskRow};
 use crate::transcript::state_folder;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
@@ -93,6 +95,11 @@ fn begin(arguments: &Task, office: Office, out: &mut dyn Write) -> Result<Exit, 
         ));
     }
     let id = uuid::Uuid::now_v7().to_string();
+    if let Some(missing) =
+        missing_keys(&workflow, arguments.agent.as_deref(), arguments.agent_command.as_deref())?
+    {
+        return no_key(&missing, &arguments.shown, out);
+    }
     let setting = setting(arguments, &office, &id, request, workflow, mode)?;
     let mut journal = office.journal().map_err(|error| failed(PhaseError::NotBegun(error.to_string())))?;
     stop_when_asked(&mut journal, &arguments.shown);
@@ -108,6 +115,47 @@ fn begin(arguments: &Task, office: Office, out: &mut dyn Write) -> Result<Exit, 
         let _ = std::fs::remove_dir_all(folder);
     }
     ended
+}
+
+/// The key that an agent of this workflow needs and that is nowhere. One that is not installed is the clearer problem, which
+/// its step tells.
+fn missing_keys(
+    workflow: &Workflow,
+    agent: Option<&str>,
+    command: Option<&str>,
+) -> Result<Option<MissingKey>, Failure> {
+    let config = match Config::place() {
+        Some(place) => Config::read(&place)
+            .map_err(|error| Failure::usage(error.to_string(), "mend the file, or move it away"))?,
+        None => Config::default(),
+    };
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    for role in workflow.roles.values() {
+        let own = workflow.agent_of(role);
+        let Some(adapter) = named(agent.unwrap_or(&own.name)) else { continue };
+        let program =
+            command.map(str::to_string).or(own.command).or_else(|| adapter.programs.first().cloned());
+        let is_there = program.is_some_and(|program| is_installed(&[program.into()]));
+        if let Some(missing) = missing_key(&adapter.presets, &config, is_set).filter(|_| is_there) {
+            return Ok(Some(missing));
+        }
+    }
+    Ok(None)
+}
+
+/// Says that a key is missing. Nothing has been made.
+fn no_key(missing: &MissingKey, shown: &TaskOutput, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if shown.json || shown.stream_json {
+        writeln!(
+            out,
+            "{}",
+            json!({ "status": "failed", "reason": missing.to_string(), "error_kind": "auth_error" })
+        )?;
+    }
+    note(&format!(
+        "guard: {missing}\n  hint: guard keeps the key outside the sandbox, and the agent gets a placeholder"
+    ));
+    Ok(Exit::OwnFailure)
 }
 
 /// The workflow, with what the command line changes.
@@ -166,7 +214,8 @@ fn setting(
             "protect it (require pull requests, block force pushes), or leave --require-protection out";
         return Err(Failure::usage(format!("--require-protection: {}", found.line), hint));
     }
-    let (feat, tree) = place(arguments, office, id, request, &repository, &base)?;
+    let prefix = arguments.branch_prefix.as_ref().or(workflow.branch_prefix.as_ref());
+    let (feat, tree) = place(arguments, office, id, request, (&repository, &base, prefix))?;
     if let Some(path) = tree.no_folder(&tree.base, &workflow.ways()).map_err(failed)? {
         let message =
             format!("`{path}` is no folder in {}, and the workflow keeps documents below it", workflow.base);
@@ -237,16 +286,17 @@ fn place(
     office: &Office,
     id: &str,
     request: &str,
-    repository: &Repository,
-    base: &str,
+    (repository, base, prefix): (&Repository, &str, Option<&String>),
 ) -> Result<(String, TaskTree), Failure> {
     let first = arguments.name.clone().unwrap_or_else(|| name_of(request));
     let policy = crate::policy::load("strict", &Folders::from_environment())?;
+    let prefix = prefix.unwrap_or(&policy.git.branch_prefix);
     for n in 1..100 {
         let name = if n == 1 { first.clone() } else { format!("{first}-{n}") };
         let wanted = Request {
             run_id: id.to_string(),
             name: Some(name.clone()),
+            prefix: prefix.clone(),
             base: Some(base.to_string()),
             fallback_root: office.runs.with_file_name("worktrees"),
             ..Request::new(&policy)
@@ -254,7 +304,7 @@ fn place(
         let scratch = office.folder(id).join("scratch");
         match TaskTree::planned(repository, &wanted, &format!("guard task {id}"), &scratch) {
             Ok(tree) => {
-                let prefix = format!("refs/heads/{}", policy.git.branch_prefix);
+                let prefix = format!("refs/heads/{prefix}");
                 let feat = tree.branch.strip_prefix(&prefix).unwrap_or(&name).to_string();
                 return Ok((feat, tree));
             }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::workflow::{Agent, Bounds, Limits, Memory, Role, Triage, Upkeep, Work, Workflow};
 use super::yaml::{self, Node, Value};
-use crate::policy::{Diagnostic, Severity, Source};
+use crate::policy::{Diagnostic, Severity, Source, is_branch_prefix};
 
 /// Where parts of a workflow stand, for those who look at it afterwards.
 #[derive(Debug, Default)]
@@ -169,12 +169,13 @@ impl Reader<'_> {
     }
 
     fn workflow(&mut self, root: &Node) -> Workflow {
-        const KNOWN: [&str; 15] = [
+        const KNOWN: [&str; 16] = [
             "version",
             "name",
             "description",
             "documents",
             "base",
+            "branch_prefix",
             "modes",
             "mode",
             "limits",
@@ -199,11 +200,13 @@ impl Reader<'_> {
         let honesty = self.take(&mut fields, "honesty");
         let limits = self.take(&mut fields, "limits");
         let agent = self.take(&mut fields, "agent");
+        let prefix = self.take(&mut fields, "branch_prefix");
         let workflow = Workflow {
             name: self.text(name, "name").unwrap_or_default(),
             description: self.text(description, "description").unwrap_or_default(),
             documents: self.folder(documents).unwrap_or_else(|| "docs/dev_docs".to_string()),
             base: self.text(base, "base").unwrap_or_else(|| "main".to_string()),
+            branch_prefix: self.branch_prefix(prefix),
             modes: self.modes(&mut fields),
             mode: self.text(mode, "mode").unwrap_or_default(),
             limits: limits.map(|node| self.limits(node)).unwrap_or_default(),
@@ -223,6 +226,16 @@ impl Reader<'_> {
         };
         self.done(&fields, &KNOWN);
         workflow
+    }
+
+    fn branch_prefix(&mut self, node: Option<&Node>) -> Option<String> {
+        let text = self.text(node, "branch_prefix")?;
+        if !is_branch_prefix(&text) {
+            let span = node.map_or(0..0, |node| node.span.clone());
+            self.wrong(span, "a branch prefix is words that end in `/`: `feature/`", "this is none");
+            return None;
+        }
+        Some(text)
     }
 
     /// A path inside the repository, and no other.

@@ -23,6 +23,9 @@ pub struct Workflow {
     pub documents: String,
     /// The branch that tasks begin at and are merged with.
     pub base: String,
+    /// What the branches of tasks begin with; the policy's unless given.
+    #[serde(default)]
+    pub branch_prefix: Option<String>,
     /// Mode → the step a task begins with.
     pub modes: BTreeMap<String, String>,
     /// The mode, unless one is asked for.

@@ -40,3 +40,4 @@ pub use preset::{
     PresetName, Refusals, ToolRules, UsagePlaces, gateway, key_variables, preset,
 };
 pub use schema::schema;
+pub use sections::is_branch_prefix;

@@ -213,7 +213,7 @@ impl Merger {
 
     fn branch_prefix(&mut self, section: &Section, text: &At<String>) {
         let prefix = text.value.as_str();
-        if !prefix.ends_with('/') || prefix.starts_with('/') || prefix.contains("..") {
+        if !is_branch_prefix(prefix) {
             let message = "a branch prefix ends in `/`".to_string();
             self.problem(Severity::Error, text.span.clone(), message, "such as `task/`", None);
         }
@@ -309,4 +309,17 @@ fn covers(wide: &str, narrow: &str) -> bool {
         return !climbs && narrow.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
     }
     wide.strip_suffix('*').is_some_and(|prefix| narrow.starts_with(prefix))
+}
+
+/// Whether branch names can begin with this: `task/`.
+pub fn is_branch_prefix(text: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        !part.is_empty()
+            && !part.starts_with(['.', '-'])
+            && !part.ends_with(".lock")
+            && part.chars().all(is_plain)
+    };
+    let parts = text.strip_suffix('/').unwrap_or_default();
+    parts.split('/').all(is_part) && !text.contains("..")
 }

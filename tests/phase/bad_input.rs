@@ -181,6 +181,19 @@ fn the_tests_of_the_project_are_found_and_run() {
 }
 
 #[test]
+fn a_missing_key_is_said_before_anything_is_made() {
+    let yard = Yard::new();
+    let mut command = yard.command(&["--json", "--name", "x", "Do it.", "--agent-command"]);
+    command.arg(yard.agent()).env_remove("GEMINI_API_KEY");
+    let ran = yard.world.finish(command, b"");
+    assert_eq!((ran.code, ran.kind()), (125, "auth_error"), "{}", shown(&ran));
+    let reason = ran.result["reason"].as_str().unwrap();
+    assert!(reason.contains("GEMINI_API_KEY") && reason.contains("[gateway.gemini]"), "{reason}");
+    assert_eq!(yard.git("for-each-ref --format='%(refname)' refs/heads/"), "refs/heads/main");
+    assert_eq!(yard.about(&["list", "--json"]).result.as_array().map(Vec::len), Some(0));
+}
+
+#[test]
 fn requests_and_repositories() {
     let yard = Yard::new();
     for (arguments, wanted) in [
@@ -201,6 +214,8 @@ fn requests_and_repositories() {
         assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.error);
         assert!(ran.error.contains(wanted) && ran.error.contains("hint:"), "{arguments:?}: {}", ran.error);
     }
+    let ran = yard.about(&["x", "--branch-prefix", "feature"]);
+    assert!(ran.code == 2 && ran.error.contains("words that end in `/`"), "{}", ran.error);
     let long = "x ".repeat(58_000);
     assert!(yard.about(&[&long]).error.contains("at most"));
     yard.git("branch task/taken");

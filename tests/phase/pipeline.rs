@@ -101,6 +101,31 @@ fn the_status_of_each_step_is_shown_without_a_terminal() {
     assert!(output.contains("[REVIEWING]... In Progress\n[REVIEWING]... Needs Human\n"), "{output}");
 }
 
+/// The branches of tasks begin as the workflow says, or the command line.
+#[test]
+fn branches_have_a_prefix_of_the_users_own() {
+    let yard = Yard::new();
+    let workflow = yard.repository.with_file_name("fixes.yaml");
+    let text = include_str!("../../workflows/default.yaml");
+    std::fs::write(&workflow, text.replace("branch_prefix: task/", "branch_prefix: team/fix/")).unwrap();
+    let workflow = workflow.to_str().unwrap();
+    for (arguments, branch) in [
+        (vec!["--branch-prefix", "feature/"], "feature/x"),
+        (vec!["--workflow", workflow], "team/fix/x"),
+        (vec!["--workflow", workflow, "--branch-prefix", "other/"], "other/x"),
+    ] {
+        let ran = yard.task(&[&["--name", "x", "Do it."], arguments.as_slice()].concat());
+        assert_eq!((ran.code, &ran.result["branch"]), (0, &branch.into()), "{}", shown(&ran));
+        let lines = said(&ran).join("\n");
+        assert!(lines.contains(&format!("Created branch '{branch}'.")), "{lines}");
+        assert!(lines.ends_with(&format!("Branch '{branch}' is ready for merge.")), "{lines}");
+        let files = yard.git(&format!("ls-tree -r --name-only {branch}"));
+        assert!(files.contains("docs/dev_docs/archived/plans/plan_x.md"), "{files}");
+        let id = ran.result["task_id"].as_str().unwrap();
+        assert_eq!(yard.about(&["clean", id]).code, 0);
+    }
+}
+
 #[test]
 fn a_bug_is_investigated_rejected_and_approved() {
     let yard = Yard::new();
