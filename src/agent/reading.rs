@@ -19,6 +19,9 @@ const LARGEST_ANSWER: usize = 16 << 20;
 /// How many beginnings of an object are tried in what a CLI printed last.
 const MOST_OBJECTS: usize = 32;
 
+/// How many kinds of events that nobody knows are told apart.
+const MOST_KINDS: usize = 20;
+
 /// A longer line for people is cut.
 const LONGEST_MESSAGE: usize = 64 << 10;
 
@@ -50,6 +53,8 @@ pub struct Conclusion {
     pub usage: Option<Value>,
     /// Lines of kinds that nobody knows.
     pub unknown: u64,
+    /// Those kinds, in the order they came, and how often each did; of very many the first.
+    pub unknown_kinds: Vec<(String, u64)>,
     /// Lines that were no objects.
     pub unreadable: u64,
 }
@@ -203,14 +208,22 @@ impl Reading {
         let rule = self.adapter.stream.event.iter().find(fits).cloned();
         let Some(rule) = rule else {
             self.found.unknown += 1;
-            let message = format!(
-                "an event of a kind nobody knows here: {}",
-                kind.chars().take(100).collect::<String>()
-            );
+            let kind: String = kind.chars().take(100).collect();
+            let message = format!("an event of a kind nobody knows here: {kind}");
+            self.count_kind(kind);
             return see(self.event("agent.other", message, value));
         };
         let kind = kind.to_string();
         self.take(&rule, &kind, value, see);
+    }
+
+    fn count_kind(&mut self, kind: String) {
+        let kinds = &mut self.found.unknown_kinds;
+        match kinds.iter().position(|(known, _)| *known == kind) {
+            Some(at) => kinds[at].1 += 1,
+            None if kinds.len() < MOST_KINDS => kinds.push((kind, 1)),
+            None => {}
+        }
     }
 
     /// A line of the one object, or one beside it. An object begins and ends at the beginning of a line.

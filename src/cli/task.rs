@@ -90,6 +90,7 @@ impl Asked<'_> {
             dependencies: Vec::new(),
             hooks: request.run_folder.join("hooks"),
             common_dir: repository.common_dir.clone(),
+            leaves_changes_behind: false,
         };
         Ok(Some((checkout, folder)))
     }

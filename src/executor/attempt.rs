@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::listen::{Listener, keep};
-use super::result::{Attempt, ending, was_cut};
+use super::result::{Attempt, ending, ignored_events, was_cut};
 use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
 use crate::agent::{AgentEvent, Conclusion, Invocation, Reading, Wait};
@@ -22,6 +22,8 @@ pub(super) struct Tried {
     pub(super) messages: Vec<Value>,
     /// The end of what it printed beside its stream.
     pub(super) stderr: String,
+    /// What the caller should know of the run.
+    pub(super) notes: Vec<String>,
 }
 
 impl Tried {
@@ -73,7 +75,7 @@ impl Tried {
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             ..RunResult::default()
         };
-        Self { result, conclusion: None, messages: Vec::new(), stderr: String::new() }
+        Self { result, conclusion: None, messages: Vec::new(), stderr: String::new(), notes: Vec::new() }
     }
 }
 
@@ -201,7 +203,7 @@ pub(super) fn run(
     if let Some(stdout) = child.stdout.take() {
         listener.read(BufReader::with_capacity(256 << 10, stdout));
     }
-    let Listener { reading, result, messages, stderr, .. } = listener;
+    let Listener { reading, result, messages, stderr, notes, .. } = listener;
     cancel.forget();
     let status = child.wait();
     let guards_words = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -219,7 +221,10 @@ pub(super) fn run(
     }
     let ending = ending(&result);
     let conclusion = reading.map(|reading| reading.conclude(ending, asked.as_deref(), &stderr));
-    Tried { result, conclusion, messages, stderr }
+    if let Some(note) = conclusion.as_ref().and_then(|end| ignored_events(&end.unknown_kinds)) {
+        see(AgentEvent::new("exec.note", note, serde_json::json!({})));
+    }
+    Tried { result, conclusion, messages, stderr, notes }
 }
 
 /// A conversation whose worktree is not there, or not its own any more, cannot go on.

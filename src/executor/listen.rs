@@ -20,6 +20,9 @@ const KEPT: usize = 64 << 10;
 const MOST_MESSAGES: usize = 10_000;
 const LARGEST_MESSAGES: usize = 64 << 20;
 
+/// Said where the user's working tree has changes that the agent's does not have.
+const LEFT_OUT: &str = "changes that are not committed were left out: the agent works on a branch that begins at the last commit";
+
 /// A piece of output as a line of the run has it. Nearly all bytes come this way, so nothing of it is copied twice.
 #[derive(Deserialize)]
 struct Printed<'l> {
@@ -46,6 +49,8 @@ pub(super) struct Listener<'l> {
     pub(super) messages: Vec<Value>,
     /// The end of what the agent printed beside its stream.
     pub(super) stderr: String,
+    /// What the caller should know of the run.
+    pub(super) notes: Vec<String>,
     keeps_messages: bool,
     kept_bytes: usize,
     session: Option<&'l mut Session>,
@@ -66,6 +71,7 @@ impl<'l> Listener<'l> {
             result: None,
             messages: Vec::new(),
             stderr: String::new(),
+            notes: Vec::new(),
             keeps_messages: request.return_all_messages,
             kept_bytes: 0,
             session,
@@ -126,6 +132,10 @@ impl<'l> Listener<'l> {
     /// The run has begun: it can be told to end.
     fn begun(&mut self, data: &Value) {
         self.cancel.begun();
+        if data.get("leaves_changes_behind").and_then(Value::as_bool) == Some(true) {
+            self.notes.push(LEFT_OUT.to_string());
+            (self.see)(AgentEvent::new("exec.note", LEFT_OUT, json!({})));
+        }
         let text = |key: &str| data.get(key).and_then(Value::as_str);
         if let (Some(session), Some(branch), Some(worktree)) =
             (&mut self.session, text("branch"), text("worktree"))

@@ -85,7 +85,8 @@ pub struct ExecResult {
     /// What it used, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Value>,
-    /// What else the caller should know: that the agent's version is newer than any that was tried.
+    /// What else the caller should know: that the agent's version is newer than any that was tried, that uncommitted changes
+    /// were left out, that the agent's stream had events of kinds that nobody knows here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -123,7 +124,9 @@ impl ExecResult {
         events: EventCounts,
         took: Duration,
     ) -> Self {
-        let Tried { result: mut run, conclusion, messages, stderr } = tried;
+        let Tried { result: mut run, conclusion, messages, stderr, notes: of_run } = tried;
+        let mut notes = prepared.notes.clone();
+        notes.extend(of_run);
         set_time(&mut run, took);
         run.tool = prepared.adapter.as_ref().map_or_else(|| tool(request), |adapter| adapter.name.clone());
         // Always guard's own: what the agent calls it is the agent's matter.
@@ -133,18 +136,34 @@ impl ExecResult {
         let mut metrics = None;
         if let Some(conclusion) = conclusion {
             apply_conclusion(&mut run, &conclusion, &stderr);
-            if let Some(detail) = &mut run.error_detail {
-                detail.retries = attempts.len().saturating_sub(1) as u32;
-                detail.idle_timeout_s = Some(request.timeout);
-                detail.max_duration_s = Some(request.max_duration);
-            }
+            notes.extend(ignored_events(&conclusion.unknown_kinds));
             metrics = request.return_metrics.then(|| {
                 json!({ "agent": conclusion.usage, "usage": run.usage, "unknown_events": conclusion.unknown, "unreadable_lines": conclusion.unreadable })
             });
         }
+        // Whatever the kind of failure: the limits that were in force, and the retries that were made.
+        if let Some(detail) = &mut run.error_detail {
+            detail.retries = attempts.len().saturating_sub(1) as u32;
+            detail.idle_timeout_s = Some(request.timeout);
+            detail.max_duration_s = Some(request.max_duration);
+            if detail.last_lines.is_empty() {
+                detail.last_lines = last_lines(&stderr);
+            }
+        }
         let all_messages = request.return_all_messages.then_some(messages);
-        Self { run, attempts, events, all_messages, metrics, notes: prepared.notes.clone() }
+        Self { run, attempts, events, all_messages, metrics, notes }
     }
+}
+
+/// That events were ignored because nobody knows their kinds here: said once, whatever their number.
+pub(super) fn ignored_events(kinds: &[(String, u64)]) -> Option<String> {
+    let shown: Vec<String> = kinds.iter().map(|(kind, count)| format!("`{kind}` ({count})")).collect();
+    (!shown.is_empty()).then(|| {
+        format!(
+            "the agent's stream has events of kinds that guard does not know, and ignores: {}",
+            shown.join(", ")
+        )
+    })
 }
 
 /// Puts what an agent's output says into the result of its run: the answer, and what went wrong in the agent's own terms.

@@ -88,7 +88,7 @@ mod tests {
         let result = RunResult { exit_code: Some(1), ..RunResult::default() };
         let error = Some((kind.to_string(), "words".to_string()));
         let conclusion = Some(Conclusion { error, wait, ..Conclusion::default() });
-        Tried { result, conclusion, messages: Vec::new(), stderr: String::new() }
+        Tried { result, conclusion, messages: Vec::new(), stderr: String::new(), notes: Vec::new() }
     }
 
     fn again(milliseconds: u64) -> Next {

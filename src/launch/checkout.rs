@@ -32,6 +32,8 @@ pub struct Checkout {
     pub hooks: PathBuf,
     /// The user's repository: the git directory that all its worktrees share.
     pub common_dir: PathBuf,
+    /// The user has changes that are not committed, and that the run does not get.
+    pub leaves_changes_behind: bool,
 }
 
 impl Checkout {

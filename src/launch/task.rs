@@ -70,6 +70,7 @@ impl Task {
             dependencies: self.workspace.layers(),
             hooks,
             common_dir: record.common_dir.clone(),
+            leaves_changes_behind: self.leaves_changes_behind(),
         }
     }
 

@@ -226,6 +226,7 @@ fn attach(
             "branch": plan.checkout.as_ref().map(|checkout| &checkout.branch),
             "worktree": plan.checkout.as_ref().map(|checkout| checkout.worktree.to_string_lossy()),
             "base": plan.checkout.as_ref().map(|checkout| &checkout.base),
+            "leaves_changes_behind": plan.checkout.as_ref().map(|checkout| checkout.leaves_changes_behind),
         }),
     );
     for note in plan.notes.iter().chain(&started.notes) {

@@ -79,17 +79,79 @@ fn its_last_lines() {
     assert_eq!((lines.len(), &lines[0], &lines[19]), (20, &json!("line 31"), &json!("line 50")));
 }
 
+/// Whatever went wrong, the limits that were in force and the retries that were made are said.
+#[test]
+fn every_failure_tells_its_limits() {
+    let world = one_world();
+    let limits = json!({ "timeout": 77, "max_duration": 99, "max_retries": 0 });
+    let with = |more: Value| {
+        let mut asked = json!({ "cd": world.folder, "in_place": true });
+        for (name, value) in limits.as_object().into_iter().chain(more.as_object()).flatten() {
+            asked[name] = value.clone();
+        }
+        exec(&world, "http://127.0.0.1:1", &asked)
+    };
+    let fake = world.folder.join("gemini");
+    script(&fake, "echo why >&2; exit 3");
+    for (kind, more) in [
+        ("upstream_error", json!({ "command": ["sh", "-c", "echo why >&2; exit 3"] })),
+        ("upstream_error", json!({ "command": [fake], "prompt": "x" })),
+        ("command_not_found", json!({ "command": ["/nonexistent/program"] })),
+        ("invalid_input", json!({ "command": ["true"], "cd": "/nonexistent" })),
+        ("session_lost", json!({ "command": [fake], "prompt": "x", "SESSION_ID": "odd" })),
+        ("idle_timeout", json!({ "command": ["sleep", "600"], "timeout": 1 })),
+    ] {
+        let answered = with(more.clone());
+        let detail = &answered.result["error_detail"];
+        let timeout = more.get("timeout").unwrap_or(&json!(77)).clone();
+        assert_eq!(answered.kind(), kind, "{}", answered.shown());
+        assert_eq!(
+            (&detail["idle_timeout_s"], &detail["max_duration_s"], &detail["retries"]),
+            (&timeout, &json!(99), &json!(0)),
+            "{}",
+            answered.shown()
+        );
+        if kind == "upstream_error" {
+            assert_eq!(detail["last_lines"], json!(["why"]), "{}", answered.shown());
+        }
+    }
+}
+
+/// The agent works on a branch: what the user has not committed is not there, and the caller is told.
+#[test]
+fn changes_that_are_left_out_are_said() {
+    let world = one_world();
+    world.outside(
+        "git init -q -b main app && cd app && git config user.name n && git config user.email e \
+                   && echo first > file && git add file && git commit -qm first",
+    );
+    let app = world.folder.with_file_name("app");
+    let asked = json!({ "cd": app, "command": ["cat", "file"] });
+    let answered = exec(&world, "http://127.0.0.1:1", &asked);
+    assert_eq!((answered.code, answered.result.get("notes")), (0, None), "{}", answered.shown());
+    world.outside("echo second >> app/file");
+    let answered = exec(&world, "http://127.0.0.1:1", &asked);
+    assert_eq!((answered.code, &answered.result["result"]), (0, &json!("first\n")), "{}", answered.shown());
+    let notes = answered.result["notes"].as_array().unwrap();
+    assert!(notes.len() == 1 && notes[0].as_str().unwrap().contains("not committed"), "{}", answered.shown());
+}
+
 /// Kinds of events that nobody knows and lines that are none are counted, and change nothing.
 #[test]
 fn what_nobody_knows() {
     let world = one_world();
     let text = format!(
-        "echo '{INIT}'; echo '{{\"type\":\"future\",\"x\":[1]}}'; echo '[]'; echo words; echo '{DONE}'"
+        "echo '{INIT}'; echo '{{\"type\":\"future\",\"x\":[1]}}'; echo '{{\"type\":\"future\"}}'; echo '[]'; echo words; echo '{DONE}'"
     );
     let answered = ask(&world, &text, &json!({ "return_metrics": true }));
     assert_eq!((answered.code, &answered.result["success"]), (0, &json!(true)), "{}", answered.shown());
     let metrics = &answered.result["metrics"];
-    assert_eq!((&metrics["unknown_events"], &metrics["unreadable_lines"]), (&json!(1), &json!(2)));
+    assert_eq!((&metrics["unknown_events"], &metrics["unreadable_lines"]), (&json!(2), &json!(2)));
+    // However many there are, they are told of once.
+    let note = "the agent's stream has events of kinds that guard does not know, and ignores: `future` (2)";
+    assert_eq!(answered.result["notes"], json!([note]), "{}", answered.shown());
+    let told = answered.events.iter().filter(|event| event["event_type"] == "exec.note");
+    assert_eq!(told.map(|event| &event["message"]).collect::<Vec<_>>(), [note]);
     let other = answered.events.iter().find(|event| event["event_type"] == "agent.other").unwrap();
     assert_eq!(other["data"]["x"], json!([1]));
 }
