@@ -10,6 +10,7 @@ mod event;
 mod profile;
 mod quota;
 mod reading;
+mod template;
 
 pub use adapter::{
     AGENTS, Adapter, AddedArguments, Approval, CommandLine, EventRule, History, HomeFile, MessageRule,
@@ -20,3 +21,4 @@ pub use event::AgentEvent;
 pub use profile::{MissingKey, Profile, missing_key};
 pub use quota::Wait;
 pub use reading::{Conclusion, Ending, Reading};
+pub use template::{Language, RULES, RequestText};

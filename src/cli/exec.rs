@@ -9,7 +9,7 @@ use super::args::Exec;
 use super::exec_args::Asked;
 use super::exit::Exit;
 use super::{Failure, note};
-use crate::agent::AgentEvent;
+use crate::agent::{AgentEvent, RequestText};
 use crate::executor::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::launch;
 use crate::transcript::state_folder;
@@ -18,6 +18,10 @@ use crate::transcript::state_folder;
 const LARGEST: u64 = 16 << 20;
 
 pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if let Some(language) = args.template {
+        write!(out, "{}", RequestText::default().written_in(language.into()))?;
+        return Ok(Exit::Success);
+    }
     let request = match request(args) {
         Ok(request) => request,
         Err((problem, hint)) => {

@@ -11,10 +11,14 @@ Examples:
   echo '{\"prompt\": \"add a dark mode toggle\", \"cd\": \"/work/app\"}' | guard exec
   guard exec --request request.json --stream-json         # events as they come, the result last
   guard exec --cd /work/app -- make test                  # any command
+  guard exec --template > prompt.md                       # the parts of a good prompt; fill it in: guard exec \"$(cat prompt.md)\"
 
 A request in JSON has `prompt` (or `command`) and `cd`, and may have `agent`, `sandbox` (read-only, workspace-write), `model`,
 `SESSION_ID`, `timeout`, `max_duration`, `max_retries`, `max_tokens` and more: schemas/exec-request.schema.json. Options make the
 same request. The result is the agent's: `success`, `SESSION_ID`, `result`, or `error`, `error_kind`, `error_detail`.
+
+Engineering context (a contract, principles) is the caller's to put into the prompt: nothing is looked up. Nobody can be asked while the
+agent works: it takes the smallest, safest option, and marks each Assumption.
 
 Exit codes: 0 it succeeded, 1 it failed, 2 the request cannot be run, 124 a time limit or a budget, 125 guard itself failed,
 127 the agent is not installed, 141 nobody reads the result.";
@@ -30,8 +34,28 @@ pub(crate) struct Exec {
     /// Print the result as one JSON object (the default)
     #[arg(long, conflicts_with = "stream_json")]
     pub(crate) json: bool,
+    /// Print a template for a good prompt, and ask nothing: en or zh
+    #[arg(long, value_name = "LANGUAGE", value_enum, num_args = 0..=1, default_missing_value = "en",
+        conflicts_with_all = ["request", "asked", "stream_json"])]
+    pub(crate) template: Option<TemplateLanguage>,
     #[command(flatten)]
     pub(crate) asked: Asked,
+}
+
+/// The language of a template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TemplateLanguage {
+    En,
+    Zh,
+}
+
+impl From<TemplateLanguage> for crate::agent::Language {
+    fn from(language: TemplateLanguage) -> Self {
+        match language {
+            TemplateLanguage::En => Self::English,
+            TemplateLanguage::Zh => Self::Chinese,
+        }
+    }
 }
 
 /// A request by options. What is not given is as in a request in JSON.

@@ -171,12 +171,26 @@ pub(super) fn answer(id: &str, result: ExecResult) -> Value {
     serde_json::to_value(answer).unwrap_or_default()
 }
 
+/// The limits of a call: those it asks for, as far as they can be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    idle: u64,
+    total: u64,
+}
+
+impl Limits {
+    pub(super) fn of(given: &JsonObject) -> Self {
+        let seconds = |name: &str, usual: u64| given.get(name).and_then(Value::as_u64).unwrap_or(usual);
+        Self { idle: seconds("timeout", IDLE), total: seconds("max_duration", TOTAL) }
+    }
+}
+
 /// The answer when none was made, or none came back.
-pub(super) fn refused(kind: &str, problem: &str) -> Value {
+pub(super) fn refused(kind: &str, problem: &str, limits: Limits) -> Value {
     let detail = ErrorDetail {
         message: problem.to_string(),
-        idle_timeout_s: Some(IDLE),
-        max_duration_s: Some(TOTAL),
+        idle_timeout_s: Some(limits.idle),
+        max_duration_s: Some(limits.total),
         ..ErrorDetail::default()
     };
     let run = RunResult {

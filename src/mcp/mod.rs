@@ -19,6 +19,7 @@ mod gemini;
 mod http;
 mod kept;
 mod parameters;
+mod prompt;
 mod report;
 mod server;
 mod sessions;

@@ -162,9 +162,9 @@ fn run(id: &str) -> Reported {
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Cancelling {
-    /// The call.
+    /// The `call_id`.
     #[allow(dead_code, reason = "read by its name")]
-    call_id: String,
+    id: String,
 }
 
 /// What became of it.
@@ -192,7 +192,7 @@ pub(super) async fn cancel(calls: &Calls, given: JsonObject) -> Cancelled {
         ..Cancelled::default()
     };
     let mut given = Parameters::new(given);
-    let id = given.required::<String>("call_id").and_then(|id| given.nothing_else().map(|()| id));
+    let id = given.required::<String>("id").and_then(|id| given.nothing_else().map(|()| id));
     let id = match id {
         Ok(id) => id,
         Err(problem) => return failed(problem),
@@ -203,9 +203,9 @@ pub(super) async fn cancel(calls: &Calls, given: JsonObject) -> Cancelled {
     }
     match calls.kept.find(&id) {
         Some((_, State::Running)) => {
-            failed(format!("the parameter `call_id`: another server makes the call {id}"))
+            failed(format!("the parameter `id`: another server makes the call {id}"))
         }
         Some(_) => Cancelled { success: true, status: Some("done"), ..Cancelled::default() },
-        None => failed("the parameter `call_id` names no call".to_string()),
+        None => failed("the parameter `id` names no call".to_string()),
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam, Implementation,
-    JsonObject, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
-    ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam,
+    GetPromptRequestParams, GetPromptResponse, Implementation, JsonObject, ListPromptsResult,
+    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities,
+    ServerConfig,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer};
 use rmcp::{ErrorData, ServerHandler};
@@ -17,8 +18,9 @@ use tokio::sync::Semaphore;
 
 use super::calls::{Asker, Calls};
 use super::folder::Roots;
-use super::gemini::{self, Gemini};
-use super::{check, report, tools};
+use super::gemini::{self, Gemini, Limits};
+use super::{check, prompt, report, tools};
+use crate::agent::RULES;
 
 /// How often a call says that it is still at work.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -53,14 +55,14 @@ pub(super) struct Server {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
+        let mut info =
+            ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_prompts().build());
         info.server_info = Implementation::new("guard", env!("CARGO_PKG_VERSION"));
-        info.instructions = Some(
-            "gemini asks a sandboxed coding agent for advice (sandbox read-only) or work (workspace-write; in a repository on a branch of its \
+        let instructions = "gemini asks a sandboxed coding agent for advice (sandbox read-only) or work (workspace-write; in a repository on a branch of its \
              own). Keep SESSION_ID to go on with a conversation; look at error_kind when success is false. A call that you stopped waiting \
-             for goes on: guard_report gives its result by its call_id, guard_cancel ends it. guard_check asks a policy about a command."
-                .to_string(),
-        );
+             for goes on: guard_report gives its result by its id, guard_cancel ends it. guard_check asks a policy about a command. The prompt \
+             gemini_request is a template for PROMPT. A lost SESSION_ID is no way back: begin a new session, and give context and contract again.";
+        info.instructions = Some(format!("{instructions} {RULES}"));
         info
     }
 
@@ -80,6 +82,22 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         Ok(ListToolsResult::with_all_items(tools::all()))
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Ok(ListPromptsResult::with_all_items(prompt::all()))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        prompt::get(&request.name, request.arguments.unwrap_or_default()).map(Into::into)
     }
 
     async fn call_tool(
@@ -129,11 +147,12 @@ impl Server {
 
     async fn gemini(&self, given: JsonObject, context: RequestContext<RoleServer>) -> Value {
         let asker = Asker { client: self.client, request: context.id.clone() };
+        let limits = Limits::of(&given);
         let (id, mut answer) = match self.begin(given, asker) {
             Ok(begun) => begun,
-            Err((kind, problem)) => return gemini::refused(kind, &problem),
+            Err((kind, problem)) => return gemini::refused(kind, &problem, limits),
         };
-        let broken_off = || gemini::refused("internal", "the call broke off");
+        let broken_off = || gemini::refused("internal", "the call broke off", limits);
         let mut ticks = tokio::time::interval(PROGRESS);
         let mut count = 0.0;
         loop {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::check::{Check, Checked};
 use super::gemini::{Answer, Gemini};
 use super::report::{Cancelled, Cancelling, Report, Reported};
+use crate::agent::RULES;
 
 /// Schemas without references: not every client follows them.
 fn settings() -> SchemaSettings {
@@ -83,9 +84,11 @@ pub(super) fn all() -> Vec<Tool> {
     vec![
         Tool::new(
             "gemini",
-            "Ask the Gemini CLI in a kernel sandbox: advice (sandbox read-only) or work (workspace-write, in a repository on a branch of its \
+            format!(
+                "Ask the Gemini CLI in a kernel sandbox: advice (sandbox read-only) or work (workspace-write, in a repository on a branch of its \
              own). Check `success`; on failure `error_kind` says whether to try again. Keep SESSION_ID to go on with the conversation. The \
-             result can be had again with guard_report by its `call_id`, which is also in the progress messages.",
+             result can be had again with guard_report by its `call_id`, which is also in the progress messages. {RULES}"
+            ),
             input::<Gemini>(),
         )
         .with_raw_output_schema(output::<Answer>())
@@ -95,12 +98,12 @@ pub(super) fn all() -> Vec<Tool> {
             .with_annotations(looks()),
         Tool::new(
             "guard_report",
-            "How an earlier call of gemini (call_id) or any run (run_id) stands, and its result; without an id the newest calls.",
+            "How an earlier call of gemini or any run stands, by its id (call_id or run_id), and its result; without an id the newest calls.",
             input::<Report>(),
         )
         .with_raw_output_schema(output::<Reported>())
         .with_annotations(looks()),
-        Tool::new("guard_cancel", "End a running call of gemini by its call_id, with everything it started.", input::<Cancelling>())
+        Tool::new("guard_cancel", "End a running call of gemini by its id (call_id), with everything it started.", input::<Cancelling>())
             .with_raw_output_schema(output::<Cancelled>())
             .with_annotations(works().open_world(false).idempotent(true)),
     ]

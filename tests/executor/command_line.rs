@@ -223,3 +223,20 @@ fn nobody_reads_any_more() {
     assert_eq!(output.status.code(), Some(141), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn a_template_for_prompts_is_printed() {
+    let world = one_world();
+    for (arguments, wanted) in [
+        (vec!["--template"], "**Task type**: [advice / review / execute]"),
+        (vec!["--template", "zh"], "**任务类型**：[咨询 / 审核 / 执行]"),
+    ] {
+        let mut command = world.command(program());
+        let output = command.arg("exec").args(&arguments).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.contains(wanted) && text.contains("Assumption"), "{text}");
+    }
+    let mut command = world.command(program());
+    let output = command.args(["exec", "--template", "en", "--cd", "/tmp"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

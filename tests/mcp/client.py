@@ -60,7 +60,7 @@ async def tour(client):
     await call(client, "gemini", ask("which word?", SESSION_ID=first["SESSION_ID"]))
     for arguments in [{"id": first["call_id"]}, {"id": first["run_id"]}, {}, {"id": "0197f0a0-0000-7000-8000-000000000000"}]:
         await call(client, "guard_report", arguments)
-    await call(client, "guard_cancel", {"call_id": first["call_id"]})
+    await call(client, "guard_cancel", {"id": first["call_id"]})
     for arguments in [{"cd": FOLDER}, ask(""), ask("x", timeout="soon"), ask("x", surprise=1), ask("x", cd="/etc"), ask("x", timeout=0),
                       ask("x", SESSION_ID="0197f0a0-0000-7000-8000-000000000000")]:
         await call(client, "gemini", arguments)
@@ -84,7 +84,7 @@ async def cancel(client):
 
 async def cancel_by_tool(client):
     calling = asyncio.create_task(call(client, "gemini", ask("hello"), progress_callback=progress))
-    cancelled = await call(client, "guard_cancel", {"call_id": await call_id()})
+    cancelled = await call(client, "guard_cancel", {"id": await call_id()})
     SEEN["cancelled"], SEEN["result"] = cancelled, await calling
 
 

@@ -42,6 +42,11 @@ impl Piped {
         let mut command: Command = world.ignoring("");
         command.args(["mcp", "--root"]).arg(&world.folder).args(options);
         agents(&mut command, world, gemini, url);
+        Self::of(world, command)
+    }
+
+    /// A server by this command.
+    pub(super) fn of(world: &World, mut command: Command) -> Self {
         let errors = world.temporary().join("stderr");
         let stderr = std::fs::File::create(&errors).unwrap();
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::server::{Piped, using};
-use super::{client, hold_to_schema, is_running, python, sound, tour, until};
+use super::server::{Piped, hello, using};
+use super::{agents, client, hold_to_schema, is_running, python, sound, tour, until};
 use crate::egress::api::{Api, Part, Turn};
 use crate::egress::gemini::Gemini;
 use crate::launch::world::{World, collect, one_world};
@@ -192,8 +192,71 @@ fn nothing_is_left_when_the_server_is_killed() {
     let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
     let listed = client.uses(2, "guard_report", &json!({}));
     assert_eq!(listed["calls"][0]["status"], "broken_off", "{listed:#}");
-    let cancelled = client.uses(3, "guard_cancel", &json!({ "call_id": listed["calls"][0]["call_id"] }));
+    let cancelled = client.uses(3, "guard_cancel", &json!({ "id": listed["calls"][0]["call_id"] }));
     assert_eq!(cancelled["status"], "done", "{cancelled:#}");
+}
+
+/// Contract, autopilot rule and template are where callers look: in the tool's description, the instructions and a prompt.
+#[test]
+fn callers_are_told_how_to_ask() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let mut client = Piped::start(&world, "http://127.0.0.1:1", &gemini, &[]);
+    client.send(&hello());
+    let instructions = client.answer(1)["result"]["instructions"].clone();
+    client.send(&json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" }));
+    let description = client.answer(2)["result"]["tools"][0]["description"].clone();
+    for text in [instructions, description] {
+        let text = text.as_str().unwrap();
+        for words in
+            ["ai/contracts/current.md", "plainly violates the contract", "smallest, safest", "Assumption"]
+        {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+    client.send(&json!({ "jsonrpc": "2.0", "id": 3, "method": "prompts/list" }));
+    let prompts = client.answer(3)["result"]["prompts"].clone();
+    assert_eq!(prompts[0]["name"], "gemini_request", "{prompts:#}");
+    let get = |id: u64, arguments: Value| {
+        let params = json!({ "name": "gemini_request", "arguments": arguments });
+        json!({ "jsonrpc": "2.0", "id": id, "method": "prompts/get", "params": params })
+    };
+    client.send(&get(4, json!({ "task_type": "advice", "tasks": "1. Which database?" })));
+    let answer = client.answer(4)["result"].clone();
+    let text = answer["messages"][0]["content"]["text"].as_str().unwrap();
+    assert!(text.contains("**Task type**: advice") && text.contains("1. Which database?"), "{text}");
+    client.send(&get(5, json!({ "task_type": "advice" })));
+    let problem = client.answer(5)["error"]["message"].clone();
+    assert!(problem.as_str().unwrap().contains("`tasks`"), "{problem}");
+}
+
+/// No key: said at once, by its kind, and not tried again.
+#[test]
+fn a_missing_key_is_said_and_not_retried() {
+    let Some(gemini) = Gemini::installed() else { return };
+    let world = one_world();
+    let mut command = world.ignoring("");
+    command.args(["mcp", "--root"]).arg(&world.folder);
+    agents(&mut command, &world, &gemini, "http://127.0.0.1:1");
+    command.env_remove("GEMINI_API_KEY");
+    let mut client = Piped::of(&world, command);
+    let mut asked = ask(&world);
+    asked["max_retries"] = json!(3);
+    asked["timeout"] = json!(77);
+    let answer = client.uses(2, "gemini", &asked);
+    assert_eq!(
+        (&answer["success"], &answer["error_kind"]),
+        (&json!(false), &json!("auth_error")),
+        "{answer:#}"
+    );
+    assert!(answer["error"].as_str().unwrap().contains("GEMINI_API_KEY"), "{answer:#}");
+    assert_eq!(answer["attempts"].as_array().map(Vec::len), Some(1), "{answer:#}");
+    let detail = &answer["error_detail"];
+    assert_eq!((&detail["retries"], &detail["idle_timeout_s"]), (&json!(0), &json!(77)), "{answer:#}");
+    // What is refused before it is a call tells its limits too.
+    asked["cd"] = json!("/nonexistent");
+    let answer = client.uses(3, "gemini", &asked);
+    assert_eq!(answer["error_detail"]["idle_timeout_s"], 77, "{answer:#}");
 }
 
 #[test]
