@@ -215,6 +215,14 @@ impl Runner<'_> {
         for (name, place) in &self.state.documents {
             out.push_str(&format!("- {name}: `{place}`\n"));
         }
+        let tests = match self.tests_command()? {
+            Some(words) => format!(
+                "run by guard after work on the code: `{}`",
+                shell_words::join(&words).replace('`', "'")
+            ),
+            None => "not run".to_string(),
+        };
+        out.push_str(&format!("\nTests: {tests}.\n"));
         out.push_str(&format!(
             "\n{} agent calls, {} tokens, {} s. Task {}. Merge it with `git merge {}`.\n",
             used.calls,

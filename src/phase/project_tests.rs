@@ -76,13 +76,19 @@ impl Runner<'_> {
             return Ok(Some(words.clone()).filter(|words| !words.is_empty()));
         }
         let tree = &self.setting.tree;
-        let Some(tip) = tree.tip()? else { return Ok(None) };
-        let read = |name: &str| {
-            let content = tree.file_at(&tip, name).ok().flatten()?;
-            Some(String::from_utf8_lossy(&content).into_owned())
-        };
-        let found = detect(&tree.top_files(&tip)?, read);
-        Ok(found.filter(|words| words.first().is_some_and(|program| is_installed(program))))
+        // What the project said before any agent worked on it counts first: a developer may not choose its own examiner.
+        for commit in [Some(tree.base.clone()), tree.tip()?].into_iter().flatten() {
+            let read = |name: &str| {
+                let content = tree.file_at(&commit, name).ok().flatten()?;
+                Some(String::from_utf8_lossy(&content).into_owned())
+            };
+            if let Some(words) = detect(&tree.top_files(&commit)?, read) {
+                return Ok(
+                    Some(words).filter(|words| words.first().is_some_and(|program| is_installed(program)))
+                );
+            }
+        }
+        Ok(None)
     }
 
     /// Whether the user has said which tests to run, or that none are to be run.

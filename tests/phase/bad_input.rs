@@ -124,6 +124,20 @@ fn the_named_tests_are_run_by_the_runner() {
     assert_eq!(ran.code, 0, "{}", shown(&ran));
 }
 
+/// A developer does not choose its own examiner: what the project said before counts.
+#[test]
+fn a_test_command_that_an_agent_brings_along_is_not_used() {
+    let yard = Yard::new();
+    let package = r#"{ "scripts": { "test": "grep -q never toggle.txt" } }"#;
+    yard.world.outside(&format!(
+        "cd repository && echo '{package}' > package.json && git add -A && git commit -qm package"
+    ));
+    acts(&yard, "Developer", "printf 'test:\\n\\ttrue\\n' > Makefile");
+    let ran = yard.task(&["--name", "x", "Do it."]);
+    let lines = said(&ran).join("\n");
+    assert!(!lines.contains("Running make test") && !lines.contains("Tests passed."), "{}", shown(&ran));
+}
+
 /// Where the repository has a changelog it is updated, or the report says why not.
 #[test]
 fn a_changelog_is_updated_or_reported_as_unchanged() {
