@@ -12,6 +12,7 @@ Examples:
   guard task list
   guard task resume                            # the newest one that is not finished, after a crash too
   guard task retry ID --from develop
+  guard task clean ID                          # a finished one: its worktree, its record, and its branch where that is merged
 
 Every step is a fresh agent in a sandbox of its own and a commit on the task's branch; the documents are below docs/dev_docs. A task that
 was killed goes on where it was; an agent that was interrupted is asked again, from where it began.
