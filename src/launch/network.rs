@@ -268,6 +268,9 @@ impl NetworkPlan {
         // C libraries ask for names over TCP, where guard answers, and for each as it is, without the machine's domains.
         variables.push(("RES_OPTIONS".into(), "use-vc ndots:0".into()));
         variables.push(("LOCALDOMAIN".into(), ".".into()));
+        // What asks for newer versions of itself would only be refused, and told of in every result.
+        variables.push(("npm_config_update_notifier".into(), "false".into()));
+        variables.push(("PIP_DISABLE_PIP_VERSION_CHECK".into(), "1".into()));
         if self.reaches_hosts() {
             // Older ones do not know them at all. In quotes, where node takes a backslash for what hides the next letter.
             if let Some(script) = home.join(FETCH.1).to_str() {
