@@ -137,7 +137,11 @@ fn a_person_resolves_a_conflict_by_hand() {
     yard.world.outside(&format!(
         "cd {worktree} && printf 'line of main\nline of mine\n' > toggle.txt && git commit -qam 'no markers'"
     ));
-    let ran = yard.about(&["resume", &id, "--stream-json"]);
+    // It is tested as an agent's would be.
+    let failing = yard.about(&["resume", &id, "--json", "--tests", "grep -q nobody toggle.txt"]);
+    assert_eq!((failing.code, &failing.result["status"]), (3, &"needs_human".into()), "{}", failing.error);
+    assert!(failing.result["reason"].as_str().unwrap().contains("the tests fail"), "{}", failing.result);
+    let ran = yard.about(&["resume", &id, "--stream-json", "--no-tests"]);
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     let lines = said(&ran).join("\n");
     assert!(lines.contains("Person: Conflicts resolved. Tests not run. Commit: "), "{lines}");
