@@ -1,6 +1,7 @@
 //! `guard run` at a real terminal: a shell in tmux, lines typed, and what is on the screen.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::launch::world::{World, in_two_worlds, one_world, program};
@@ -24,7 +25,10 @@ impl<'w> Terminal<'w> {
             eprintln!("SKIP: tmux is not installed; scripts/test does it");
             return None;
         }
-        let server = world.folder.with_file_name("tmux").to_string_lossy().into_owned();
+        // One that ends may still have its socket when the next one begins.
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("tmux-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let server = world.folder.with_file_name(name).to_string_lossy().into_owned();
         let terminal = Self { world, server };
         let mut start = world.command("tmux");
         start.args(["-S", &terminal.server, "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30"]);
