@@ -1,4 +1,5 @@
-//! How the programs are linked. Both are started often and live shortly, so what happens before `main` counts.
+//! Compiles the shim, and says how guard is linked: it is started often and lives shortly, so what happens before `main`
+//! counts.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,6 +7,7 @@ use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    build_shim();
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
     if !(is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu")) {
         return;
@@ -19,6 +21,41 @@ fn main() {
     if let Some(folder) = unwinder_inside() {
         println!("cargo:rustc-link-arg-bins=-L{}", folder.display());
     }
+}
+
+/// Compiles the shim for `launch/shims.rs` to include. Statically, where the C library can be had so: that start is faster.
+fn build_shim() {
+    for source in ["shims/main.rs", "src/intercept/wire.rs"] {
+        println!("cargo:rerun-if-changed={source}");
+    }
+    let variable = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));
+    let shim = PathBuf::from(variable("OUT_DIR")).join("guard-shim");
+    let compile = |more: &[&str]| {
+        let mut rustc = Command::new(variable("RUSTC"));
+        rustc.args([
+            "--edition=2024",
+            "--crate-name=guard_shim",
+            "-Copt-level=2",
+            "-Cpanic=abort",
+            "-Cstrip=symbols",
+        ]);
+        rustc.arg("--target").arg(variable("TARGET")).arg("-o").arg(&shim).args(more);
+        if let Ok(linker) = env::var("RUSTC_LINKER") {
+            rustc.arg(format!("-Clinker={linker}"));
+        }
+        rustc.arg("shims/main.rs").output().expect("rustc starts")
+    };
+    if !compile(&["-Ctarget-feature=+crt-static"]).status.success() {
+        let compiled = compile(&[]);
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "the shim cannot be compiled: {said}");
+    }
+    let bytes = std::fs::read(&shim).expect("the shim was compiled");
+    // FNV-1a: a name, no protection.
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    println!("cargo:rustc-env=GUARD_SHIM_HASH={hash:016x}");
 }
 
 /// The version of this machine's C library, which is the one the programs are made for.

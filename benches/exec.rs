@@ -82,7 +82,6 @@ impl Scratch {
             std::fs::copy(from, folder.join("bin").join(name)).expect("a program that was built");
         };
         copy(Path::new(env!("CARGO_BIN_EXE_guard")), "guard");
-        copy(Path::new(env!("CARGO_BIN_EXE_guard-shim")), "guard-shim");
         copy(&std::env::current_exe().expect("this program"), "exec");
         Self(folder)
     }

@@ -70,7 +70,6 @@ impl Scratch {
         }
         let copy = |from: &Path, name: &str| std::fs::copy(from, folder.join("bin").join(name)).unwrap();
         copy(Path::new(env!("CARGO_BIN_EXE_guard")), "guard");
-        copy(Path::new(env!("CARGO_BIN_EXE_guard-shim")), "guard-shim");
         copy(&std::env::current_exe().unwrap(), "git-bench");
         Self(folder)
     }

@@ -83,7 +83,6 @@ impl Scratch {
             std::fs::copy(from, folder.join("bin").join(name)).expect("a program that was built");
         };
         copy(Path::new(env!("CARGO_BIN_EXE_guard")), "guard");
-        copy(Path::new(env!("CARGO_BIN_EXE_guard-shim")), "guard-shim");
         copy(&std::env::current_exe().expect("this program"), "run");
         let places = ["files", "home/sources"].map(|place| folder.join(place));
         for (index, place) in (0..FILES).flat_map(|index| places.iter().map(move |place| (index, place))) {

@@ -1,18 +1,14 @@
 //! What stands on the agent's PATH under the names `git`, `sh`, `bash`, …: becomes the real program, or says why not.
 //!
-//! Blocking, with nothing but `std` (and the start it shares with guard), no configuration of its own. The program is judged
-//! where it starts, as every program is; when that is refused, the supervisor is asked for the words. So the shim is a
-//! courtesy, not the boundary: whatever it does, or somebody in its place, starts nothing that is not allowed.
-#![no_main]
+//! Blocking, with nothing but `std`, no configuration of its own: `build.rs` compiles it by itself, and it becomes a part of
+//! guard's binary. The program is judged where it starts, as every program is; when that is refused, the supervisor is asked
+//! for the words. So the shim is a courtesy, not the boundary: whatever it does, or somebody in its place, starts nothing
+//! that is not allowed.
 #![allow(clippy::print_stderr, reason = "the refusal is printed where the agent looks")]
 
 #[path = "../src/intercept/wire.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the supervisor's half of the protocol is in the same file")]
 mod wire;
-
-#[path = "../src/sys/start.rs"]
-#[allow(unsafe_code, unreachable_pub, reason = "the file is the supervisor's too")]
-mod start;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use wire::{Answer, Question, SOCKET_VARIABLE, is_relevant};
@@ -31,22 +27,24 @@ const NOT_FOUND: u8 = 127;
 /// A supervisor that takes longer is not there.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-start!(start::enter, shim);
+fn main() -> ExitCode {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    shim(&argv).into()
+}
 
-fn shim(argv: impl Iterator<Item = OsString>) -> u8 {
-    let argv: Vec<OsString> = argv.collect();
+fn shim(argv: &[OsString]) -> u8 {
     let name = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or(OsStr::new(""));
     let Some(program) = real(name) else {
         eprintln!("guard: {}: command not found", name.to_string_lossy());
         return NOT_FOUND;
     };
     // Judged there: most commands are allowed, and need not be asked about twice.
-    let error = become_program(&program, &argv);
+    let error = become_program(&program, argv);
     if error.kind() != std::io::ErrorKind::PermissionDenied {
         eprintln!("guard: {}: {error}", program.display());
         return REFUSED;
     }
-    match ask(&argv) {
+    match ask(argv) {
         Ok(Answer::Go) => eprintln!("guard: {}: {error}", program.display()),
         Ok(Answer::Deny(message)) => eprintln!("{message}"),
         Err(problem) => {

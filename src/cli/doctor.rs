@@ -6,8 +6,10 @@ use serde_json::json;
 
 use super::Failure;
 use super::exit::Exit;
+use crate::launch::why_no_shims;
 use crate::policy::{Folders, load};
 use crate::sandbox::{Kernel, probe};
+use crate::transcript::state_folder;
 
 /// Prints what was found. The exit code says whether every built-in policy can be enforced.
 pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -22,7 +24,7 @@ pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
                 .iter()
                 .map(|(name, missing)| json!({ "name": name, "enforceable": missing.is_empty(), "missing": missing }))
                 .collect::<Vec<_>>(),
-            "shim": super::run::shim(),
+            "no_shims": no_shims(),
         });
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
@@ -45,6 +47,11 @@ fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
     Ok(found)
 }
 
+/// Why runs have no shims.
+fn no_shims() -> Option<String> {
+    why_no_shims(&state_folder().ok()?)
+}
+
 fn write_text(kernel: &Kernel, policies: &[(String, Missing)], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "Linux {}", kernel.release)?;
     for ability in kernel.abilities() {
@@ -54,11 +61,11 @@ fn write_text(kernel: &Kernel, policies: &[(String, Missing)], out: &mut dyn Wri
             writeln!(out, "       fix: {fix}")?;
         }
     }
-    match super::run::shim() {
-        Some(shim) => writeln!(out, "  yes  {:<22} {}", "shims", shim.display())?,
-        None => writeln!(
+    match no_shims() {
+        None => writeln!(out, "  yes  {:<22} part of guard", "shims")?,
+        Some(problem) => writeln!(
             out,
-            "  no   {:<22} guard-shim is not beside guard: refusals come at exec only\n       fix: cargo install --path .",
+            "  no   {:<22} {problem}\n       fix: set XDG_STATE_HOME to a directory elsewhere",
             "shims"
         )?,
     }

@@ -224,7 +224,6 @@ fn request(
         home: home(),
         runs,
         scratch: std::env::temp_dir(),
-        shim: shim(),
         uid: nix::unistd::geteuid().as_raw(),
         options: Options {
             namespaces: arguments.namespaces.map(Into::into),
@@ -287,12 +286,6 @@ pub(super) fn config_dir() -> Option<PathBuf> {
 /// The caller's home folder.
 pub(super) fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
-}
-
-/// The program that stands in for git and the shells: beside this one.
-pub(super) fn shim() -> Option<PathBuf> {
-    let own = std::fs::canonicalize(std::env::current_exe().ok()?).ok()?;
-    Some(own.with_file_name("guard-shim")).filter(|shim| shim.is_file())
 }
 
 fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<Streams, Failure> {
@@ -609,7 +602,8 @@ fn summary(result: &RunResult) -> Vec<String> {
         (true, true) => ", with namespaces",
         (true, false) => ", without namespaces",
     };
-    lines.push(format!("guard: {ended} after {}{how}", result.duration));
+    let shims = if result.enforcement.seccomp && !result.enforcement.shims { ", without shims" } else { "" };
+    lines.push(format!("guard: {ended} after {}{how}{shims}", result.duration));
     if !result.files_changed.is_empty() {
         let shown: Vec<&str> =
             result.files_changed.iter().take(MOST_SHOWN).map(|change| change.path.as_str()).collect();

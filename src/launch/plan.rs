@@ -19,6 +19,7 @@ use super::installation::installation;
 use super::links::{self, LinkedCache, caches};
 use super::network::{self, NetworkPlan};
 use super::repositories::{self, SearchedDirectory};
+use super::shims::{Shims, why_no_shims};
 use super::toolchain::{self, Toolchain};
 use super::{own_directories, system};
 use crate::intercept::wire::{CONTROL_NAME, SOCKET_VARIABLE};
@@ -42,8 +43,6 @@ pub struct RunRequest {
     pub runs: PathBuf,
     /// Where short-lived files of runs go.
     pub scratch: PathBuf,
-    /// The program that stands in for git and the shells, if there is one.
-    pub shim: Option<PathBuf>,
     /// The effective user.
     pub uid: u32,
     /// What the caller adds to the policy.
@@ -226,8 +225,8 @@ pub struct LaunchPlan {
     pub home_files: Vec<(PathBuf, String)>,
     /// Files copied into the private home: (from, to).
     pub imports: Vec<(PathBuf, PathBuf)>,
-    /// The shims: (folder, program they lead to, names).
-    pub shims: Option<(PathBuf, PathBuf, Vec<String>)>,
+    /// What stands in for git and the shells.
+    pub shims: Option<Shims>,
     /// The socket the shims ask on.
     pub control: PathBuf,
     /// Programs are looked at again when they have started.
@@ -304,8 +303,8 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let mut notes = Vec::new();
     let toolchains = found_toolchains(request);
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
-    let shims = shims(request);
-    let shim_folder = shims.as_ref().map(|(folder, _, _)| folder.as_path());
+    let shims = shims(request, &mut notes);
+    let shim_folder = shims.as_ref().map(|shims| shims.directory.as_path());
     if let Some(path) = request.options.belongings.bad_path() {
         return Err(LaunchError::Input(format!(
             "--home-keep {}: not a plain path inside the home",
@@ -328,16 +327,11 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let mut grants = policy_grants(request, &places, &mut notes)?;
     notes.extend(places.system.get().iter().flat_map(|(_, notes)| notes.iter().cloned()));
     grants.extend(program_grants(request, &program, &environment, &grants));
-    if let Some((shim_folder, shim, _)) = &shims {
-        let grant = |path: &PathBuf| Grant {
-            path: path.clone(),
-            rights: Rights::ReadExecute,
-            why: "shims".to_string(),
-        };
-        grants.extend([grant(shim_folder), grant(shim)]);
-    } else if !request.options.no_shims {
-        notes.push("no guard-shim beside guard: refusals come at exec only".to_string());
-    }
+    grants.extend(shims.iter().map(|shims| Grant {
+        path: shims.directory.clone(),
+        rights: Rights::ReadExecute,
+        why: "shims".to_string(),
+    }));
     grants.extend(system::devices());
     let git = match &request.checkout {
         Some(checkout) => {
@@ -610,29 +604,17 @@ fn without_repeats(grants: Vec<Grant>) -> Vec<Grant> {
     grants.into_iter().filter(|grant| seen.insert((grant.path.clone(), grant.rights))).collect()
 }
 
-/// Names that lead to the shim.
-const SHIM_NAMES: [&str; 5] = ["git", "sh", "bash", "dash", "zsh"];
-
-fn shims(request: &RunRequest) -> Option<(PathBuf, PathBuf, Vec<String>)> {
+/// The shims, or why there are none.
+fn shims(request: &RunRequest, notes: &mut Vec<String>) -> Option<Shims> {
     if request.options.no_shims {
         return None;
     }
-    let shim = request.shim.as_ref().filter(|shim| shim.is_file())?;
-    // Only what the machine has: a shim for a shell that is not there would only confuse.
+    if let Some(problem) = why_no_shims(&request.runs) {
+        notes.push(format!("no shims for git and the shells: {problem}"));
+        return None;
+    }
     let path = value(&request.environment, "PATH").unwrap_or_default();
-    let there = |name: &&&str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
-    let names: Vec<String> = SHIM_NAMES.iter().filter(there).map(|name| (*name).to_string()).collect();
-    Some((shim_folder(request, shim, &names), shim.clone(), names))
-}
-
-/// The folder of the shims: the same for all runs with this shim and these names, so that it is made only once.
-fn shim_folder(request: &RunRequest, shim: &Path, names: &[String]) -> PathBuf {
-    use sha2::Digest;
-    let mut hash = sha2::Sha256::new();
-    hash.update(shim.as_os_str().as_bytes());
-    names.iter().for_each(|name| hash.update([b"\0".as_slice(), name.as_bytes()].concat()));
-    let name: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    request.runs.with_file_name("shims").join(name)
+    Some(Shims::plan(&request.runs, &path))
 }
 
 fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {

@@ -2,10 +2,11 @@
 
 use std::fs::{DirBuilder, create_dir_all};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::plan::{LaunchPlan, OwnPlaces};
+use super::shims::Shims;
 use super::{links, network};
 
 /// The run's own folders, as they are before anything is in them.
@@ -61,29 +62,7 @@ pub(super) fn furnish(plan: &LaunchPlan) -> io::Result<()> {
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::write(to, script)?;
     }
-    if let Some((folder, shim, names)) = &plan.shims {
-        make_shims(folder, shim, names)?;
-    }
-    Ok(())
-}
-
-/// Makes the shims' folder, unless an earlier run has. It appears all at once: another run may be looking for it.
-fn make_shims(folder: &Path, shim: &Path, names: &[String]) -> io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let parent = folder.parent().unwrap_or(folder);
-    DirBuilder::new().mode(0o700).recursive(true).create(parent)?;
-    let made = parent.join(format!("new-{}", std::process::id()));
-    DirBuilder::new().mode(0o700).create(&made)?;
-    for name in names {
-        symlink(shim, made.join(name))?;
-    }
-    match std::fs::rename(&made, folder) {
-        // Another run was faster.
-        Err(_) if folder.is_dir() => std::fs::remove_dir_all(&made),
-        renamed => renamed,
-    }
+    plan.shims.as_ref().map_or(Ok(()), Shims::make)
 }
 
 /// The folders that only a view of the run's own needs: those seen as `/tmp` and the like, and those that layered caches

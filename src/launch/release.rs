@@ -16,6 +16,7 @@ use super::child::{self, canary_file};
 use super::group::{Group, ProcessBound};
 use super::managers::CACHE_USERS;
 use super::parent::{Failure, machine};
+use super::shims::Shims;
 use super::watch::{Running, Sleeper, Stopped};
 use crate::command::Context;
 use crate::egress;
@@ -164,6 +165,7 @@ impl Running {
             process_bound: group.process_bound != ProcessBound::None,
             process_bound_by: group.process_bound.name().map(str::to_string),
             not_in_force,
+            shims: self.started.plan.shims.is_some(),
         }
     }
 
@@ -284,7 +286,7 @@ impl Running {
             doors: self.network.doors.clone(),
             rules: plan.network.rules.clone(),
             control: plan.control.clone(),
-            shim: plan.shims.as_ref().map(|(_, shim, _)| shim.clone()),
+            shim: plan.shims.as_ref().map(Shims::program),
             first_process: self.started.first_process,
             canary_port: self.started.canary.local_addr().map(|address| address.port()).unwrap_or(0),
             asker,

@@ -196,6 +196,10 @@ pub struct Enforcement {
     /// Limits of the policy that were not in force.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_in_force: Vec<LimitNotInForce>,
+    /// `git` and the shells on the run's PATH were guard's shims, which say why something is refused. Without them it is
+    /// refused all the same, and the supervisor says why on the program's standard error.
+    #[serde(default)]
+    pub shims: bool,
     /// What was tried before the start and refused, as it must be.
     pub canary: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! How the programs start, without what Rust's own start does and they have no use for: it looks for the stack in
+//! How guard starts, without what Rust's own start does and it has no use for: that looks for the stack in
 //! `/proc/self/maps` and makes a second one, here and for every thread, to print a sentence when a stack overflows. It
 //! ends the program either way.
 
@@ -8,14 +8,11 @@ use std::io;
 #[macro_export]
 macro_rules! start {
     ($run:path) => {
-        $crate::start!($crate::sys::start::enter, $run);
-    };
-    ($enter:path, $run:path) => {
         // SAFETY: the one function of this name in a program, with the type that the C library expects.
         #[allow(unsafe_code, reason = "there is no other way to be called by the C library")]
         #[unsafe(no_mangle)]
         extern "C" fn main() -> std::ffi::c_int {
-            $enter(|| $run(std::env::args_os()))
+            $crate::sys::start::enter(|| $run(std::env::args_os()))
         }
     };
 }

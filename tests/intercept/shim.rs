@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use guard::command::Context;
 use guard::intercept::answer;
 use guard::intercept::wire::{Answer, Question, SOCKET_VARIABLE};
+use guard::launch::SHIM_PROGRAM;
 
 use crate::support::{Scratch, make_program, policy};
 
@@ -14,8 +15,9 @@ use crate::support::{Scratch, make_program, policy};
 fn shims(scratch: &Scratch, names: &[&str]) -> String {
     let folder = scratch.0.join("shims");
     std::fs::create_dir_all(&folder).unwrap();
+    make_program(&folder.join("guard-shim"), SHIM_PROGRAM);
     for name in names {
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_guard-shim"), folder.join(name)).unwrap();
+        std::os::unix::fs::symlink("guard-shim", folder.join(name)).unwrap();
     }
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
 }

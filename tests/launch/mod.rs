@@ -6,6 +6,7 @@ mod idle;
 mod installation;
 mod killed;
 mod links;
+mod lone_copy;
 mod places;
 mod programs;
 mod record_limit;

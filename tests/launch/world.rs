@@ -64,19 +64,15 @@ fn base() -> PathBuf {
     base.join(format!("everyday-{}", nix::unistd::geteuid()))
 }
 
-/// `guard` and `guard-shim` where everybody can start them.
+/// `guard` where everybody can start it.
 pub(crate) fn program() -> &'static Path {
     static COPY: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = base().join("bin");
         std::fs::create_dir_all(&folder).unwrap();
-        for (name, file) in
-            [("guard", env!("CARGO_BIN_EXE_guard")), ("guard-shim", env!("CARGO_BIN_EXE_guard-shim"))]
-        {
-            // Renamed into place: an older one may be running.
-            let copy = folder.join(format!("{name}-{}", std::process::id()));
-            copy_program(Path::new(file), &copy);
-            std::fs::rename(&copy, folder.join(name)).unwrap();
-        }
+        // Renamed into place: an older one may be running.
+        let copy = folder.join(format!("guard-{}", std::process::id()));
+        copy_program(Path::new(env!("CARGO_BIN_EXE_guard")), &copy);
+        std::fs::rename(&copy, folder.join("guard")).unwrap();
         folder.join("guard")
     });
     &COPY

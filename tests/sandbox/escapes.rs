@@ -273,11 +273,9 @@ fn links_to_the_shim_do_not_win() {
             symlink(target, &link).unwrap();
             link.display().to_string()
         };
-        (link("x-a", &tools().join("guard-shim")), link("x-b", &marker(place)))
+        (link("x-a", &place.shim()), link("x-b", &marker(place)))
     });
-    lost("link", "250", |place| {
-        (tools().join("guard-shim").display().to_string(), marker(place).display().to_string())
-    });
+    lost("link", "250", |place| (place.shim().display().to_string(), marker(place).display().to_string()));
 }
 
 #[test]

@@ -144,10 +144,7 @@ static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
     folder(&root, None, 0o755);
     let tools = root.join("tools");
     folder(&tools, None, 0o755);
-    for program in [env!("CARGO_BIN_EXE_guard"), env!("CARGO_BIN_EXE_guard-shim")] {
-        let to = tools.join(Path::new(program).file_name().unwrap());
-        copy_program(Path::new(program), &to);
-    }
+    copy_program(Path::new(env!("CARGO_BIN_EXE_guard")), &tools.join("guard"));
     let probes = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/probes");
     for probe in std::fs::read_dir(probes).unwrap().flatten().filter(|entry| entry.path().is_file()) {
         let to = tools.join(probe.file_name());
@@ -263,6 +260,15 @@ impl Place {
             .args(options)
             .arg("--");
         command
+    }
+
+    /// The shim of the runs that are made here, after a first one.
+    pub(crate) fn shim(&self) -> PathBuf {
+        let mut command = self.command(tools().join("guard"));
+        command.args(["run", "--in-place", "--quiet", "--namespaces", "off", "--", "/bin/true"]);
+        assert!(command.status().unwrap().success());
+        let mut shims = std::fs::read_dir(self.state.join("guard/shims")).unwrap().flatten();
+        shims.next().unwrap().path().join("guard-shim")
     }
 
     /// The events of the only run that was made here.

@@ -41,7 +41,7 @@ fn copied(place: &Place) -> (String, String) {
 
 /// The shim, which is let through because it asks by itself.
 fn shim(place: &Place) -> (String, String) {
-    (tools().join("guard-shim").display().to_string(), marker(place).display().to_string())
+    (place.shim().display().to_string(), marker(place).display().to_string())
 }
 
 pub(super) fn lost(how: &str, tries: &str, paths: impl Fn(&Place) -> (String, String) + Sync) {
