@@ -138,6 +138,7 @@ impl Bench {
         Executor {
             guard: self.program("guard"),
             sessions: self.scratch.join("home/.local/state/guard/sessions"),
+            log: Vec::new(),
         }
     }
 

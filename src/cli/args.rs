@@ -7,12 +7,15 @@ use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
+use super::logging::LogOptions;
 use super::task_args::{TASK_EXAMPLES, Task, WORKFLOW_EXAMPLES, Workflow};
 
 /// Run AI coding agents without trusting them: every command judged by a TOML policy.
 #[derive(Debug, Parser)]
 #[command(name = "guard", version, propagate_version = true, max_term_width = 110)]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) log: LogOptions,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -26,10 +29,14 @@ impl Cli {
         {
             // With a version, as the whole gives it one: or `--version` would be a program to run.
             let alone = clap::Command::new("run").version(env!("CARGO_PKG_VERSION"));
-            let alone = Run::augment_args(alone);
-            let found = alone.try_get_matches_from(&words[1..]);
-            if let Ok(run) = found.and_then(|mut found| Run::from_arg_matches_mut(&mut found)) {
-                return Ok(Self { command: Command::Run(Later(run)) });
+            let alone = LogOptions::augment_args(Run::augment_args(alone));
+            let read = |mut found: ArgMatches| {
+                let log = LogOptions::from_arg_matches_mut(&mut found)?;
+                let run = Run::from_arg_matches_mut(&mut found)?;
+                Ok(Self { log, command: Command::Run(Later(run)) })
+            };
+            if let Ok(cli) = alone.try_get_matches_from(&words[1..]).and_then(read) {
+                return Ok(cli);
             }
         }
         Self::try_parse_from(words)

@@ -61,7 +61,11 @@ pub(super) fn executor() -> Result<Executor, Failure> {
     let runs = state_folder().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
-    Ok(Executor { guard: std::env::current_exe()?, sessions: runs.with_file_name("sessions") })
+    Ok(Executor {
+        guard: std::env::current_exe()?,
+        sessions: runs.with_file_name("sessions"),
+        log: super::logging::for_children(),
+    })
 }
 
 /// What is wrong with a request, and the next step.

@@ -13,6 +13,7 @@ mod exit;
 mod json;
 mod live;
 mod log;
+mod logging;
 mod mcp;
 mod policy;
 mod replay;
@@ -55,6 +56,10 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
             return if asked { Exit::Success.into() } else { Exit::Usage.into() };
         }
     };
+    if let Err(failure) = logging::start(&cli.log) {
+        note(&failure.render());
+        return Exit::Usage.into();
+    }
     // Not locked: while a command runs, another thread prints its events.
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout());
     let result = match cli.command {

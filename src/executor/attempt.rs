@@ -161,6 +161,8 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     command.arg("--").args(words);
     let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A log on standard error would be taken for words of the run.
+    command.env_remove("GUARD_LOG").env_remove("GUARD_LOG_FILE").envs(executor.log.iter().cloned());
     // A Ctrl-C is ours to hand on; and whoever ends us ends the run.
     command.process_group(0);
     ends_with_parent(&mut command);

@@ -26,6 +26,7 @@ pub use request::{ExecRequest, Sandbox};
 pub use result::{Attempt, EventCounts, ExecResult, apply_conclusion, ending};
 pub use running::{DROPPED, EventStream, RESULT, Running};
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,8 @@ pub struct Executor {
     pub guard: PathBuf,
     /// Where sessions are kept.
     pub sessions: PathBuf,
+    /// Variables that make its attempts log to a file (`GUARD_LOG`, `GUARD_LOG_FILE`); without them they do not log.
+    pub log: Vec<(OsString, OsString)>,
 }
 
 /// What a request means, looked up.

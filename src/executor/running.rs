@@ -31,7 +31,7 @@ pub const DROPPED: &str = "exec.dropped";
 /// use guard::executor::{ExecRequest, Executor};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// let executor = Executor { guard: "/usr/bin/guard".into(), sessions: "/var/lib/me/sessions".into() };
+/// let executor = Executor { guard: "/usr/bin/guard".into(), sessions: "/var/lib/me/sessions".into(), log: Vec::new() };
 /// let mut running = executor.start(ExecRequest::new("add a dark mode toggle", "/work/app"));
 /// for event in running.events() {
 ///     println!("{}: {}", event.event_type, event.message);

@@ -107,11 +107,16 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 impl Start {
+    /// The file that is executed.
+    fn program_path(&self) -> Cow<'_, str> {
+        text(self.chain.first().map_or(&self.path, |file| &file.path))
+    }
+
     pub(super) fn data(&self, pid: i32, verdict: Option<&Verdict>) -> ExecData<'_> {
         ExecData {
             pid,
             parent: parent_of(pid),
-            path: text(self.chain.first().map_or(&self.path, |file| &file.path)),
+            path: self.program_path(),
             argv: super::recorded_words(&self.argv, super::RECORDED),
             git: self.hidden_git_verb(),
             folder: text(self.folder.as_os_str().as_bytes()),
@@ -230,6 +235,8 @@ impl Supervisor {
             // The kernel would say the same: no such file, a folder, a loop of links, too much.
             Err(error) => return Some(self.failed_start(notification, &error)),
         };
+        let span = tracing::debug_span!("exec", pid = notification.tid, program = %start.program_path());
+        let _span = span.entered();
         if !self.is_waiting(notification) {
             return None;
         }
@@ -438,6 +445,7 @@ impl Supervisor {
         start: &Start,
         judge_again: bool,
     ) -> Option<Reply> {
+        tracing::debug!("allowed");
         if self.setting.verify {
             if ptrace::watch_exec(notification.tid).is_err() {
                 if !self.is_waiting(notification) {
@@ -496,6 +504,7 @@ impl Supervisor {
     }
 
     pub(super) fn record_denial(&mut self, pid: i32, start: &Start, verdict: &Verdict) {
+        tracing::debug!(rule = %verdict.cause.rule, "refused");
         self.counts.refusals += 1;
         let data = ExecData {
             rule: Some(&verdict.cause.rule),

@@ -190,8 +190,10 @@ fn prepare_and_run(
     };
     let mut around = Surroundings { known, streams: &streams, group: None, first, places: None };
     let repositories = RepositoryWatch::begin(&plan.folder, &plan.searched);
-    let mut started = around.begin(plan, &policy, task.as_ref());
+    let launch = tracing::info_span!("launch", run = %plan.run_id);
+    let mut started = launch.in_scope(|| around.begin(plan, &policy, task.as_ref()));
     if let Ok((started, _)) = &mut started {
+        started.launch = launch;
         started.repositories = repositories;
         // For the transcript.
         started.credentials = task.as_ref().map(Task::credentials).unwrap_or_default();
@@ -249,6 +251,8 @@ pub(super) struct Started {
     pub(super) repositories: RepositoryWatch,
     /// Passwords and tokens of the user's git settings.
     pub(super) credentials: Vec<Vec<u8>>,
+    /// For the log: lasts until the agent's program has begun.
+    pub(super) launch: tracing::Span,
 }
 
 /// What guard itself writes and listens at, made beside the first process.
@@ -384,6 +388,7 @@ impl Surroundings<'_> {
             notes: note.into_iter().collect(),
             repositories: RepositoryWatch::default(),
             credentials: Vec::new(),
+            launch: tracing::Span::none(),
         };
         Ok((started, places))
     }

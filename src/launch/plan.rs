@@ -295,6 +295,7 @@ fn home_files(
 
 /// What a run of this request will be.
 pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
+    let _span = tracing::info_span!("plan", run = %run_id, policy = %request.policy.name).entered();
     let folder = working_folder(request)?;
     let policy = &request.policy;
     let own = request.own_places(&run_id);

@@ -90,7 +90,16 @@ impl Running {
             Some((&child::message::FAILED, said)) => Err(broken("restrict the agent", said)),
             Some((_, said)) => Err(broken("hold the canary", said)),
             None if seen.is_none() => Err(broken("hold the canary", b"it ended")),
-            None => Ok((enforcement, supervisor)),
+            None => {
+                let Enforcement { landlock_abi, namespaces, shims, .. } = enforcement;
+                tracing::info!(
+                    landlock_abi,
+                    namespaces,
+                    shims,
+                    "the sandbox holds, and the program has begun"
+                );
+                Ok((enforcement, supervisor))
+            }
         }
     }
 

@@ -157,7 +157,10 @@ pub(super) fn oversee(
     let policy = Arc::new(policy);
     // Never taken apart: the process ends with the run.
     std::mem::forget(policy.clone());
-    match running.release(&policy, shims, asker, group) {
+    let launch = std::mem::replace(&mut running.started.launch, tracing::Span::none());
+    let released = launch.in_scope(|| running.release(&policy, shims, asker, group));
+    drop(launch);
+    match released {
         Ok((enforcement, supervisor)) => {
             // The agent's program has begun, and nobody waits for what the writer's thread is in the way of.
             running.writer.hasten();

@@ -118,7 +118,8 @@ mod tests {
     fn office(name: &str) -> Office {
         let tasks = std::env::temp_dir().join(format!("guard-office-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&tasks);
-        let executor = Executor { guard: "/nonexistent".into(), sessions: tasks.join("sessions") };
+        let executor =
+            Executor { guard: "/nonexistent".into(), sessions: tasks.join("sessions"), log: Vec::new() };
         Office { executor, runs: tasks.join("runs"), tasks }
     }
 

@@ -180,6 +180,8 @@ impl Workspace {
     /// Receives the task's branch. The agent must not be running; afterwards the branch is where the agent left it, or an
     /// error says why not and everything is as it was.
     pub fn receive(&mut self, limits: &Limits) -> Result<Received, ReceiveError> {
+        let _span =
+            tracing::info_span!("receive", run = %self.record.run_id, branch = %self.record.branch).entered();
         match self.record.state {
             State::Open | State::Receiving | State::Received | State::Kept => {}
             state => return Err(ReceiveError::NotOpen(state.name())),

@@ -2,6 +2,7 @@ mod check;
 mod demo;
 mod front_door;
 mod log;
+mod logging;
 mod network;
 mod policy_commands;
 mod repository;

@@ -30,7 +30,7 @@ fn executor(world: &World) -> Executor {
     let script = format!("#!/bin/sh\nexec env -i {variables} '{}' \"$@\"\n", program().display());
     let guard = folder.join("guard");
     make_program(&guard, script);
-    Executor { guard, sessions: folder.join("sessions") }
+    Executor { guard, sessions: folder.join("sessions"), log: Vec::new() }
 }
 
 fn request(world: &World, prompt: &str) -> ExecRequest {

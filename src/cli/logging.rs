@@ -1,0 +1,165 @@
+//! The log of guard's own work, for whoever looks for the cause of a problem: `-v`, `-vv`, `GUARD_LOG`.
+//!
+//! It goes to standard error or to a file, never to standard output, where results are. Three rules keep it harmless:
+//! - Only guard's own spans and events are written. What libraries log could hold anything.
+//! - No event carries the value of a variable, a key, a prompt or an argument of a command.
+//! - Every line is escaped, because the paths in it may be an agent's.
+//!
+//! [`start`] is called once, by the process that was started as `guard`, before it forks anything. A forked process has
+//! the log in its memory too, and writes nothing: between fork and exec nobody may wait for a terminal or a pipe.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use clap::Args;
+use tracing_subscriber::filter::{FilterExt, Targets, filter_fn};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
+
+use super::Failure;
+use crate::terminal_text;
+
+/// The variable with the filter.
+const FILTER: &str = "GUARD_LOG";
+/// The variable with the file.
+const FILE: &str = "GUARD_LOG_FILE";
+
+/// What every subcommand takes.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct LogOptions {
+    /// Log what guard does; twice (-vv) for every program start too
+    ///
+    /// GUARD_LOG gives a finer filter, such as `debug` or `guard::launch=debug,guard::workspace=info`. The log goes to
+    /// standard error, or to the file of --log-file or GUARD_LOG_FILE.
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Append the log to FILE instead of writing it to standard error
+    #[arg(long, global = true, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+}
+
+/// Variables by which other processes of guard log to the same file.
+static FOR_CHILDREN: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
+
+/// The variables that tell another process of guard to log as this one does. Only to a file: what such a process writes
+/// to standard error is read as its own words.
+pub(super) fn for_children() -> Vec<(OsString, OsString)> {
+    FOR_CHILDREN.get().cloned().unwrap_or_default()
+}
+
+/// Starts the log, if one was asked for.
+pub(super) fn start(options: &LogOptions) -> Result<(), Failure> {
+    let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let filter: OsString = match options.verbose {
+        0 => match given(FILTER) {
+            Some(filter) => filter,
+            None => return Ok(()),
+        },
+        1 => "guard=info".into(),
+        2 => "guard=debug".into(),
+        _ => "guard=trace".into(),
+    };
+    let targets = parse(&filter)?;
+    let file = options.log_file.clone().or_else(|| given(FILE).map(PathBuf::from));
+    let target = match &file {
+        Some(path) => Target::File(open(path)?),
+        None => Target::StandardError { line_end: if io::stderr().is_terminal() { "\r\n" } else { "\n" } },
+    };
+    if let Some(file) = file {
+        let file = std::path::absolute(&file).unwrap_or(file);
+        let _ = FOR_CHILDREN.set(vec![(FILTER.into(), filter), (FILE.into(), file.into())]);
+    }
+    let is_own = |target: &str| target == "guard" || target.starts_with("guard::");
+    let layer = fmt::layer()
+        .with_ansi(false)
+        .with_span_events(FmtSpan::CLOSE)
+        .log_internal_errors(false)
+        .with_writer(LogWriter { target, process: std::process::id() })
+        .with_filter(targets.and(filter_fn(move |metadata| is_own(metadata.target()))));
+    // It is the first: this is the only place that sets one.
+    let _ = tracing_subscriber::registry().with(layer).try_init();
+    Ok(())
+}
+
+fn parse(filter: &OsStr) -> Result<Targets, Failure> {
+    let hint = "such as GUARD_LOG=debug or GUARD_LOG=guard::launch=debug,guard::workspace=info";
+    let bad = |problem: &str| {
+        Failure::usage(
+            format!("{FILTER}={}: {problem}", terminal_text::escape(&filter.to_string_lossy())),
+            hint,
+        )
+    };
+    let text = filter.to_str().ok_or_else(|| bad("it is not UTF-8"))?;
+    text.parse().map_err(|error: tracing_subscriber::filter::ParseError| bad(&error.to_string()))
+}
+
+/// Opens the file to append to. Not through a link: where an agent has worked, one could lead to a file of the user's.
+fn open(path: &Path) -> Result<File, Failure> {
+    let bad = |problem: &str| {
+        Failure::usage(
+            format!("cannot log to {}: {problem}", path.display()),
+            "give a plain file that can be written: --log-file FILE, or GUARD_LOG_FILE",
+        )
+    };
+    // Without O_NONBLOCK a pipe would be waited for.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path);
+    let file = file.map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => bad("it is a symbolic link"),
+        _ => bad(&error.to_string()),
+    })?;
+    match file.metadata() {
+        Ok(found) if found.is_file() => Ok(file),
+        _ => Err(bad("it is not a plain file")),
+    }
+}
+
+enum Target {
+    /// A program in the sandbox may have put the terminal into raw mode, where a line feed does not return the carriage.
+    StandardError {
+        line_end: &'static str,
+    },
+    File(File),
+}
+
+/// Writes each line whole and escaped, in the process that started the log and in no other.
+struct LogWriter {
+    target: Target,
+    process: u32,
+}
+
+impl Write for &LogWriter {
+    /// Gets one event at a time. A log that cannot be written is no reason to fail.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        if std::process::id() == self.process {
+            let text = String::from_utf8_lossy(event);
+            let line = terminal_text::escape(text.trim_end_matches('\n'));
+            let _ = match &self.target {
+                Target::StandardError { line_end } => {
+                    io::stderr().write_all(format!("{line}{line_end}").as_bytes())
+                }
+                Target::File(file) => { file }.write_all(format!("{line}\n").as_bytes()),
+            };
+        }
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'w> MakeWriter<'w> for LogWriter {
+    type Writer = &'w Self;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        self
+    }
+}
