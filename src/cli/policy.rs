@@ -157,7 +157,7 @@ fn lint(references: &[String], json: bool, folders: &Folders, out: &mut dyn Writ
         let problems = match load_text(source, folders) {
             Ok(policy) => {
                 let own = policy.rules.iter().filter(|rule| rule.place.source == policy.own_source());
-                let examples: usize = own.map(|rule| rule.examples.all().len()).sum();
+                let examples: usize = own.map(|rule| rule.examples.len()).sum();
                 summaries.push(format!(
                     "{reference}: {} rules, {examples} examples of its own",
                     policy.rules.len()

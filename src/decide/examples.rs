@@ -56,7 +56,7 @@ pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     let context = example_context();
     let mut failures = Vec::new();
     for rule in policy.rules.iter().filter(|rule| rule.place.source == own) {
-        for example in rule.examples.all().iter() {
+        for example in &rule.examples {
             if let Some(message) = check(policy, rule, example, &context) {
                 failures.push(ExampleFailure {
                     rule: rule.id.clone(),

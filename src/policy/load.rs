@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use super::builtin;
 use super::diagnostic::{Diagnostic, Severity, Source};
 use super::fields::nearest;
-use super::kept;
 use super::merge;
 use super::model::Policy;
 use super::reader::{self, File, LARGEST_FILE};
@@ -107,8 +106,7 @@ pub fn load_with_problems(
     let mut chain: Vec<(Source, File)> = Vec::new();
     let mut next = Some(source);
     while let Some(source) = next.take() {
-        let (file, found) =
-            kept::policy(&source).map_or_else(|| reader::read(&source), |file| (file, Vec::new()));
+        let (file, found) = reader::read(&source);
         problems.extend(found);
         if let Some(parent) = &file.extends {
             match extended(&parent.value, &source, &chain, folders) {

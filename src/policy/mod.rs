@@ -11,7 +11,6 @@ mod diagnostic;
 mod diff;
 mod fields;
 mod host;
-mod kept;
 mod load;
 mod merge;
 mod model;
@@ -30,9 +29,8 @@ pub use diff::{described, diff, execute};
 pub use host::{Host, HostEntry, HostError, Way};
 pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
-    Action, Budget, Caches, Conditions, Default, Environment, Example, ExampleCommand, Examples, Filesystem,
-    Git, Home, Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains,
-    Worktree,
+    Action, Budget, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home,
+    Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains, Worktree,
 };
 pub use pattern::{PathPattern, Pattern};
 pub use preset::{

@@ -1,7 +1,5 @@
 //! A policy as the rest of the program sees it: merged, checked, ready to be asked.
 
-use std::borrow::Cow;
-use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -123,7 +121,7 @@ pub struct Rule {
     /// It replaces a rule, or lifts a default, of the policy extended.
     pub is_override: bool,
     /// Commands with the decisions they must get.
-    pub examples: Examples,
+    pub examples: Vec<Example>,
 }
 
 impl Rule {
@@ -136,33 +134,6 @@ impl Rule {
             |effects: Option<Effects>| effects.is_some_and(|set| set.intersects(Effects::ALL_OF_GIT));
         let speaks_of_git = !when.verbs.is_empty() || of_git(when.effects) || of_git(when.only_effects);
         speaks_of_git && !names_other
-    }
-}
-
-/// A rule's examples. Those of the built-in texts are taken apart when somebody asks for them, which no run does.
-#[derive(Clone)]
-pub struct Examples(pub(super) Stored);
-
-#[derive(Clone)]
-pub(super) enum Stored {
-    Read(Vec<Example>),
-    /// As the program keeps them.
-    Kept(&'static str),
-}
-
-impl Examples {
-    /// All of them.
-    pub fn all(&self) -> Cow<'_, [Example]> {
-        match &self.0 {
-            Stored::Read(examples) => Cow::Borrowed(examples),
-            Stored::Kept(text) => Cow::Owned(super::kept::examples(text)),
-        }
-    }
-}
-
-impl fmt::Debug for Examples {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.all().fmt(f)
     }
 }
 

@@ -5,7 +5,6 @@
 //! Nearly all are plain text and stars, matched without a regular expression. The rest go through `globset`, compiled
 //! when first used: loading a policy must not pay for rules that never come up.
 
-use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,7 +15,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher};
 /// One pattern over a word: `*` stands for any text, `?` for one character, `[…]` and `{a,b}` as in shells.
 #[derive(Debug, Clone)]
 pub struct Pattern {
-    written: Cow<'static, str>,
+    written: String,
     form: Form,
 }
 
@@ -74,12 +73,7 @@ fn is_plain(text: &str) -> bool {
 impl Pattern {
     /// Reads a pattern; the error says what is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
-        Ok(Self { form: Self::form(text)?, written: Cow::Owned(text.to_string()) })
-    }
-
-    /// The same of a text that is part of the program.
-    pub(super) fn of_program(text: &'static str) -> Result<Self, String> {
-        Ok(Self { form: Self::form(text)?, written: Cow::Borrowed(text) })
+        Ok(Self { form: Self::form(text)?, written: text.to_string() })
     }
 
     fn form(text: &str) -> Result<Form, String> {

@@ -245,7 +245,7 @@ fn read<T: for<'de> Deserialize<'de>>(files: &[(&str, &str)], name: &str) -> Opt
 
 /// The preset of this name.
 pub fn preset(name: &str) -> Option<Preset> {
-    super::kept::preset(name).or_else(|| read(&PRESETS, name))
+    read(&PRESETS, name)
 }
 
 /// The gateway of this name.

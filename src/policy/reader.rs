@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{Diagnostic, Source};
 use super::fields::{self, Field, Kind};
-use super::model::{Action, Conditions, Example, ExampleCommand, Examples, PathAccess, Stored};
+use super::model::{Action, Conditions, Example, ExampleCommand, PathAccess};
 use super::pattern::{PathPattern, Pattern};
 use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
 
@@ -71,7 +71,7 @@ pub(super) struct FileRule {
     pub(super) reason: String,
     pub(super) instead: String,
     pub(super) when: Conditions,
-    pub(super) examples: Examples,
+    pub(super) examples: Vec<Example>,
     pub(super) overrides: bool,
 }
 
@@ -314,7 +314,7 @@ impl Reader<'_> {
         let reason = self.required(table, "reason", &span);
         let when = self.conditions(table, &span);
         let broken = self.problems.len() > before;
-        let examples = Examples(Stored::Read(self.examples(table)));
+        let examples = self.examples(table);
         let instead = find(table, "instead").and_then(|value| self.text(value)).map(|text| text.value);
         let overrides =
             find(table, "override").and_then(|value| self.flag(value)).is_some_and(|flag| flag.value);
