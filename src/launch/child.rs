@@ -38,8 +38,8 @@ pub(super) mod message {
 
 /// What the child needs besides the plan, made before the fork.
 pub(super) struct Equipment {
-    /// The system call filter.
-    pub(super) filter: Vec<libc::sock_filter>,
+    /// The system call filters.
+    pub(super) filters: sandbox::Filters,
     /// Standard input, output and error.
     pub(super) stdio: [OwnedFd; 3],
     /// Standard input is `/dev/null`, to be opened where the run's own mounts are.
@@ -124,7 +124,8 @@ fn restrict(
     step("no_new_privs", process::set_no_new_privileges())?;
     // First, because it takes the longest and waits for nobody. What is asked from here on is answered later: nothing that
     // comes before the canary is.
-    let listener = step("seccomp notification", seccomp::install_listener(&equipment.filter))?;
+    step("seccomp", seccomp::install(&equipment.filters.deny))?;
+    let listener = step("seccomp notification", seccomp::install_listener(&equipment.filters.notify))?;
     step(
         "hand over the listener",
         socket::send_with(setup.as_fd(), &[message::LISTENER], listener.as_raw_fd()),

@@ -76,7 +76,7 @@ impl First {
     ) -> Result<Self, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let (flags, user) = if has_view { sandbox::namespace_flags() } else { (0, None) };
-        let filter = sandbox::filter(!has_view).map_err(|error| text(&error))?;
+        let filters = sandbox::filters(!has_view, false).map_err(|error| text(&error))?;
         let canary = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| text(&error))?;
         let canary_port = canary.local_addr().map_err(|error| text(&error))?.port();
         let AgentStdio { stdio, outputs: pipes, feeder, null_input, note } =
@@ -92,8 +92,15 @@ impl First {
         let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
         if pid == 0 {
             drop((control, setup, pipes, feeder));
-            let equipment =
-                Equipment { filter, stdio, null_input, canary_port, has_view, processors, counts_all: false };
+            let equipment = Equipment {
+                filters,
+                stdio,
+                null_input,
+                canary_port,
+                has_view,
+                processors,
+                counts_all: false,
+            };
             let setting = InitSetting { user, terminal: streams.is_terminal, desk: &desk, folders, group };
             init::live(known, equipment, &setting, &their_control, &ready, &their_setup);
         }

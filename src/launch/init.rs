@@ -75,8 +75,8 @@ pub(super) fn live(
             // Without a namespace the limit counts everything of the user on the machine.
             equipment.counts_all = !equipment.has_view && group.process_bound == ProcessBound::Rlimit;
             if group.process_bound == ProcessBound::Supervisor {
-                match sandbox::filter_with_forks(!equipment.has_view) {
-                    Ok(filter) => equipment.filter = filter,
+                match sandbox::filters(!equipment.has_view, true) {
+                    Ok(filters) => equipment.filters = filters,
                     Err(error) => fail(&error.to_string()),
                 }
             }

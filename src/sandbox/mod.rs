@@ -6,19 +6,16 @@
 mod files;
 mod filter;
 mod mounts;
+mod notify;
 mod probe;
-mod program;
-mod shorten;
 
 pub use files::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals};
 pub use filter::{
-    Entry, FORKS, LIST, METADATA, ON_PROCESSES, compile, encode, filter, filter_with_forks, offline, read,
-    treatments,
+    Entry, Errno, FORKS, Filters, LIST, List, METADATA, ON_PROCESSES, Only, compile, filters, offline, read,
 };
 pub use mounts::{Apart, Layer, View, enter, part};
+pub use notify::Condition;
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
-pub use program::{Action, Check, Condition, Otherwise, Treatment};
-pub use shorten::shorten;
 
 /// A layer that cannot be applied.
 #[derive(Debug, thiserror::Error)]

@@ -8,13 +8,13 @@ use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::{check, process};
+use super::{process, seccomp};
 
 /// The restrictions of one child.
 pub struct Confinement {
     /// A Landlock ruleset.
     pub ruleset: OwnedFd,
-    /// A seccomp program; see [`super::seccomp::program`].
+    /// A seccomp program.
     pub filter: Vec<libc::sock_filter>,
     /// Bounds of what it may use.
     pub limits: Vec<(Resource, u64)>,
@@ -44,11 +44,7 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     process::drop_capabilities()?;
     process::set_no_new_privileges()?;
     super::landlock_restrict(confinement.ruleset.as_fd(), 0)?;
-    let length = u16::try_from(confinement.filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let program = libc::sock_fprog { len: length, filter: confinement.filter.as_ptr().cast_mut() };
-    // SAFETY: the kernel reads `len` instructions from `filter`, both of which live through the call.
-    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })
-        .map(drop)
+    seccomp::install(&confinement.filter)
 }
 
 /// Makes a command be asked to end (SIGTERM) when the thread that starts it ends, however that comes.

@@ -1,22 +1,31 @@
-//! Putting a seccomp program that asks the supervisor on a thread, and the supervisor's end of it.
+//! Putting seccomp programs on a thread, and the supervisor's end of the one that asks it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, check_int};
 
+/// Puts the program on this thread.
+pub fn install(program: &[libc::sock_filter]) -> io::Result<()> {
+    install_with(program, 0).map(drop)
+}
+
 /// Puts the program on this thread and gives back the end on which its notifications arrive.
 pub fn install_listener(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
-    let length = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
     // Without WAIT_KILLABLE_RECV a signal makes an answered call start again: connects are done twice.
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    // SAFETY: the kernel reads `len` instructions from `filter`, both of which live through the call.
-    let fd = check(unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
-    })?;
+    let fd = install_with(program, flags)?;
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn install_with(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<i64> {
+    let length = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the kernel reads `len` instructions from `filter`, both of which live through the call.
+    check(unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+    })
 }
 
 /// A call that waits for its answer.

@@ -1,36 +1,11 @@
-//! The system call filter: what is kept ahead of time is what the list says, and the program does what the list says.
+//! The system call filters do what the list says, both together.
 
-use std::collections::BTreeMap;
-
-use guard::sandbox::{self, Action, Otherwise, Treatment};
+use guard::sandbox::{self, Condition, Filters};
 use proptest::prelude::*;
-
-/// `GUARD_UPDATE_FILTERS=1 cargo test filter` writes the programs after the list has changed.
-#[test]
-#[cfg(target_arch = "x86_64")]
-fn the_filter_kept_ahead_of_time_is_made_from_the_list() {
-    let list = sandbox::read(sandbox::LIST).unwrap();
-    let made =
-        sandbox::encode(&sandbox::compile(&list, false).unwrap(), &sandbox::compile(&list, true).unwrap());
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/policies/syscalls.x86_64.bin");
-    if std::env::var_os("GUARD_UPDATE_FILTERS").is_some() {
-        std::fs::write(path, &made).unwrap();
-    }
-    let kept = std::fs::read(path).unwrap();
-    assert!(kept == made, "policies/syscalls.x86_64.bin is stale: GUARD_UPDATE_FILTERS=1 cargo test filter");
-    // What a run uses, from the program as it was compiled with the file.
-    for shared in [false, true] {
-        let same = |a: &libc::sock_filter, b: &libc::sock_filter| {
-            (a.code, a.jt, a.jf, a.k) == (b.code, b.jt, b.jf, b.k)
-        };
-        let used = sandbox::filter(shared).unwrap();
-        let fresh = sandbox::compile(&list, shared).unwrap();
-        assert!(used.len() == fresh.len() && used.iter().zip(&fresh).all(|(a, b)| same(a, b)));
-    }
-}
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
+const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const THIS_MACHINE: u32 = if cfg!(target_arch = "x86_64") { 0xC000_003E } else { 0xC000_00B7 };
 
 /// What the kernel would do with a program, by the meaning of its instructions.
@@ -58,29 +33,62 @@ fn interpret(program: &[libc::sock_filter], architecture: u32, number: u32, argu
     }
 }
 
-/// What should become of a call, by the list alone.
-fn expected(calls: &BTreeMap<u32, Treatment>, number: u32, arguments: [u64; 6]) -> u32 {
-    let Some(treatment) = calls.get(&number) else { return ALLOW };
-    let low = |argument: u8| arguments[usize::from(argument)] as u32;
-    for check in &treatment.checks {
-        let holds = check.conditions.iter().all(|condition| {
-            let is_one = condition.values.contains(&(low(condition.argument) & condition.mask));
-            is_one != condition.negated
+/// What the kernel does with both filters: the answer whose action, as a signed number, is the least.
+fn answer(filters: &Filters, architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
+    let of = |program: &[libc::sock_filter]| interpret(program, architecture, number, arguments);
+    let action = |answer: &u32| (answer & libc::SECCOMP_RET_ACTION_FULL).cast_signed();
+    [of(&filters.deny), of(&filters.notify)].into_iter().min_by_key(action).unwrap()
+}
+
+/// What the list says of some calls.
+struct Said {
+    numbers: Vec<u32>,
+    conditions: Vec<Condition>,
+    answer: u32,
+}
+
+impl Said {
+    fn of(names: &[&str], conditions: Vec<Condition>, answer: u32) -> Self {
+        let number = |name: &&str| guard::sys::calls::number(name).map(|number| number as u32);
+        Self { numbers: names.iter().filter_map(number).collect(), conditions, answer }
+    }
+
+    fn holds(&self, arguments: [u64; 6]) -> bool {
+        self.conditions.iter().all(|condition| {
+            let looked_at = arguments[usize::from(condition.argument)] as u32 & condition.mask;
+            condition.values.contains(&looked_at) != condition.negated
+        })
+    }
+}
+
+/// Everything that is said, in order: the first that is about a call decides. What is refused needs no decision.
+fn said(list: &sandbox::List, shared: bool) -> Vec<Said> {
+    let mut all = Vec::new();
+    let entries =
+        list.deny.iter().map(|entry| (entry, true)).chain(list.ask.iter().map(|entry| (entry, false)));
+    for (entry, is_refused) in entries.filter(|(entry, _)| shared || entry.only.is_none()) {
+        let errno = libc::SECCOMP_RET_ERRNO | entry.errno.unwrap_or_default().number();
+        all.push(Said {
+            numbers: entry.numbers().unwrap(),
+            conditions: entry.conditions().unwrap(),
+            answer: if is_refused { errno } else { NOTIFY },
         });
-        if holds {
-            return match check.action {
-                Action::Errno(errno) => libc::SECCOMP_RET_ERRNO | errno,
-                Action::Notify => NOTIFY,
-            };
+    }
+    let always = ["execve", "execveat", "connect", "bind", "listen", "inotify_add_watch"];
+    all.push(Said::of(&always, Vec::new(), NOTIFY));
+    if shared {
+        all.push(Said::of(sandbox::METADATA, Vec::new(), NOTIFY));
+        for &(name, argument) in sandbox::ON_PROCESSES {
+            let another = Condition { argument, mask: u32::MAX, values: vec![0], negated: true };
+            all.push(Said::of(&[name], vec![another], NOTIFY));
         }
     }
-    match treatment.otherwise {
-        Otherwise::Allow => ALLOW,
-        Otherwise::Errno(errno) => libc::SECCOMP_RET_ERRNO | errno,
-        Otherwise::Notify => NOTIFY,
-        Otherwise::NotifyUnlessZero(argument) if low(argument) == 0 => ALLOW,
-        Otherwise::NotifyUnlessZero(_) => NOTIFY,
-    }
+    all
+}
+
+fn expected(said: &[Said], number: u32, arguments: [u64; 6]) -> u32 {
+    let first = said.iter().find(|one| one.numbers.contains(&number) && one.holds(arguments));
+    first.map_or(ALLOW, |one| one.answer)
 }
 
 /// Arguments that the list's conditions are about, and others.
@@ -96,72 +104,71 @@ fn argument() -> impl Strategy<Value = u64> {
 }
 
 #[test]
-fn the_filter_does_what_the_list_says() {
+fn the_filters_do_what_the_list_says() {
     let list = sandbox::read(sandbox::LIST).unwrap();
     let mut refused = 0;
     for shared in [false, true] {
-        let calls = sandbox::treatments(&list, shared).unwrap();
-        let program = sandbox::compile(&list, shared).unwrap();
+        let said = said(&list, shared);
+        let filters = sandbox::filters(shared, false).unwrap();
         // Every call there is, plain.
         for number in 0..1024 {
-            let got = interpret(&program, THIS_MACHINE, number, [0; 6]);
-            assert_eq!(got, expected(&calls, number, [0; 6]), "call {number}");
+            let got = answer(&filters, THIS_MACHINE, number, [0; 6]);
+            assert_eq!(got, expected(&said, number, [0; 6]), "call {number}");
             refused += u32::from(got != ALLOW);
         }
-        assert_eq!(interpret(&program, 0x4000_0003, 1, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
-        assert_eq!(interpret(&program, THIS_MACHINE, 0x4000_0001, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
-        let numbers: Vec<u32> = calls.keys().copied().collect();
+        // Each filter by itself.
+        for filter in [&filters.deny, &filters.notify] {
+            assert_eq!(interpret(filter, 0x4000_0003, 1, [0; 6]), KILL, "i386");
+            assert_eq!(interpret(filter, THIS_MACHINE, 0x4000_0001, [0; 6]), KILL, "x32");
+        }
+        let numbers: Vec<u32> = said.iter().flat_map(|one| one.numbers.clone()).collect();
         proptest!(ProptestConfig::with_cases(20_000), |(
             number in proptest::sample::select(numbers),
             arguments in proptest::array::uniform6(argument()),
         )| {
-            let got = interpret(&program, THIS_MACHINE, number, arguments);
-            prop_assert_eq!(got, expected(&calls, number, arguments));
+            let got = answer(&filters, THIS_MACHINE, number, arguments);
+            prop_assert_eq!(got, expected(&said, number, arguments));
         });
     }
     assert!(refused > 100, "the list refuses and asks about many calls: {refused}");
 }
 
-/// Programs as the kernel would take them: every step leads forward, and the last one is an answer.
-fn programs() -> impl Strategy<Value = Vec<libc::sock_filter>> {
-    let word = prop_oneof![Just(0_u32), Just(4), Just(16), Just(24)];
-    let value = 0..4_u32;
-    let step = prop_oneof![
-        3 => word.prop_map(|k| (0x20, k, 0_u8, 0_u8)),
-        1 => value.clone().prop_map(|k| (0x54, k, 0, 0)),
-        1 => (0..6_u32).prop_map(|k| (0x05, k, 0, 0)),
-        4 => (value.clone(), 0..12_u8, 0..12_u8).prop_map(|(k, jt, jf)| (0x15, k, jt, jf)),
-        2 => (value.clone(), any::<u8>(), 0..3_u8).prop_map(|(k, jt, jf)| (0x35, k, jt, jf)),
-        3 => value.prop_map(|k| (0x06, k, 0, 0)),
-    ];
-    proptest::collection::vec(step, 0..400).prop_map(|steps| {
-        let count = steps.len();
-        let within = |at: usize, distance: u32| distance.min((count - at - 1) as u32);
-        let step = |(at, (code, k, jt, jf)): (usize, (u16, u32, u8, u8))| libc::sock_filter {
-            code,
-            k: if code == 0x05 { within(at, k) } else { k },
-            jt: within(at, u32::from(jt)) as u8,
-            jf: within(at, u32::from(jf)) as u8,
-        };
-        let mut program: Vec<_> = steps.into_iter().enumerate().map(step).collect();
-        program.push(libc::sock_filter { code: 0x06, k: 9, jt: 0, jf: 0 });
-        program
-    })
+/// Where the supervisor counts processes it is asked about every new one; what is refused stays refused.
+#[test]
+fn forks_can_be_asked_about() {
+    let clone = libc::SYS_clone as u32;
+    let flags = |flags: i32| [u64::from(flags as u32), 0, 0, 0, 0, 0];
+    for (forks, plain) in [(false, ALLOW), (true, NOTIFY)] {
+        let filters = sandbox::filters(false, forks).unwrap();
+        assert_eq!(answer(&filters, THIS_MACHINE, clone, flags(libc::SIGCHLD)), plain);
+        let refused = answer(&filters, THIS_MACHINE, clone, flags(libc::CLONE_NEWUSER));
+        assert_eq!(refused, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
-    #[test]
-    fn a_shorter_program_gives_the_same_answers(
-        program in programs(),
-        words in proptest::collection::vec((0..4_u32, 0..4_u32, 0..4_u64, 0..4_u64), 1..20),
-    ) {
-        let short = sandbox::shorten(&program);
-        prop_assert!(short.len() <= program.len());
-        for (architecture, number, first, second) in words {
-            let arguments = [first, second, 0, 0, 0, 0];
-            let answer = |program: &[libc::sock_filter]| interpret(program, architecture, number, arguments);
-            prop_assert_eq!(answer(&short), answer(&program));
+/// A helper that looks at an agent's files has threads, and no processes and sockets.
+#[test]
+fn a_helper_alone_has_threads_only() {
+    let eperm = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let enosys = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    let clone = |flags: i32| (libc::SYS_clone, flags as u64);
+    for (call, alone, with_processes) in [
+        (clone(libc::CLONE_THREAD | libc::CLONE_VM), ALLOW, ALLOW),
+        (clone(libc::SIGCHLD), eperm, ALLOW),
+        (clone(libc::CLONE_THREAD | libc::CLONE_NEWUSER), eperm, eperm),
+        ((libc::SYS_clone3, 0), enosys, enosys),
+        ((libc::SYS_socket, 1), eperm, eperm),
+        ((libc::SYS_connect, 0), eperm, eperm),
+        ((libc::SYS_fchmod, 0), eperm, ALLOW),
+        ((libc::SYS_setsockopt, 0), eperm, ALLOW),
+        ((libc::SYS_openat, 0), ALLOW, ALLOW),
+        ((libc::SYS_read, 0), ALLOW, ALLOW),
+    ] {
+        let ((number, first), numbers) = (call, [(true, alone), (false, with_processes)]);
+        for (is_alone, wanted) in numbers {
+            let filter = sandbox::offline(is_alone).unwrap();
+            let got = interpret(&filter, THIS_MACHINE, number as u32, [first, 0, 0, 0, 0, 0]);
+            assert_eq!(got, wanted, "call {number} with {first:#x}, alone: {is_alone}");
         }
     }
 }
