@@ -164,6 +164,11 @@ impl Running {
             );
             self.recorder.record("note", &note, &json!({ "limit": "processes" }));
         }
+        let shims = self.started.plan.shims.as_ref().is_some_and(Shims::are_there);
+        if !shims && self.started.plan.shims.is_some() {
+            let note = "no shims for git and the shells: they cannot be written to the state directory";
+            self.recorder.record("note", note, &json!({}));
+        }
         Enforcement {
             landlock_abi: crate::sandbox::landlock_version(),
             seccomp: true,
@@ -174,7 +179,7 @@ impl Running {
             process_bound: group.process_bound != ProcessBound::None,
             process_bound_by: group.process_bound.name().map(str::to_string),
             not_in_force,
-            shims: self.started.plan.shims.is_some(),
+            shims,
         }
     }
 

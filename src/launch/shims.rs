@@ -50,18 +50,33 @@ impl Shims {
         self.directory.join(FILE_NAME)
     }
 
-    /// Makes what is missing. Other runs may do the same at the same time, and others may be using it.
+    /// Makes what is missing. Where the disk has no room for them, the directory stays empty, and what is behind it on the
+    /// PATH is found: that is no reason to refuse a run.
     pub(super) fn make(&self) -> io::Result<()> {
         DirBuilder::new().mode(0o700).recursive(true).create(&self.directory)?;
+        if self.fill().is_err() {
+            for name in self.names.iter().map(String::as_str).chain([FILE_NAME]) {
+                let _ = std::fs::remove_file(self.directory.join(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether they could be made.
+    pub(super) fn are_there(&self) -> bool {
+        self.program().is_file()
+    }
+
+    /// Other runs may do the same at the same time, and others may be using what is there.
+    fn fill(&self) -> io::Result<()> {
         let program = self.program();
         // A crash of the machine can leave a file with other contents, or none.
         if !std::fs::read(&program).is_ok_and(|found| found == SHIM_PROGRAM) {
             let new = self.directory.join(format!("new-{}", std::process::id()));
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&new)?;
-            file.write_all(SHIM_PROGRAM)?;
-            drop(file);
-            std::fs::rename(&new, &program)?;
+            if let Err(error) = write_program(&new).and_then(|()| std::fs::rename(&new, &program)) {
+                let _ = std::fs::remove_file(&new);
+                return Err(error);
+            }
         }
         for name in &self.names {
             let link = self.directory.join(name);
@@ -76,6 +91,11 @@ impl Shims {
         }
         Ok(())
     }
+}
+
+fn write_program(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(path)?;
+    file.write_all(SHIM_PROGRAM)
 }
 
 fn shims_directory(runs: &Path) -> PathBuf {

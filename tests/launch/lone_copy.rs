@@ -75,6 +75,11 @@ fn missing_shims_are_told_and_refusals_stay() {
         told.lines().any(|line| line.starts_with("guard: ") && line.ends_with(", without shims")),
         "{told}"
     );
+    // They cannot be written: files may not be larger than 256 KiB, and the shim is.
+    let mut guard = world.command("bash");
+    guard.args(["-c", "rm -rf \"$XDG_STATE_HOME\"; ulimit -f 256; exec \"$@\"", "bash"]).arg(program());
+    guard.args(world.arguments(&["--json"], &["bash", "script"]));
+    without(&world.finish(guard, b""));
     // The state directory is on a file system that no program can be started from.
     let script = "mount -t tmpfs -o noexec tmpfs \"$XDG_STATE_HOME\" && exec \"$@\"";
     let mut guard = world.command("unshare");
