@@ -280,14 +280,14 @@ fn lies_outside(path: &[u8], context: &Context) -> bool {
     if path.first() != Some(&b'/') || is_own || TEMPORARY.iter().any(|root| is_within(root)) {
         return false;
     }
-    if let Some(writable) = &context.writable {
-        return !writable.iter().any(|root| is_within(root));
+    // In the working tree it is not outside, whether it may be written there or not.
+    match (&context.worktree, &context.folder) {
+        (Some(tree), _) | (None, Folder::Known(tree)) if is_within(tree) => return false,
+        (None, Folder::Unknown) if context.writable.is_none() => return false,
+        _ => {}
     }
-    let tree = match (&context.worktree, &context.folder) {
-        (Some(tree), _) | (None, Folder::Known(tree)) => tree,
-        (None, Folder::Unknown) => return false,
-    };
-    !is_within(tree) && !context.home.as_ref().is_some_and(|home| is_within(home))
+    let roots = context.writable.as_deref().unwrap_or(context.home.as_slice());
+    !roots.iter().any(|root| is_within(root))
 }
 
 /// Sets the effect classes that the paths imply.
