@@ -58,7 +58,7 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
     };
     let absolute = |path: &PathBuf| -> Vec<u8> { folder.join(path).into_os_string().into_vec() };
     Ok(Context {
-        worktree: Some(clean(&worktree(args, &folder))),
+        worktree: args.worktree.as_ref().map(absolute),
         home: std::env::var_os("HOME").filter(|home| Path::new(home).is_absolute()).map(OsString::into_vec),
         environment: pairs(&args.env, "--env")?,
         git_config: pairs(&args.git_config, "--git-config")?,
@@ -72,17 +72,13 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
     })
 }
 
-/// The working tree of a run there: the whole repository, where there is one.
-fn worktree(args: &Check, folder: &Path) -> PathBuf {
-    match &args.worktree {
+/// What a run there could write: the working tree (the whole repository, where there is one), the home, and what the policy
+/// names.
+fn writable(args: &Check, folder: &Path, policy: &Policy) -> Vec<Vec<u8>> {
+    let tree = match &args.worktree {
         Some(tree) => folder.join(tree),
         None => folder.ancestors().find(|level| level.join(".git").exists()).unwrap_or(folder).to_path_buf(),
-    }
-}
-
-/// What a run there could write: the working tree, the home, and what the policy names.
-fn writable(args: &Check, folder: &Path, policy: &Policy) -> Vec<Vec<u8>> {
-    let tree = worktree(args, folder);
+    };
     let root = |written: &String| match written.as_str() {
         "{worktree}" => Some(tree.clone()),
         "{home}" => std::env::var_os("HOME").map(PathBuf::from),
