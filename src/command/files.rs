@@ -275,8 +275,10 @@ const TEMPORARY: [&[u8]; 3] = [b"/tmp", b"/var/tmp", b"/dev/shm"];
 /// Whether an absolute path lies below nothing that the command may write. What is not known does not.
 fn lies_outside(path: &[u8], context: &Context) -> bool {
     let is_within = |root: &[u8]| super::place::is_within(path, root);
-    // A process's own files there; what else it may do with them is the kernel's business.
-    let is_own = path.starts_with(b"/proc/self/") || path.starts_with(b"/dev/pts/");
+    // No files: a process's own descriptors, its terminals, and the connections that bash writes as paths.
+    let is_own = [&b"/proc/self/"[..], b"/dev/pts/", b"/dev/ptmx", b"/dev/tcp/", b"/dev/udp/"]
+        .iter()
+        .any(|start| path.starts_with(start));
     if path.first() != Some(&b'/') || is_own || TEMPORARY.iter().any(|root| is_within(root)) {
         return false;
     }
