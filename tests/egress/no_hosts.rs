@@ -149,7 +149,7 @@ fn a_run_that_connects_to_nothing_has_no_thread_for_it() {
             .args(["-c", &threads.replace("$PPID", &child.id().to_string())])
             .output()
             .unwrap();
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::SIGINT)
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::SIGTERM)
             .unwrap();
         let _ = child.wait();
         std::fs::remove_file(ready).unwrap();
