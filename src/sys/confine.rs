@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
 
 use super::{process, seccomp};
 
@@ -47,11 +48,19 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     seccomp::install(&confinement.filter)
 }
 
+/// Asks a git to end: it removes its temporary files and locks, as at SIGTERM. That one it may not hear of, because guard
+/// blocks it while something is made or put away, and a child inherits what is blocked.
+pub const END_OF_GIT: Signal = Signal::SIGPIPE;
+
 /// Makes a command be asked to end (SIGTERM) when the thread that starts it ends, however that comes.
 pub fn ends_with_parent(command: &mut Command) {
+    gets_signal_with_parent(command, Signal::SIGTERM);
+}
+
+fn gets_signal_with_parent(command: &mut Command, signal: Signal) {
     let parent = std::process::id();
     let work = move || {
-        process::signal_with_parent(libc::SIGTERM)?;
+        process::signal_with_parent(signal as i32)?;
         // Whoever ended before the call above ends nobody any more.
         if std::os::unix::process::parent_id() == parent {
             Ok(())
@@ -63,9 +72,8 @@ pub fn ends_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(work) };
 }
 
-/// Bounds the memory of a command and of each process it starts, and makes it be asked to end when the thread that starts
-/// it ends.
-pub fn bound_memory(command: &mut Command, bytes: u64) {
+/// Bounds the memory of a git and of each process it starts, and makes it be asked to end when the thread that starts it ends.
+pub fn bound_git(command: &mut Command, bytes: u64) {
     let work = move || {
         let (_, hard) = getrlimit(Resource::RLIMIT_DATA)?;
         let most = bytes.min(hard);
@@ -74,15 +82,15 @@ pub fn bound_memory(command: &mut Command, bytes: u64) {
     };
     // SAFETY: two system calls on plain integers.
     unsafe { command.pre_exec(work) };
-    ends_with_parent(command);
+    gets_signal_with_parent(command, END_OF_GIT);
 }
 
-/// Makes a command the first of a session of its own: it has no terminal to ask anybody on, and one signal to its process
+/// Makes a git the first of a session of its own: it has no terminal to ask anybody on, and one signal to its process
 /// group reaches whatever it starts. It is asked to end when the thread that starts it ends.
 pub fn alone_in_session(command: &mut Command) {
     let leave = || {
         nix::unistd::setsid()?;
-        process::signal_with_parent(libc::SIGTERM)
+        process::signal_with_parent(END_OF_GIT as i32)
     };
     // SAFETY: two system calls on plain integers.
     unsafe { command.pre_exec(leave) };

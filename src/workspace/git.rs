@@ -19,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::jail::Jail;
+use crate::sys::confine::END_OF_GIT;
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};
 use crate::sys::signals;
 
@@ -207,7 +208,7 @@ impl Git {
             Trust::User => MOST_MEMORY_OF_USERS,
             Trust::Neutral => MOST_MEMORY,
         };
-        crate::sys::confine::bound_memory(&mut command, memory);
+        crate::sys::confine::bound_git(&mut command, memory);
         let mut config: Vec<(String, OsString)> = Vec::new();
         let mut add = |list: &[(&str, &str)]| {
             config.extend(list.iter().map(|(key, value)| ((*key).to_string(), OsString::from(value))));
@@ -605,7 +606,7 @@ impl Running {
         let pid = self.child.id() as i32;
         // Its process group, where it leads one: what it has started would hold on to the other side.
         let pid = nix::unistd::Pid::from_raw(if self.is_alone { -pid } else { pid });
-        let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
+        let _ = nix::sys::signal::kill(pid, END_OF_GIT);
         let patience = Instant::now() + Duration::from_secs(2);
         while Instant::now() < patience {
             if !matches!(self.child.try_wait(), Ok(None)) {

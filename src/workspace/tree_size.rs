@@ -126,9 +126,10 @@ struct Node {
 }
 
 struct Trees {
-    running: Running,
+    // Dropped first: git ends when nobody asks any more.
     input: ChildStdin,
     output: ChildStdout,
+    running: Running,
     buffer: Vec<u8>,
     at: usize,
     nodes: Vec<Node>,

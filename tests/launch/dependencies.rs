@@ -167,3 +167,18 @@ fn submodules_come_along() {
         assert_eq!(world.outside("cd app && git status --short"), "");
     });
 }
+
+/// Receiving waits for nothing: a git that guard has no more questions for ends at once, although guard blocks SIGTERM then.
+#[test]
+fn a_commit_is_received_without_delay() {
+    let world = one_world();
+    world.outside(PROJECT);
+    let commit = ["bash", "-c", "echo x >> package.json && git commit -qam x"];
+    let fastest = (0..4).map(|_| run(&world, &[], &commit)).map(|ran| {
+        assert_eq!(ran.result["commits"].as_array().map(Vec::len), Some(1), "{:#}", ran.result);
+        ran.took
+    });
+    let fastest = fastest.min().unwrap();
+    // It is a tenth of that; a git that must be killed takes two seconds, and there are two of them.
+    assert!(fastest < std::time::Duration::from_secs(4), "{fastest:?}");
+}
