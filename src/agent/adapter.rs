@@ -7,6 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::policy::Config;
+
 /// How a CLI prints what it does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -79,6 +81,28 @@ pub struct Adapter {
     /// How it says when a quota is there again.
     #[serde(default)]
     pub quota: Quota,
+    /// A login that is no key.
+    pub login: Option<Login>,
+    /// The login is used instead of a key.
+    #[serde(skip)]
+    pub uses_login: bool,
+}
+
+/// A login with an account instead of a key, for users who let runs copy it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Login {
+    /// The credential file, below the home directory.
+    pub file: String,
+    /// Values in it that the CLI replaces when it refreshes the login: JSON keys with dots between.
+    pub refreshed: Vec<String>,
+    /// How a person logs in.
+    pub how: String,
+    /// Hosts that the CLI then talks to itself, instead of the adapter's network presets.
+    pub hosts: Vec<String>,
+    /// Parts of the home files' texts, and what stands there instead.
+    #[serde(default)]
+    pub replace: BTreeMap<String, String>,
 }
 
 /// The oldest version that can be driven.
@@ -308,6 +332,25 @@ pub fn of_program(program: &Path) -> Option<Adapter> {
 }
 
 impl Adapter {
+    /// The adapter as the user's configuration wants it: with the login instead of a key where that is asked for.
+    #[must_use]
+    pub fn configured(mut self, config: &Config) -> Self {
+        let Some(login) = self.login.clone().filter(|_| config.copies_login(&self.name)) else { return self };
+        self.uses_login = true;
+        self.presets.clear();
+        for file in &mut self.start.home_file {
+            for (part, other) in &login.replace {
+                file.text = file.text.replace(part, other);
+            }
+        }
+        self
+    }
+
+    /// Hosts that the CLI talks to without a gateway.
+    pub fn hosts(&self) -> Vec<String> {
+        self.login.iter().filter(|_| self.uses_login).flat_map(|login| login.hosts.clone()).collect()
+    }
+
     /// Whether it has sessions that can go on.
     pub fn has_sessions(&self) -> bool {
         !self.start.resume_session.is_empty()
@@ -348,6 +391,10 @@ mod tests {
             assert_eq!(formats.contains_key(&OutputFormat::Json), adapter.object.is_some(), "{name}");
             assert!(adapter.exits.keys().all(|code| code.parse::<u8>().is_ok()), "{name}");
             assert!(adapter.presets.iter().all(|preset| crate::policy::preset(preset).is_some()), "{name}");
+            for part in adapter.login.iter().flat_map(|login| login.replace.keys()) {
+                let files = &adapter.start.home_file;
+                assert!(files.iter().any(|file| file.text.contains(part.as_str())), "{name}: {part}");
+            }
             for file in &adapter.start.home_file {
                 let differs = file.terminal_text() != file.text;
                 assert_eq!(differs, !file.on_terminal.is_empty(), "{name}: {}", file.path);

@@ -37,6 +37,8 @@ pub struct Invocation {
     pub home_files: Vec<(String, String)>,
     /// Network presets.
     pub presets: Vec<String>,
+    /// Hosts that it talks to without a gateway.
+    pub hosts: Vec<String>,
     /// What of the home is a session's.
     pub keep: Vec<String>,
 }
@@ -66,6 +68,7 @@ impl Adapter {
                 .map(|file| (file.path.clone(), file.text.clone()))
                 .collect(),
             presets: self.presets.clone(),
+            hosts: self.hosts(),
             keep: self.start.keep.clone(),
         }
     }

@@ -9,14 +9,16 @@ use sha2::{Digest, Sha256};
 use super::{Failure, note};
 use crate::agent::{AGENTS, Adapter, Profile, Reading, named, of_program};
 use crate::executor::{apply_conclusion, check_version, ending};
-use crate::launch::{KeptHistory, OutputReader, RunRequest};
+use crate::launch::{CopiedLogin, KeptHistory, LoginError, OutputReader, RunRequest};
 use crate::outcome::RunResult;
+use crate::policy::Config;
 
 /// The agent that a command line means: the one that was asked for, or the one whose program it names.
 pub(super) fn detect(
     wanted: Option<&str>,
     command: &[OsString],
     has_terminal: bool,
+    config: &Config,
 ) -> Result<Option<Profile>, Failure> {
     let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let adapter = match wanted {
@@ -30,7 +32,38 @@ pub(super) fn detect(
         })?),
         None => of_program(Path::new(program)),
     };
-    Ok(adapter.map(|adapter: Adapter| adapter.profile(arguments, has_terminal)))
+    Ok(adapter.map(|adapter: Adapter| adapter.configured(config).profile(arguments, has_terminal)))
+}
+
+/// The login that a run gets a copy of, where the user's configuration allows it: of the agent it starts, or of the one that
+/// `--agent-login` names.
+pub(super) fn login(
+    wanted: Option<&str>,
+    profile: Option<&Profile>,
+    request: &RunRequest,
+) -> Result<Option<CopiedLogin>, NoLogin> {
+    let own = profile.filter(|profile| profile.asks_model).map(|profile| profile.adapter.clone());
+    let adapter = wanted.and_then(named).map(|adapter| adapter.configured(&request.config)).or(own);
+    let Some(adapter) = adapter.filter(|adapter| adapter.uses_login) else { return Ok(None) };
+    let (Some(login), Some(home)) = (&adapter.login, &request.home) else { return Ok(None) };
+    let copied = CopiedLogin::read(home, Path::new(&login.file), &login.refreshed);
+    copied.map(Some).map_err(|error| NoLogin { agent: adapter.name.clone(), how: login.how.clone(), error })
+}
+
+/// A login that was to be copied and cannot be.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no login of {agent} to copy: {error}")]
+pub(super) struct NoLogin {
+    agent: String,
+    how: String,
+    error: LoginError,
+}
+
+impl NoLogin {
+    pub(super) fn hint(&self) -> String {
+        let Self { agent, how, .. } = self;
+        format!("{how}; or remove `login` from [agent.{agent}] of guard's config.toml and use a key")
+    }
 }
 
 /// Why the agent that is installed cannot be used, if that is known. What the user should know of it is told.

@@ -384,6 +384,9 @@ pub(crate) struct Run {
     /// tree, escaped as inside a string in double quotes
     #[arg(long, value_name = "PATH=TEXT", hide = true)]
     pub(crate) home_file: Vec<String>,
+    /// The agent whose login is copied into the private home
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub(crate) agent_login: Option<String>,
     /// A folder that gets what is kept of the private home (see --home-keep)
     #[arg(long, value_name = "DIR", requires = "home_keep")]
     pub(crate) home_to: Option<PathBuf>,

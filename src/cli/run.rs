@@ -14,7 +14,8 @@ use super::task::{Asked, Opened, Problem};
 use super::{Failure, note};
 use crate::agent::{Profile, missing_key};
 use crate::launch::{
-    self, Belongings, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams, Task,
+    self, Belongings, CopiedLogin, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams,
+    Task,
 };
 use crate::outcome::{ErrorDetail, HostTraffic, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Folders, Policy, Severity};
@@ -32,7 +33,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     }
     let has_terminal =
         form == Form::Through && launch::is_interactive(io::stdin().as_fd(), io::stdout().as_fd());
-    let profile = agent_run::detect(arguments.agent.as_deref(), &arguments.command, has_terminal)?;
+    let profile = agent_run::detect(arguments.agent.as_deref(), &arguments.command, has_terminal, &config)?;
     let mut request = request(arguments, policy, config, &keys, profile.as_ref())?;
     request.options.is_attended = form == Form::Through && io::stdin().is_terminal();
     if let Some(problem) = profile.as_ref().and_then(|profile| agent_run::version_problem(profile, &request))
@@ -48,6 +49,13 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         if let Some(missing) = missing_key(&request.options.presets, &request.config, is_set) {
             let hint = "guard keeps the key outside the sandbox, and the agent gets a placeholder";
             print_no_run(&request, "auth_error", &missing.to_string(), hint, form, out)?;
+            return Ok(Exit::OwnFailure);
+        }
+    }
+    match agent_run::login(arguments.agent_login.as_deref(), profile.as_ref(), &request) {
+        Ok(login) => request.options.belongings.login = login,
+        Err(problem) => {
+            print_no_run(&request, "auth_error", &problem.to_string(), &problem.hint(), form, out)?;
             return Ok(Exit::OwnFailure);
         }
     }
@@ -105,8 +113,9 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
             return refused(&request, &error, form, out);
         }
     };
+    let tokens = plan.belongings.login.as_ref().map(CopiedLogin::tokens).unwrap_or_default();
     let secrets = match plan.network.keys(keys) {
-        Ok(secrets) => secrets,
+        Ok(secrets) => secrets.and_others(&tokens),
         Err(error) => {
             if let Some(task) = task {
                 task.abandon();
@@ -154,6 +163,16 @@ pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
             .map_err(|error| Failure::usage(error.to_string(), "mend the file, or move it away"))?,
         None => Config::default(),
     };
+    for name in config.agent.keys() {
+        if crate::agent::named(name).is_none_or(|agent| agent.login.is_none()) {
+            let known = crate::agent::AGENTS.iter().filter_map(|(name, _)| crate::agent::named(name));
+            let known: Vec<String> =
+                known.filter(|agent| agent.login.is_some()).map(|agent| agent.name).collect();
+            let message =
+                format!("[agent.{name}] of config.toml: guard knows no agent `{name}` with a login");
+            return Err(Failure::usage(message, format!("there are {}", known.join(", "))));
+        }
+    }
     let keys = Keys::take(&config);
     Ok((config, keys))
 }
@@ -206,6 +225,7 @@ fn request(
     let of_agent = profile.iter().flat_map(|profile| &profile.adapter.presets);
     let of_agent = of_agent.filter(|preset| !arguments.preset.contains(preset));
     let asked: Vec<String> = arguments.preset.iter().chain(of_agent).cloned().collect();
+    let hosts_of_agent = profile.map(|profile| profile.adapter.hosts()).unwrap_or_default();
     // A key that no gateway keeps is a variable like any other.
     let presets = policy.network.presets.iter().chain(&asked);
     let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
@@ -242,9 +262,10 @@ fn request(
                 to: arguments.home_to.as_ref().map(absolute),
                 keep: arguments.home_keep.clone(),
                 history: None,
+                login: None,
             },
             home_files: home_files(&arguments.home_file)?,
-            hosts: arguments.allow_host.clone(),
+            hosts: arguments.allow_host.iter().cloned().chain(hosts_of_agent).collect(),
             listen: arguments.listen.clone(),
             presets: asked,
             budget: Budget {
@@ -349,6 +370,9 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
         writeln!(out, "branch       {} from {base}", checkout.branch)?;
     }
     writeln!(out, "policy       {}", plan.policy)?;
+    if let Some(login) = &plan.belongings.login {
+        writeln!(out, "login        a copy of {}, which the agent can read", login.source.display())?;
+    }
     writeln!(out, "namespaces   {}", plan.namespaces.name())?;
     writeln!(out, "verify exec  {}", if plan.verify_exec { "yes" } else { "no" })?;
     writeln!(out, "\nfiles (everything else is closed)")?;

@@ -133,6 +133,7 @@ fn missing_keys(
     for role in workflow.roles.values() {
         let own = workflow.agent_of(role);
         let Some(adapter) = named(agent.unwrap_or(&own.name)) else { continue };
+        let adapter = adapter.configured(&config);
         let program =
             command.map(str::to_string).or(own.command).or_else(|| adapter.programs.first().cloned());
         let is_there = program.is_some_and(|program| is_installed(&[program.into()]));

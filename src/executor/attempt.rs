@@ -148,6 +148,12 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
         for preset in &invocation.presets {
             command.args(["--preset", preset]);
         }
+        for host in &invocation.hosts {
+            command.args(["--allow-host", host]);
+        }
+        if adapter.uses_login {
+            command.args(["--agent-login", &adapter.name]);
+        }
         furnish(&mut command, prepared, &invocation);
         words.extend(invocation.arguments);
         environment.extend(invocation.environment);

@@ -10,6 +10,8 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Serialize;
 
+use super::login::CopiedLogin;
+
 /// What is kept of one home at most.
 const MOST_BYTES: u64 = 512 << 20;
 const MOST_FILES: usize = 20_000;
@@ -26,6 +28,8 @@ pub struct Belongings {
     pub keep: Vec<PathBuf>,
     /// What the program keeps of its conversations.
     pub history: Option<KeptHistory>,
+    /// The login that the program gets a copy of.
+    pub login: Option<CopiedLogin>,
 }
 
 /// What a program keeps of its conversations between runs in one repository.
@@ -115,7 +119,8 @@ impl Belongings {
     pub(super) fn bring(&self, home: &Path) -> io::Result<()> {
         let mut bounds = Bounds::new();
         self.history.iter().try_for_each(|history| history.bring(home, &mut bounds))?;
-        self.from.iter().try_for_each(|from| copy(from, home, &mut bounds, 0))
+        self.from.iter().try_for_each(|from| copy(from, home, &mut bounds, 0))?;
+        self.login.iter().try_for_each(|login| login.bring(home))
     }
 
     /// Takes them out of a home that is about to go. What was kept before is replaced when all is there.
@@ -215,7 +220,7 @@ mod tests {
             from: vec![store.clone()],
             to: Some(store.clone()),
             keep: ["a", "linked/passwd", "missing"].map(PathBuf::from).to_vec(),
-            history: None,
+            ..Belongings::default()
         };
         belongings.take(&home).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(fs::read_to_string(store.join("a/b/file")).unwrap_or_default(), "kept");

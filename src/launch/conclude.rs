@@ -89,6 +89,17 @@ impl Running {
                 &json!({}),
             );
         }
+        let login = plan.belongings.login.as_ref().map(|login| login.take(&plan.home));
+        let message = match login {
+            Some(Ok(true)) => {
+                Some("the login was refreshed in the run, and your own file has the new tokens".to_string())
+            }
+            Some(Err(error)) => Some(format!("a refreshed login was not taken over: {error}")),
+            Some(Ok(false)) | None => None,
+        };
+        if let Some(message) = message {
+            self.recorder.record("note", &message, &json!({}));
+        }
         let (text, cut) = self.printed();
         let mut result = RunResult {
             success: end.cut.is_none() && end.not_started.is_none() && end.ended == Some(Ended::Code(0)),

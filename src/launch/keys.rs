@@ -56,6 +56,15 @@ pub struct Secrets {
     pub others: Vec<Secret>,
 }
 
+impl Secrets {
+    /// With more that must not be recorded.
+    #[must_use]
+    pub fn and_others(mut self, texts: &[String]) -> Self {
+        self.others.extend(texts.iter().filter_map(|text| Secret::one_word(text.clone().into_bytes()).ok()));
+        self
+    }
+}
+
 impl Keys {
     /// Those that nobody has fetched.
     pub(super) fn rest(self) -> Vec<Secret> {

@@ -20,6 +20,28 @@ pub struct Config {
     /// By the model's name, or its beginning.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
+    /// By the agent's name.
+    #[serde(default)]
+    pub agent: BTreeMap<String, AgentConfig>,
+}
+
+/// What the user says of one agent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentConfig {
+    /// Whether its runs may use the user's own login.
+    pub login: LoginUse,
+}
+
+/// How a run may use a login that is no key: a subscription, an account.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoginUse {
+    /// Not at all.
+    #[default]
+    None,
+    /// The agent gets a copy of the credential file, which it can read; refreshed tokens are taken back.
+    Copy,
 }
 
 /// What the user says of one gateway.
@@ -108,6 +130,11 @@ impl Config {
             }
         }
         Ok(config)
+    }
+
+    /// Whether runs of this agent get a copy of the user's login.
+    pub fn copies_login(&self, agent: &str) -> bool {
+        self.agent.get(agent).is_some_and(|agent| agent.login == LoginUse::Copy)
     }
 
     /// The price of a model: of the longest name that it begins with.

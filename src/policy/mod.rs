@@ -23,7 +23,7 @@ mod values;
 
 pub use address::{plain, special};
 pub use builtin::BUILT_IN;
-pub use config::{Config, ConfigError, GatewayConfig, Price};
+pub use config::{AgentConfig, Config, ConfigError, GatewayConfig, LoginUse, Price};
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};
 pub use host::{Host, HostEntry, HostError, Way};

@@ -271,3 +271,73 @@ fn the_readmes_command_for_claude_code_works() {
 fn the_readmes_command_for_codex_works() {
     works_first_time(&CODEX, &["guard run", "-- codex exec"]);
 }
+
+/// A Claude subscription as Claude Code itself keeps it, with two tokens of this name.
+fn claude_login(token: &str) -> String {
+    let oauth = json!({
+        "accessToken": format!("sk-ant-oat01-{token}"), "refreshToken": format!("sk-ant-ort01-{token}"),
+        "expiresAt": 4_102_444_800_000_u64, "scopes": ["user:inference", "user:profile"], "subscriptionType": "max",
+    });
+    json!({ "claudeAiOauth": oauth }).to_string()
+}
+
+#[test]
+fn a_login_is_copied_only_when_the_user_says_so() {
+    let Some(program) = CLAUDE.program() else { return };
+    let tools = program.ancestors().nth(3).unwrap();
+    in_two_worlds(|world| {
+        let newcomer = Newcomer::new(world);
+        world.outside(&format!(
+            "mkdir -p newcomer/.claude newcomer/.config/guard && cat > newcomer/.claude/.credentials.json <<'EOF'\n{}\nEOF",
+            claude_login("old")
+        ));
+        let file = newcomer.home.join(".claude/.credentials.json");
+        let config = newcomer.home.join(".config/guard/config.toml");
+        let types = |line: &str| newcomer.types_with(&for_world(world, line), tools, std::iter::empty());
+        // Off by default: the agent has nothing to log in with.
+        let ran = types("guard run --json -- claude -p x");
+        assert_eq!(ran.kind(), "auth_error", "{}: {:#}", world.name(), ran.result);
+        let ran = types("guard run --json -- bash -c 'cat ~/.claude/.credentials.json'");
+        assert_ne!(ran.result["exit_code"], json!(0), "{}: {:#}", world.name(), ran.result);
+
+        world.outside(&format!("printf '[agent.claude]\\nlogin = \"copy\"\\n' > '{}'", config.display()));
+        let api = (CLAUDE.api)(vec![
+            // What a refresh does, and what it never does.
+            (CLAUDE.shell)(
+                "sed -i -e 's/01-old/01-new/g' -e 's/\"max\"/\"evil\"/' ~/.claude/.credentials.json; cat ~/.claude/.credentials.json",
+            ),
+            Turn::text("Logged in."),
+        ]);
+        let url = api.url();
+        let host = url.trim_start_matches("http://");
+        let line =
+            format!("guard run --env ANTHROPIC_BASE_URL={url} --allow-host {host} --json -- claude -p x");
+        let ran = types(&line);
+        let shown = format!("{}: {:#} {}", world.name(), ran.result, ran.error);
+        assert!(ran.result["result"].as_str().is_some_and(|text| text.contains("Logged in.")), "{shown}");
+        let keys: Vec<_> =
+            api.questions().iter().map(|asked| asked.header("authorization").map(str::to_string)).collect();
+        // The CLI reads the file again before every question.
+        let keys: Vec<&str> = keys.iter().flatten().map(String::as_str).collect();
+        assert_eq!(keys, ["Bearer sk-ant-oat01-old", "Bearer sk-ant-oat01-new"], "{shown}");
+        // The new tokens came back, and nothing else that the agent wrote.
+        let own = std::fs::read_to_string(&file).unwrap();
+        let expected: serde_json::Value = serde_json::from_str(&claude_login("new")).unwrap();
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&own).unwrap(), expected, "{shown}");
+        // The record has none of them, although the agent has printed them.
+        let transcript = std::fs::read_to_string(ran.result["transcript"]["path"].as_str().unwrap()).unwrap();
+        assert!(!transcript.contains("oat01-old") && !transcript.contains("oat01-new"), "{shown}");
+
+        std::fs::remove_file(&file).unwrap();
+        let ran = types("guard run --json -- claude -p x");
+        let error = ran.result["error"].as_str().unwrap_or_default();
+        assert!(
+            ran.kind() == "auth_error" && error.contains(".claude/.credentials.json does not exist"),
+            "{error}"
+        );
+        world.outside(&format!("printf '[agent.cluade]\\nlogin = \"copy\"\\n' > '{}'", config.display()));
+        let ran = types("guard run --json -- claude -p x");
+        assert!(ran.code == 2 && ran.error.contains("[agent.cluade]"), "{}", ran.error);
+        world.outside("rm -rf newcomer app .worktrees");
+    });
+}
