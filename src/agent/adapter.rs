@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::policy::Config;
+use crate::policy::{Config, ConfigError};
 
 /// How a CLI prints what it does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -344,6 +344,12 @@ impl Adapter {
             }
         }
         self
+    }
+
+    /// The same, with the configuration of the user who runs this process.
+    pub fn configured_by_user(self) -> Result<Self, ConfigError> {
+        let config = Config::place().map_or_else(|| Ok(Config::default()), |place| Config::read(&place));
+        config.map(|config| self.configured(&config))
     }
 
     /// Hosts that the CLI talks to without a gateway.

@@ -33,7 +33,6 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::agent::{Adapter, AgentEvent, Ask};
-use crate::policy::Config;
 use attempt::Tried;
 use result::Failure;
 use retry::Next;
@@ -147,9 +146,8 @@ impl Executor {
         let Some(adapter) = request.adapter()? else {
             return Ok(Prepared { program: request.command.clone(), ..Prepared::default() });
         };
-        let config = Config::place().map_or_else(|| Ok(Config::default()), |place| Config::read(&place));
         let adapter =
-            adapter.configured(&config.map_err(|error| Failure::new("config_error", error.to_string()))?);
+            adapter.configured_by_user().map_err(|error| Failure::new("config_error", error.to_string()))?;
         let mut program = request.command.clone();
         if program.is_empty() {
             program.extend(adapter.programs.first().cloned());
