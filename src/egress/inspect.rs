@@ -57,6 +57,8 @@ enum Place {
     Top,
     /// A tool, or a list of some.
     Tools,
+    /// A list whose items can hold tools, or such an item.
+    Items,
     /// What says a tool's kind.
     Kind,
     Other,
@@ -94,7 +96,7 @@ impl Look<'_> {
             Place::Kind => self.tool(Some(text)),
             // A name where a tool should be: whatever it means to the API, it is none of the agent's own.
             Place::Tools => self.tool(Some(text)),
-            Place::Top | Place::Other => {}
+            Place::Top | Place::Items | Place::Other => {}
         }
         let is_address = text.contains("://") || text.starts_with("//");
         if let Some(rule) = self.rule.filter(|_| is_address && !text.starts_with("data:")) {
@@ -164,7 +166,7 @@ impl<'de> Visitor<'de> for Look<'_> {
             self.plain();
         }
         let Look { rules, found, rule, key, place } = self;
-        let place = if place == Place::Tools { Place::Tools } else { Place::Other };
+        let place = if matches!(place, Place::Tools | Place::Items) { place } else { Place::Other };
         loop {
             let look = Look { rules, found: &mut *found, rule, key: key.clone(), place };
             if items.next_element_seed(look)?.is_none() {
@@ -193,8 +195,13 @@ impl<'de> Visitor<'de> for Look<'_> {
                 continue;
             }
             let next = match (place, rules.tools) {
-                (Place::Top, Some(tools)) if is_alike(&key, &tools.key) => Place::Tools,
+                (Place::Top | Place::Items, Some(tools)) if is_alike(&key, &tools.key) => Place::Tools,
+                (Place::Top, Some(tools)) if tools.item_lists.iter().any(|list| is_alike(&key, list)) => {
+                    Place::Items
+                }
                 (Place::Tools, Some(tools)) => match &tools.kind_key {
+                    // Tools in a namespace.
+                    Some(_) if is_alike(&key, &tools.key) => Place::Tools,
                     Some(kind_key) if is_alike(&key, kind_key) => {
                         has_kind = true;
                         Place::Kind

@@ -120,6 +120,9 @@ pub struct Forbid {
 pub struct ToolRules {
     /// The key of the body that holds them.
     pub key: String,
+    /// Lists of the body whose items can hold some too, under the same key.
+    #[serde(default)]
+    pub item_lists: Vec<String>,
     /// The key of a tool that says its kind. Without it every key of a tool is a kind.
     pub kind_key: Option<String>,
     /// A tool that does not say its kind is one of the agent's own.

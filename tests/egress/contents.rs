@@ -122,6 +122,48 @@ fn only_tools_that_the_agent_runs_itself_pass() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
+/// OpenAI's API takes tools from items of the input, and from namespaces, as well as from the list at the top.
+#[test]
+fn tools_in_the_input_are_judged_like_all_others() {
+    let (fine, refused) = tools("openai");
+    let ways = |tools: &Value| {
+        let namespace = json!([{"type": "namespace", "name": "n", "tools": tools}]);
+        let item = |kind: &str, tools: &Value| json!([{"type": kind, "role": "developer", "tools": tools}]);
+        [
+            json!({"model": "m", "input": item("additional_tools", tools)}),
+            json!({"model": "m", "input": item("additional_tools", &namespace), "tools": []}),
+            json!({"model": "m", "input": item("tool_search_output", tools)}),
+            json!({"model": "m", "Input": [item("of_tomorrow", tools)]}),
+            json!({"model": "m", "input": "question", "tools": namespace}),
+        ]
+    };
+    let passing: Vec<String> = fine.iter().flat_map(ways).map(|body| body.to_string()).collect();
+    let forbidden: Vec<String> = refused.iter().flat_map(ways).map(|body| body.to_string()).collect();
+    // What a function's parameters or a result are called is no tool.
+    let schema =
+        json!({"type": "object", "properties": {"tools": {"type": "array"}, "input": [{"tools": [1]}]}});
+    let function = json!([{"type": "function", "name": "f", "parameters": schema}]);
+    let result =
+        json!([{"type": "message", "content": [{"type": "input_text", "tools": [{"type": "mcp"}]}]}]);
+    let named = [json!({"model": "m", "tools": function}), json!({"model": "m", "input": result})];
+    in_every_world(|world| {
+        let server = Server::plain(|_| Response::json(200, &json!({})));
+        let passing: Vec<String> =
+            passing.iter().cloned().chain(named.iter().map(Value::to_string)).collect();
+        let bodies = [passing.clone(), forbidden.clone()].concat();
+        let answers = asked(world, &server, &OPENAI, &bodies);
+        let mut failures = Vec::new();
+        for (index, (body, answer)) in bodies.iter().zip(&answers).enumerate() {
+            let status = if index < passing.len() { "HTTP/1.1 200" } else { "HTTP/1.1 403" };
+            if !answer.starts_with(status) {
+                failures.push(format!("{body}: {answer}"));
+            }
+        }
+        assert!(failures.is_empty(), "{}\n{}", world.name(), failures.join("\n"));
+        assert_eq!(server.requests().len(), passing.len(), "{}", world.name());
+    });
+}
+
 fn base64(bytes: &[u8]) -> String {
     guard::transcript::base64(bytes)
 }
