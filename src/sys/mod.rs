@@ -20,7 +20,6 @@ pub mod seccomp;
 pub mod secret;
 pub mod signals;
 pub mod socket;
-pub mod start;
 pub mod terminal;
 pub mod tree;
 
