@@ -128,12 +128,9 @@ pub fn begin(request: &RunRequest, run_id: &str, streams: &Streams) -> Beginning
         let (run_id, run_folder, limits) = (run_id.to_string(), own.run_folder, request.limits());
         let known = Known { run_id, folder, run_folder, limits, is_root: request.uid == 0 };
         let first = First::start(&known, (Some(&folders), None), streams, has_view);
-        // Not before: what both had would be copied as soon as one writes.
-        process::take_memory_at_once(128);
         beginning.folders = Some(folders).filter(|_| first.is_ok());
         beginning.first = Some(first);
     }
-    process::keep_memory_small();
     beginning
 }
 

@@ -35,7 +35,7 @@ use crate::outcome::{Enforcement, Tally};
 use crate::policy::{Pattern, Policy};
 use crate::sys::process::{self, Ended};
 use crate::sys::signals::Caught;
-use crate::sys::{memory, terminal};
+use crate::sys::terminal;
 use crate::transcript::{self, Line, Observer, Recorder, Sink, Stream, Writer};
 
 /// After a polite signal, before the end.
@@ -398,8 +398,6 @@ impl Running {
         let signals = Caught::new(&own_signals()).ok();
         let mut end = End::default();
         let mut kill_at: Option<Instant> = None;
-        // A run that takes its time needs little of what it began with.
-        let mut is_settled = false;
         let mut clock = Clock { seen: 0, last_active: Instant::now(), work: Work::default() };
         loop {
             match self.next_message(signals.as_ref(), TICK) {
@@ -422,11 +420,7 @@ impl Running {
                     let forwarded = if was_interrupted { Signal::SIGTERM } else { signal };
                     kill_at = Some(self.ask_to_end(forwarded, "signal", format!("{forwarded} forwarded")));
                 }
-                Event::Nothing => {
-                    if self.started.began.elapsed() >= TICK && !std::mem::replace(&mut is_settled, true) {
-                        memory::let_go_of_code();
-                    }
-                }
+                Event::Nothing => {}
             }
             if kill_at.is_some_and(|at| Instant::now() >= at) {
                 break;

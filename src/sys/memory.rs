@@ -1,4 +1,4 @@
-//! Reading another process's memory, and giving back what of this one's can be had again.
+//! Reading another process's memory.
 
 use std::io;
 
@@ -22,36 +22,3 @@ pub fn read(pid: i32, places: impl Iterator<Item = (u64, usize)>, into: &mut [u8
 
 /// How many places one call reads.
 pub const MOST_PLACES: usize = 64;
-
-/// Gives back the memory that holds this program's code: what runs again is read again, from what the machine keeps of the
-/// file anyway. For a process that has begun and will hardly do anything for long.
-pub fn let_go_of_code() {
-    // SAFETY: the callback has the type the loader wants, and no data is handed through.
-    unsafe { libc::dl_iterate_phdr(Some(let_go_of_program), std::ptr::null_mut()) };
-}
-
-/// The first object is the program itself; its parts are given back unless they can ever be written, as those can that the
-/// loader wrote addresses into.
-unsafe extern "C" fn let_go_of_program(
-    object: *mut libc::dl_phdr_info,
-    _size: usize,
-    _data: *mut libc::c_void,
-) -> libc::c_int {
-    // As large as pages come.
-    const PAGE: u64 = 64 << 10;
-    // SAFETY: the loader hands over a description that lives through the call, with so many parts.
-    let (base, parts) = unsafe {
-        let object = &*object;
-        (object.dlpi_addr, std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum)))
-    };
-    for part in parts.iter().filter(|part| part.p_type == libc::PT_LOAD && part.p_flags & libc::PF_W == 0) {
-        let first = (base + part.p_vaddr).next_multiple_of(PAGE);
-        let end = (base + part.p_vaddr + part.p_memsz) / PAGE * PAGE;
-        if first < end {
-            // SAFETY: whole pages of a part of a file that is mapped and cannot be written: they come back as they are.
-            unsafe { libc::madvise(first as *mut libc::c_void, (end - first) as usize, libc::MADV_DONTNEED) };
-        }
-    }
-    // No other objects.
-    1
-}

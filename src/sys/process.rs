@@ -276,37 +276,3 @@ pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
     unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) }?;
     Ok(())
 }
-
-/// Memory that is given back goes back to the machine, and threads share what is kept: a supervisor lives long, and what
-/// it is asked can be large.
-pub fn keep_memory_small() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: plain integers; called before there is a second thread.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 512 << 10);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
-    }
-}
-
-/// Gets memory that is about to be used, in one piece: one call instead of a fault for every page. More comes as it is
-/// needed.
-pub fn take_memory_at_once(kibibytes: usize) {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: plain integers, and called before there is a second thread. The block is this function's own; the call
-    // writes nothing, it only has pages that lie wholly inside the block made ready; a kernel that does not know it says so.
-    unsafe {
-        const MOST: usize = 1 << 20;
-        const PAGE: usize = 4096;
-        let ahead = (kibibytes << 10).clamp(2 * PAGE, MOST);
-        // From the heap, and what is freed stays there.
-        libc::mallopt(libc::M_MMAP_THRESHOLD, MOST as i32);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, MOST as i32);
-        let block = libc::malloc(ahead);
-        if !block.is_null() {
-            let first = block.add(block.align_offset(PAGE));
-            libc::madvise(first, ahead - PAGE, libc::MADV_POPULATE_WRITE);
-            libc::free(block);
-        }
-    }
-}
