@@ -10,10 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
-use nix::unistd::Pid;
 
 use super::first::Known;
 use super::group::threads_on_machine;
@@ -48,8 +46,6 @@ pub(super) struct Equipment {
     pub(super) canary_port: u16,
     /// The run has a view of its own.
     pub(super) has_view: bool,
-    /// The processors it may run on.
-    pub(super) processors: Option<CpuSet>,
     /// The limit of processes counts everything of the user on the machine.
     pub(super) counts_all: bool,
 }
@@ -106,10 +102,6 @@ fn restrict(
     entered: &io::Result<()>,
 ) -> Result<(), String> {
     step("setsid", nix::unistd::setsid())?;
-    if let Some(processors) = &equipment.processors {
-        // Taken away meanwhile: it runs on those that are left.
-        let _ = sched_setaffinity(Pid::from_raw(0), processors);
-    }
     if let Some(own) = own_terminal {
         step("take the terminal", terminal::take_control(own.as_fd()))?;
     }

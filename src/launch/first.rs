@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sched::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -87,8 +86,6 @@ impl First {
         let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|error| text(&error))?;
         let desk = Desk::make().map_err(|error| text(&error))?;
-        // Where it is moved to for a moment (below) is not where the agent is to stay.
-        let processors = sched_getaffinity(Pid::from_raw(0)).ok();
         let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
         if pid == 0 {
             drop((control, setup, pipes, feeder));
@@ -98,13 +95,11 @@ impl First {
                 null_input,
                 canary_port,
                 has_view,
-                processors,
                 counts_all: false,
             };
             let setting = InitSetting { user, terminal: streams.is_terminal, desk: &desk, folders, group };
             init::live(known, equipment, &setting, &their_control, &ready, &their_setup);
         }
-        begin_elsewhere(Pid::from_raw(pid));
         Ok(Self { pid, has_view, control, setup, ready, pipes, feeder, note, canary, desk })
     }
 
@@ -164,19 +159,4 @@ fn await_any(fds: &mut [PollFd<'_>]) -> Result<(), String> {
             Err(error) => return Err(format!("wait for the first process: {error}")),
         }
     }
-}
-
-/// Moves a process that was just made to another processor. It waits where this one runs, which has more to do, and the
-/// kernel leaves it there however idle others are. It may come back: this is where it begins, not where it belongs.
-fn begin_elsewhere(new: Pid) {
-    let moved = || -> nix::Result<()> {
-        let all = sched_getaffinity(new)?;
-        let mut others = all;
-        others.unset(sched_getcpu()?)?;
-        // None are left where there is one processor: an error, and nothing is changed.
-        sched_setaffinity(new, &others)?;
-        sched_setaffinity(new, &all)
-    };
-    // It begins a little later.
-    let _ = moved();
 }
