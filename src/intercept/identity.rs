@@ -96,11 +96,6 @@ impl Identities {
         self.with_interpreters(tid, folder, &fd)
     }
 
-    /// Looks at a file that will be executed, as it is seen from outside: it is the same inside, and known then.
-    pub(super) fn look_ahead(&mut self, file: &Path) -> io::Result<()> {
-        self.look_at(&open_plain(file)?).map(drop)
-    }
-
     /// The same for an open descriptor of a thread (`execveat` with an empty path).
     pub(super) fn executed_descriptor(
         &mut self,

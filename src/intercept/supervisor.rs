@@ -11,12 +11,10 @@
 
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
@@ -30,8 +28,8 @@ use super::remote::Remote;
 use super::repository::Repositories;
 use super::verify::Expected;
 use super::watches::Readable;
-use crate::command::{Context, Folder, Request};
-use crate::decide::{self, NetworkRules, Verdict};
+use crate::command::Context;
+use crate::decide::{NetworkRules, Verdict};
 use crate::egress::Doors;
 use crate::policy::Policy;
 use crate::sys::seccomp::{self, Notification, Reply};
@@ -100,8 +98,6 @@ pub struct Setting {
     pub activity: Arc<AtomicU64>,
     /// What is made when a program needs it.
     pub belated: Vec<Belated>,
-    /// What will be asked first: the file, the words, the folder.
-    pub first: (PathBuf, Vec<Vec<u8>>, PathBuf),
     /// Looks from outside whether the sandbox holds, before the first program starts; if it does not, none does.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
     /// Processes and threads the run may have at once, where nothing but the supervisor holds it to that.
@@ -168,38 +164,6 @@ pub fn supervise(
     Ok(Handle { counts, ending, wake })
 }
 
-/// How long what comes in a moment is waited for without sleep.
-const ATTENTION: Duration = Duration::from_micros(200);
-/// Longer commands take longer to judge than to get ready for that; bytes.
-const LONGEST_REHEARSAL: usize = 4096;
-/// Who is let run for so long has other things to do than what is waited for.
-const CROWDED: Duration = Duration::from_micros(50);
-
-/// Waiting without sleep, while a run is launched: to wake up can take longer than everything else
-/// about a question, and where one processor is awake, others wake up there. Not where others want to run: there, who sleeps
-/// is let in before them, and who only waits is not. In between it gains nothing, because then hardly anybody sleeps.
-struct Attention {
-    since: Instant,
-    is_crowded: bool,
-}
-
-impl Attention {
-    fn new() -> Self {
-        Self { since: Instant::now(), is_crowded: false }
-    }
-
-    fn lasts(&self) -> bool {
-        !self.is_crowded && self.since.elapsed() < ATTENTION
-    }
-
-    /// Lets others run, if there are any.
-    fn step_aside(&mut self) {
-        let began = Instant::now();
-        std::thread::yield_now();
-        self.is_crowded = began.elapsed() > CROWDED;
-    }
-}
-
 /// An answer that a thread of its own has found.
 pub(super) struct Later {
     pub(super) id: u64,
@@ -246,8 +210,7 @@ pub(super) struct Supervisor {
     pub(super) readable: Readable,
     /// The proof was given.
     proven: bool,
-    /// Who asks hands its processor over.
-    is_handed_over: bool,
+    has_sync_wake_up: bool,
     /// The thread a descriptor was asked of last.
     last_thread: Option<(i32, OwnedFd)>,
 }
@@ -302,7 +265,7 @@ impl Supervisor {
             forks: Forks::default(),
             readable: Readable::default(),
             proven: setting.proof.is_none(),
-            is_handed_over: false,
+            has_sync_wake_up: false,
             last_thread: None,
             setting,
         })
@@ -316,9 +279,7 @@ impl Supervisor {
         let Ok(stops) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
             return;
         };
-        self.expect_handed_over(true);
-        self.rehearse();
-        let mut attention = Attention::new();
+        self.set_sync_wake_up(true);
         // Nothing is left that could ask.
         let mut is_over = false;
         loop {
@@ -329,15 +290,8 @@ impl Supervisor {
             ];
             // One that has hung up would be told of every time.
             let asked = if is_over { &mut fds[..2] } else { &mut fds[..] };
-            // Who is handed a processor needs not stay awake for that.
-            let stays = !self.is_handed_over && self.expects_more() && attention.lasts();
-            match poll(asked, if stays { PollTimeout::ZERO } else { PollTimeout::NONE }) {
-                Err(_) => continue,
-                Ok(0) => {
-                    attention.step_aside();
-                    continue;
-                }
-                Ok(_) => {}
+            if poll(asked, PollTimeout::NONE).is_err() {
+                continue;
             }
             let ready = |index: usize| fds[index].revents().unwrap_or(PollFlags::empty());
             let (stopped, woken, listener) = (ready(0), ready(1), ready(2));
@@ -354,7 +308,7 @@ impl Supervisor {
             if listener.contains(PollFlags::POLLIN) {
                 match seccomp::receive(self.listener.as_fd()) {
                     Ok(Some(notification)) => {
-                        self.expect_more_of(&notification);
+                        self.set_sync_wake_up_for_next(&notification);
                         self.handle(&notification);
                     }
                     Ok(None) => {}
@@ -363,7 +317,6 @@ impl Supervisor {
             } else if listener.contains(PollFlags::POLLHUP) {
                 is_over = true;
             }
-            attention = Attention::new();
             // What was killed on its way through an exec is still waited for: until it is taken here, its parent waits for it.
             let is_done = is_over && self.expected.is_empty();
             if is_done || (is_ending && !listener.contains(PollFlags::POLLIN)) {
@@ -372,42 +325,17 @@ impl Supervisor {
         }
     }
 
-    /// What is asked now is asked next, mostly. Who waits for a connect has nothing else to do: there the answer is twice as
-    /// fast on the processor that asks. A program that starts has, and its starter too.
-    fn expect_more_of(&mut self, notification: &Notification) {
-        self.expect_handed_over(!is_start(notification));
+    /// Expects the next call to be like this one. A sync wake-up halves the latency of a connect, because the caller
+    /// blocks anyway and its CPU answers at once. An exec gains nothing by it: the caller and its parent have other work.
+    fn set_sync_wake_up_for_next(&mut self, notification: &Notification) {
+        self.set_sync_wake_up(!is_start(notification));
     }
 
-    fn expect_handed_over(&mut self, is_handed_over: bool) {
-        if self.is_handed_over != is_handed_over {
-            self.is_handed_over = is_handed_over;
-            seccomp::hand_over(self.listener.as_fd(), is_handed_over);
+    fn set_sync_wake_up(&mut self, on: bool) {
+        if self.has_sync_wake_up != on {
+            self.has_sync_wake_up = on;
+            seccomp::set_sync_wake_up(self.listener.as_fd(), on);
         }
-    }
-
-    /// Looks at the first program and judges it while nobody waits for that. Nothing comes of it but that everything which
-    /// does so was used once, and is in memory when the agent waits: this takes longer than the judgement.
-    fn rehearse(&mut self) {
-        let mut fds = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
-        if !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0)) {
-            return;
-        }
-        let (file, argv, folder) = &self.setting.first;
-        if argv.iter().map(Vec::len).sum::<usize>() > LONGEST_REHEARSAL {
-            return;
-        }
-        let context = Context {
-            folder: Folder::from_absolute(folder.as_os_str().as_bytes()),
-            resolved: Some(file.as_os_str().as_bytes().to_vec()),
-            ..self.setting.context.clone()
-        };
-        let _ = decide::judge(&self.setting.policy, &Request::Argv(argv.clone()), &context);
-        let _ = self.identities.look_ahead(file);
-    }
-
-    /// Whether the next thing comes in a moment: the run's first program has not started, or was not looked at yet.
-    fn expects_more(&self) -> bool {
-        self.counts.starts == 0
     }
 
     /// Whether the sandbox holds, which is looked at once, when the first program is about to start.

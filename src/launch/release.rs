@@ -306,11 +306,6 @@ impl Running {
             asker,
             activity: self.activity.clone(),
             belated: self.belated(),
-            first: (
-                plan.program.clone(),
-                plan.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
-                plan.folder.clone(),
-            ),
             proof: Some(proof),
             settled: None,
             process_limit: None,

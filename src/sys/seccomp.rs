@@ -90,9 +90,9 @@ pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> 
     }
 }
 
-/// Whether the next caller hands its processor over to whoever answers, and gets it back with the answer. Kernels before 6.6
-/// cannot do that: there nothing changes.
-pub fn hand_over(listener: BorrowedFd<'_>, on: bool) {
+/// Whether the kernel wakes the supervisor on the CPU of the caller, which blocks for the answer. Kernels before 6.6 do not
+/// know the flag: there nothing changes.
+pub fn set_sync_wake_up(listener: BorrowedFd<'_>, on: bool) {
     const SET_FLAGS: libc::c_ulong = 0x4008_2104;
     const SYNC_WAKE_UP: libc::c_ulong = 1;
     // SAFETY: the argument is a plain integer.
