@@ -35,8 +35,7 @@ impl Running {
         }
         self.links.iter().for_each(|links| links.stop());
         prepare::Belongs::to(&self.started.plan).clean();
-        let Self { writer, started, recorder, tally, network, tails, links, all_dead, .. } = self;
-        match writer.finish() {
+        match self.writer.finish() {
             Ok(head) => result.transcript.head = Some(head.hash),
             Err(error) => {
                 result.success = false;
@@ -44,11 +43,9 @@ impl Running {
                 result.error_kind = Some("internal".to_string());
             }
         }
-        if !all_dead {
-            take_all_dead(started.first_process);
+        if !self.all_dead {
+            take_all_dead(self.started.first_process);
         }
-        // Never taken apart: the process ends with the run.
-        std::mem::forget((started, recorder, tally, network, tails, links));
         Ok(Finished { result, ended: end.ended })
     }
 

@@ -175,7 +175,7 @@ fn prepare_and_run(
     task: &mut Option<Task>,
     network: Network,
 ) -> Result<Finished, Failure> {
-    let cleaner = Cleaner(prepare::Belongs::to(&plan));
+    let cleaner = Cleaner(Some(prepare::Belongs::to(&plan)));
     beginning.folders = None;
     let first = beginning.first.take();
     let known = Known {
@@ -202,20 +202,28 @@ fn prepare_and_run(
     let finished =
         started.and_then(|started| watch::oversee(started, policy, streams, observer, &group, task, network));
     group.remove();
-    // A run that was concluded has been cleaned up after.
+    // `conclude` has removed the directories of a run that took place.
     if finished.is_ok() {
-        std::mem::forget(cleaner);
+        cleaner.disarm();
     }
     finished
 }
 
-/// Removes the run's own folders, however it ends.
-struct Cleaner(prepare::Belongs);
+/// Removes the run's own directories when it is dropped, unless it was disarmed.
+struct Cleaner(Option<prepare::Belongs>);
+
+impl Cleaner {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for Cleaner {
     fn drop(&mut self) {
-        self.0.clean();
-        self.0.forget_run();
+        if let Some(belongs) = &self.0 {
+            belongs.clean();
+            belongs.forget_run();
+        }
     }
 }
 

@@ -155,8 +155,6 @@ pub(super) fn oversee(
     let (mut running, asker) = attach(started, transcript, streams, observer, network)?;
     running.links = links.map(Arc::new);
     let policy = Arc::new(policy);
-    // Never taken apart: the process ends with the run.
-    std::mem::forget(policy.clone());
     let launch = std::mem::replace(&mut running.started.launch, tracing::Span::none());
     let released = launch.in_scope(|| running.release(&policy, shims, asker, group));
     drop(launch);
