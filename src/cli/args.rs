@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
@@ -20,91 +20,29 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-impl Cli {
-    /// What was typed. `run` is read without the others around it, because what it starts waits for it; whatever is not
-    /// simply right there is read, or refused, as part of the whole.
-    pub(crate) fn read(words: &[OsString]) -> Result<Self, clap::Error> {
-        if let [_, name, ..] = words
-            && name == "run"
-        {
-            // With a version, as the whole gives it one: or `--version` would be a program to run.
-            let alone = clap::Command::new("run").version(env!("CARGO_PKG_VERSION"));
-            let alone = LogOptions::augment_args(Run::augment_args(alone));
-            let read = |mut found: ArgMatches| {
-                let log = LogOptions::from_arg_matches_mut(&mut found)?;
-                let run = Run::from_arg_matches_mut(&mut found)?;
-                Ok(Self { log, command: Command::Run(Later(run)) })
-            };
-            if let Ok(cli) = alone.try_get_matches_from(&words[1..]).and_then(read) {
-                return Ok(cli);
-            }
-        }
-        Self::try_parse_from(words)
-    }
-}
-
-/// What follows a subcommand's name. It is put together when that subcommand is asked for, and not for every other one too:
-/// half of what a short run would spend on its arguments.
-#[derive(Debug)]
-pub(crate) struct Later<T>(pub(crate) T);
-
-impl<T: FromArgMatches> FromArgMatches for Later<T> {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        T::from_arg_matches(matches).map(Self)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0.update_from_arg_matches(matches)
-    }
-}
-
-impl<T: Args> Args for Later<T> {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        command.defer(T::augment_args)
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        command.defer(T::augment_args_for_update)
-    }
-}
-
-impl<T: Subcommand> Subcommand for Later<T> {
-    fn augment_subcommands(command: clap::Command) -> clap::Command {
-        command.defer(T::augment_subcommands)
-    }
-
-    fn augment_subcommands_for_update(command: clap::Command) -> clap::Command {
-        command.defer(T::augment_subcommands_for_update)
-    }
-
-    fn has_subcommand(name: &str) -> bool {
-        T::has_subcommand(name)
-    }
-}
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Say what a policy would do to a command, and why
     #[command(after_help = CHECK_EXAMPLES)]
-    Check(Later<Check>),
+    Check(Check),
     /// List, show, check and compare policies
     #[command(subcommand)]
-    Policy(Later<Policy>),
+    Policy(Policy),
     /// Run a command in the sandbox: every program it starts judged, everything recorded, one result
     #[command(after_help = RUN_EXAMPLES)]
-    Run(Later<Run>),
+    Run(Run),
     /// Ask an agent: a prompt or a request in JSON, one result in JSON
     #[command(after_help = EXEC_EXAMPLES)]
-    Exec(Later<Exec>),
+    Exec(Exec),
     /// Offer agents as tools of the Model Context Protocol, over standard input and output or HTTP
     #[command(after_help = MCP_EXAMPLES)]
-    Mcp(Later<Mcp>),
+    Mcp(Mcp),
     /// Turn a sentence into a reviewed branch: plan, review, develop, audit, integrate
     #[command(after_help = TASK_EXAMPLES, args_conflicts_with_subcommands = true)]
-    Task(Later<Task>),
+    Task(Task),
     /// List, show, check and draw the workflows that tasks follow
     #[command(subcommand, after_help = WORKFLOW_EXAMPLES)]
-    Workflow(Later<Workflow>),
+    Workflow(Workflow),
     /// See it work: a scripted agent in a scratch repository, with no key and no network
     Demo {
         /// Namespaces of the run's own, instead of what the policy says
@@ -125,19 +63,19 @@ pub(crate) enum Command {
     },
     /// Show what happened in a run
     #[command(after_help = LOG_EXAMPLES)]
-    Log(Later<Log>),
+    Log(Log),
     /// Show what a run printed, as it looked and as fast as it came
     #[command(after_help = REPLAY_EXAMPLES)]
-    Replay(Later<Replay>),
+    Replay(Replay),
     /// Check that a transcript is what was written
     #[command(after_help = VERIFY_EXAMPLES)]
-    Verify(Later<Verify>),
+    Verify(Verify),
     /// List runs, and delete old ones
     #[command(after_help = RUNS_EXAMPLES, args_conflicts_with_subcommands = true)]
-    Runs(Later<Runs>),
+    Runs(Runs),
     /// The branches and worktrees that runs left: list, look, merge, receive, clean
     #[command(subcommand, after_help = WORKTREE_EXAMPLES)]
-    Worktree(Later<Worktree>),
+    Worktree(Worktree),
 }
 
 const MCP_EXAMPLES: &str = "\
@@ -686,37 +624,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn run_is_read_alone_as_it_is_read_among_the_others() {
-        let typed = [
-            "-- true",
-            "true --flag -x",
-            "--policy strict --json -- gemini -p x",
-            "--policy=strict -- sh -c --help",
-            "--quiet --namespaces off --read /a --read /b --env A=b --env C -- true",
-            "--name x --keep -- true",
-            "--max-cost 2.5 --timeout 3 -- true",
-            "--keep --discard -- true",
-            "--json --stream-json -- true",
-            "--timeout many -- true",
-            "--namespaces maybe -- true",
-            "--polcy strict -- true",
-            "--help",
-            "-h",
-            "--version",
-            "-V",
-            "help",
-            "--help -- true",
-            "",
-            "--",
-        ];
-        for words in typed {
-            let words: Vec<OsString> =
-                ["guard", "run"].into_iter().chain(words.split_whitespace()).map(OsString::from).collect();
-            let shown = |read: Result<Cli, clap::Error>| match read {
-                Ok(cli) => format!("{cli:?}"),
-                Err(error) => format!("{:?} {error}", error.kind()),
-            };
-            assert_eq!(shown(Cli::read(&words)), shown(Cli::try_parse_from(&words)), "{words:?}");
-        }
+    fn the_grammar_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
     }
 }

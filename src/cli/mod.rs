@@ -30,6 +30,7 @@ mod worktree;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 
+use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::policy::{Diagnostic, PolicyError};
@@ -46,8 +47,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let words: Vec<OsString> = args.into_iter().collect();
-    let cli = match args::Cli::read(&words) {
+    let cli = match args::Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             // Writing help can only fail when nobody reads it.
@@ -63,21 +63,21 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
     // Not locked: while a command runs, another thread prints its events.
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout());
     let result = match cli.command {
-        args::Command::Check(args::Later(check)) => check::run(check, &mut out),
-        args::Command::Policy(args::Later(policy)) => policy::run(policy, &mut out),
-        args::Command::Run(args::Later(arguments)) => run::run(&arguments, &mut out),
-        args::Command::Exec(args::Later(arguments)) => exec::run(&arguments, &mut out),
-        args::Command::Mcp(args::Later(arguments)) => mcp::run(&arguments, &mut out),
-        args::Command::Task(args::Later(arguments)) => tasks::run(&arguments, &mut out),
-        args::Command::Workflow(args::Later(arguments)) => workflow::run(&arguments, &mut out),
+        args::Command::Check(check) => check::run(check, &mut out),
+        args::Command::Policy(policy) => policy::run(policy, &mut out),
+        args::Command::Run(arguments) => run::run(&arguments, &mut out),
+        args::Command::Exec(arguments) => exec::run(&arguments, &mut out),
+        args::Command::Mcp(arguments) => mcp::run(&arguments, &mut out),
+        args::Command::Task(arguments) => tasks::run(&arguments, &mut out),
+        args::Command::Workflow(arguments) => workflow::run(&arguments, &mut out),
         args::Command::Demo { namespaces } => demo::run(namespaces.map(Into::into), &mut out),
         args::Command::DemoAgent { arguments } => demo::agent(&arguments),
         args::Command::Doctor { json } => doctor::run(json, &mut out),
-        args::Command::Log(args::Later(log)) => log::run(&log, &mut out),
-        args::Command::Replay(args::Later(replay)) => replay::run(&replay, &mut out),
-        args::Command::Verify(args::Later(verify)) => verify::run(&verify, &mut out),
-        args::Command::Runs(args::Later(runs)) => runs::run(&runs, &mut out),
-        args::Command::Worktree(args::Later(worktree)) => worktree::run(&worktree, &mut out),
+        args::Command::Log(log) => log::run(&log, &mut out),
+        args::Command::Replay(replay) => replay::run(&replay, &mut out),
+        args::Command::Verify(verify) => verify::run(&verify, &mut out),
+        args::Command::Runs(runs) => runs::run(&runs, &mut out),
+        args::Command::Worktree(worktree) => worktree::run(&worktree, &mut out),
     };
     // What was written before a failure is not lost.
     let flushed = out.flush().map_err(Failure::from);

@@ -89,14 +89,8 @@ impl First {
         let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
         if pid == 0 {
             drop((control, setup, pipes, feeder));
-            let equipment = Equipment {
-                filters,
-                stdio,
-                null_input,
-                canary_port,
-                has_view,
-                counts_all: false,
-            };
+            let equipment =
+                Equipment { filters, stdio, null_input, canary_port, has_view, counts_all: false };
             let setting = InitSetting { user, terminal: streams.is_terminal, desk: &desk, folders, group };
             init::live(known, equipment, &setting, &their_control, &ready, &their_setup);
         }
