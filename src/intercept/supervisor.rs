@@ -102,9 +102,6 @@ pub struct Setting {
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
     /// Processes and threads the run may have at once, where nothing but the supervisor holds it to that.
     pub process_limit: Option<u64>,
-    /// Waits for the first process, which the first program has only just left; before that program's first instruction,
-    /// where programs are looked at again.
-    pub settled: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// Something of the run's that takes time to be made, and that few of its programs use.

@@ -61,9 +61,6 @@ impl Supervisor {
             Change::Exec(former) => {
                 let at = self.expected.iter().position(|(tid, _)| *tid == former);
                 let expected = at.map(|at| self.expected.swap_remove(at).1);
-                if let Some(settled) = self.setting.settled.take() {
-                    settled();
-                }
                 if self.is_as_expected(pid, expected.as_ref()) {
                     let _ = ptrace::detach(pid, 0);
                 } else {

@@ -1,8 +1,7 @@
 //! The process that becomes the agent: takes its own rights away, proves that they are gone, and executes.
 //!
-//! Runs between clone and exec, in the memory of the first process, which stands still meanwhile and has one thread: so it
-//! may allocate. It talks to the supervisor only over `setup`, and never comes back: every failure is reported and ends
-//! the process.
+//! Runs between fork and exec, as a child of the first process, which has one thread: so it may allocate. It talks to the
+//! supervisor only over `setup`, and never comes back: every failure is reported and ends the process.
 
 use std::ffi::CString;
 use std::io;
@@ -16,23 +15,10 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use super::first::Known;
 use super::group::threads_on_machine;
 use super::orders::{Desk, Orders};
+use super::protocol::{AgentMessage, Breach, StartError};
 use crate::intercept::CANARY_PROGRAM;
 use crate::sandbox;
 use crate::sys::{process, seccomp, socket, terminal};
-
-/// What the child and the supervisor say to each other before the program starts.
-pub(super) mod message {
-    /// To it, or to the first process where that needs them: orders are there, and so are the run's folders.
-    pub(in crate::launch) const ORDERS: u8 = b'O';
-    /// With the listener's descriptor: the notifications arrive there.
-    pub(in crate::launch) const LISTENER: u8 = b'L';
-    /// The canary could still do something: what follows, one letter each.
-    pub(in crate::launch) const CANARY: u8 = b'C';
-    /// Something failed: text follows.
-    pub(in crate::launch) const FAILED: u8 = b'F';
-    /// The program could not be executed: errno follows.
-    pub(in crate::launch) const EXEC_FAILED: u8 = b'X';
-}
 
 /// What the child needs besides the plan, made before the fork.
 pub(super) struct Equipment {
@@ -80,17 +66,16 @@ pub(super) fn become_agent(
         canary(known, equipment, setup)?;
         Ok(orders)
     });
-    let problem = match restricted {
+    let error = match restricted {
         Ok(orders) => execute(&orders, setup),
-        Err(problem) => problem,
+        Err(error) => error,
     };
-    let _ = nix::unistd::write(setup, &[&[message::FAILED], problem.as_bytes()].concat());
+    let _ = nix::unistd::write(setup, &AgentMessage::Failed(error).encode());
     process::exit_now(125)
 }
 
-/// A step that failed, in words.
-fn step<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Result<T, String> {
-    result.map_err(|error| format!("{what}: {error}"))
+fn step<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Result<T, StartError> {
+    result.map_err(StartError::at(what))
 }
 
 /// Everything but Landlock, which needs to know what may be reached.
@@ -100,7 +85,7 @@ fn restrict(
     setup: &OwnedFd,
     own_terminal: Option<&OwnedFd>,
     entered: &io::Result<()>,
-) -> Result<(), String> {
+) -> Result<(), StartError> {
     step("setsid", nix::unistd::setsid())?;
     if let Some(own) = own_terminal {
         step("take the terminal", terminal::take_control(own.as_fd()))?;
@@ -117,15 +102,16 @@ fn restrict(
     // First, because it takes the longest and waits for nobody. What is asked from here on is answered later: nothing that
     // comes before the canary is.
     step("seccomp", seccomp::install(&equipment.filters.deny))?;
-    let listener = step("seccomp notification", seccomp::install_listener(&equipment.filters.notify))?;
+    let listener = seccomp::install_listener(&equipment.filters.notify)
+        .map_err(|error| StartError::Listener(format!("seccomp notification: {error}")))?;
     step(
         "hand over the listener",
-        socket::send_with(setup.as_fd(), &[message::LISTENER], listener.as_raw_fd()),
+        socket::send_with(setup.as_fd(), &AgentMessage::Listener.encode(), listener.as_raw_fd()),
     )?;
     Ok(())
 }
 
-fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), String> {
+fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), StartError> {
     // First out of the way, so that none is overwritten before it has been put in place.
     let mut moved = Vec::new();
     for fd in stdio {
@@ -137,7 +123,7 @@ fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), String> {
     step("standard error", process::replace_descriptor(moved[2], 2))
 }
 
-fn limit(known: &Known, equipment: &Equipment) -> Result<(), String> {
+fn limit(known: &Known, equipment: &Equipment) -> Result<(), StartError> {
     let limits = &known.limits;
     let others = if equipment.counts_all { threads_on_machine() } else { 0 };
     let mib = |value: u64| value.saturating_mul(1 << 20);
@@ -158,7 +144,7 @@ fn limit(known: &Known, equipment: &Equipment) -> Result<(), String> {
     Ok(())
 }
 
-fn reset_signals() -> Result<(), String> {
+fn reset_signals() -> Result<(), StartError> {
     for number in Signal::iterator() {
         if !matches!(number, Signal::SIGKILL | Signal::SIGSTOP) {
             step("signals", process::default_signal(number))?;
@@ -169,8 +155,8 @@ fn reset_signals() -> Result<(), String> {
 
 /// Tries what must not be possible any more. What was possible is told, and is the end; otherwise the supervisor looks
 /// for itself when the program is about to start.
-fn canary(known: &Known, equipment: &Equipment, setup: &OwnedFd) -> Result<(), String> {
-    let mut report = vec![message::CANARY];
+fn canary(known: &Known, equipment: &Equipment, setup: &OwnedFd) -> Result<(), StartError> {
+    let mut breaches = Vec::new();
     let forbidden = canary_file(&known.run_folder);
     let refused = [libc::EACCES, libc::EPERM, libc::EROFS];
     let untried = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ENOSYS];
@@ -180,26 +166,26 @@ fn canary(known: &Known, equipment: &Equipment, setup: &OwnedFd) -> Result<(), S
         Err(error) if is_refused(&error) => {}
         // In a view of its own the path may lie in the private /tmp; the supervisor looks whether it is there outside.
         _ if equipment.has_view => {}
-        _ => report.push(b'w'),
+        _ => breaches.push(Breach::Write),
     }
     match knock(equipment.canary_port, known.run_id.as_bytes()) {
         Err(error) if is_refused(&error) => {}
         // Not even tried: that proves nothing, and says nothing of the sandbox.
-        Err(error) if is_untried(&error) => return Err(format!("canary: {error}")),
-        _ => report.push(b'c'),
+        Err(error) if is_untried(&error) => return Err(StartError::at("canary")(error)),
+        _ => breaches.push(Breach::Connect),
     }
     let name = step("canary", CString::new(CANARY_PROGRAM))?;
     let error = process::execute(&name, std::slice::from_ref(&name), &[]);
     if is_untried(&error) {
-        return Err(format!("canary: {error}"));
+        return Err(StartError::at("canary")(error));
     }
     if error.raw_os_error() != Some(libc::EACCES) {
-        report.push(b'e');
+        breaches.push(Breach::Exec);
     }
-    if report.len() == 1 {
+    if breaches.is_empty() {
         return Ok(());
     }
-    step("canary", nix::unistd::write(setup, &report))?;
+    step("canary", nix::unistd::write(setup, &AgentMessage::CanaryBroken(breaches).encode()))?;
     process::exit_now(125)
 }
 
@@ -229,7 +215,7 @@ fn execute(orders: &Orders, setup: &OwnedFd) -> ! {
         .collect();
     let error = process::execute(&program, &argv, &environment);
     let errno = error.raw_os_error().unwrap_or(0);
-    let _ = nix::unistd::write(setup, &[&[message::EXEC_FAILED][..], &errno.to_le_bytes()].concat());
+    let _ = nix::unistd::write(setup, &AgentMessage::ExecFailed(errno).encode());
     process::exit_now(if errno == libc::ENOENT { 127 } else { 126 })
 }
 

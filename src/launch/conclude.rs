@@ -4,9 +4,9 @@ use std::sync::PoisonError;
 
 use serde_json::json;
 
-use super::init::Used;
 use super::parent::{Failure, Finished};
 use super::prepare;
+use super::protocol::Used;
 use super::task::Task;
 use super::watch::{Cut, End, Running, take_all_dead};
 use crate::egress;
@@ -162,11 +162,14 @@ impl Running {
     fn explain(&self, end: &End, result: &mut RunResult) {
         let plan = &self.started.plan;
         let (kind, error) = match (end, end.ended) {
-            (End { not_started: Some((libc::ENOENT, problem)), .. }, _) => {
-                ("command_not_found", format!("cannot start {}: {problem}", plan.program.display()))
-            }
-            (End { not_started: Some((_, problem)), .. }, _) => {
-                let kind = if problem.starts_with("guard:") { "policy_denied" } else { "upstream_error" };
+            (End { not_started: Some(failure), .. }, _) => {
+                let kind = match (failure.errno, &failure.denial) {
+                    (libc::ENOENT, _) => "command_not_found",
+                    (_, Some(_)) => "policy_denied",
+                    (_, None) => "upstream_error",
+                };
+                let errno = || std::io::Error::from_raw_os_error(failure.errno).to_string();
+                let problem = failure.denial.clone().unwrap_or_else(errno);
                 (kind, format!("cannot start {}: {problem}", plan.program.display()))
             }
             (End { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, &self.recorder)),

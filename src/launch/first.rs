@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::waitpid;
@@ -18,6 +17,7 @@ use super::orders::Desk;
 use super::parent::Streams;
 use super::plan::{LaunchPlan, Limits};
 use super::prepare::Folders;
+use super::protocol::{InitMessage, StartError};
 use super::stdio::AgentStdio;
 use crate::sandbox;
 use crate::sys::{process, socket};
@@ -25,9 +25,6 @@ use crate::transcript::Stream;
 
 /// How long the first process may take for a step; milliseconds. Each takes less than one.
 const PATIENCE: u16 = 30_000;
-
-/// It took longer.
-pub(super) const SILENT: &str = "the first process does not answer";
 
 /// What is known of a run before it is planned.
 #[derive(Debug, Clone)]
@@ -52,8 +49,6 @@ pub(super) struct First {
     pub(super) has_view: bool,
     pub(super) control: OwnedFd,
     pub(super) setup: OwnedFd,
-    /// Where it says how far it is.
-    pub(super) ready: EventFd,
     /// (our end, the stream it carries).
     pub(super) pipes: Vec<(OwnedFd, Stream)>,
     /// Where guard writes the agent's standard input to, if it gets any.
@@ -72,65 +67,61 @@ impl First {
         (folders, group): (Option<&Folders>, Option<&Group>),
         streams: &Streams,
         has_view: bool,
-    ) -> Result<Self, String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
+    ) -> Result<Self, StartError> {
         let (flags, user) = if has_view { sandbox::namespace_flags() } else { (0, None) };
-        let filters = sandbox::filters(!has_view, false).map_err(|error| text(&error))?;
-        let canary = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|error| text(&error))?;
-        let canary_port = canary.local_addr().map_err(|error| text(&error))?.port();
-        let AgentStdio { stdio, outputs: pipes, feeder, null_input, note } =
-            AgentStdio::make(streams).map_err(|error| text(&error))?;
+        let filters = sandbox::filters(!has_view, false)?;
+        let canary = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+        let canary_port = canary.local_addr()?.port();
+        let AgentStdio { stdio, outputs: pipes, feeder, null_input, note } = AgentStdio::make(streams)?;
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
-        let (control, their_control) = pair().map_err(|error| text(&error))?;
-        let (setup, their_setup) = pair().map_err(|error| text(&error))?;
-        let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .map_err(|error| text(&error))?;
-        let desk = Desk::make().map_err(|error| text(&error))?;
-        let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
+        let (control, their_control) = pair()?;
+        let (setup, their_setup) = pair()?;
+        let desk = Desk::make()?;
+        let pid = process::fork(flags).map_err(StartError::at("clone"))?;
         if pid == 0 {
-            drop((control, setup, pipes, feeder));
-            let equipment =
-                Equipment { filters, stdio, null_input, canary_port, has_view, counts_all: false };
-            let setting = InitSetting { user, terminal: streams.is_terminal, desk: &desk, folders, group };
-            init::live(known, equipment, &setting, &their_control, &ready, &their_setup);
+            process::run_child(|| {
+                drop((control, setup, pipes, feeder));
+                let equipment =
+                    Equipment { filters, stdio, null_input, canary_port, has_view, counts_all: false };
+                let setting =
+                    InitSetting { user, terminal: streams.is_terminal, desk: &desk, folders, group };
+                init::live(known, equipment, &setting, &their_control, &their_setup)
+            });
         }
-        Ok(Self { pid, has_view, control, setup, ready, pipes, feeder, note, canary, desk })
+        Ok(Self { pid, has_view, control, setup, pipes, feeder, note, canary, desk })
     }
 
     /// The control group it is in, as soon as the folders are there that it was to make. This is the first that it says.
-    pub(super) fn has_made(&self) -> Result<Group, String> {
-        let (said, _) = self.hear(init::message::MADE)?;
-        Group::from_bytes(&said).ok_or_else(|| "the first process has made something strange".to_string())
-    }
-
-    /// The next it says, which should be this; and what comes with it.
-    fn hear(&self, wanted: u8) -> Result<(Vec<u8>, Option<OwnedFd>), String> {
-        await_any(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)])?;
-        let mut message = [0u8; 4096];
-        let (got, descriptor) =
-            socket::receive_with(self.control.as_fd(), &mut message).map_err(|error| error.to_string())?;
-        match message[..got].split_first() {
-            Some((&said, more)) if said == wanted => Ok((more.to_vec(), descriptor)),
-            Some((_, said)) => Err(String::from_utf8_lossy(said).into_owned()),
-            None => Err("the first process ended at once".to_string()),
+    pub(super) fn has_made(&self) -> Result<Group, StartError> {
+        match self.receive()? {
+            (InitMessage::Made(group), _) => Ok(group),
+            (message, _) => Err(unexpected(message)),
         }
     }
 
+    /// Its next message, and the descriptor that comes with it.
+    fn receive(&self) -> Result<(InitMessage, Option<OwnedFd>), StartError> {
+        await_any(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)])?;
+        let mut bytes = [0u8; 4096];
+        let (got, descriptor) = socket::receive_with(self.control.as_fd(), &mut bytes)?;
+        if got == 0 {
+            return Err(StartError::Other("init ended at once".to_string()));
+        }
+        let message = InitMessage::decode(&bytes[..got]);
+        Ok((message.ok_or_else(|| StartError::Other("malformed message of init".to_string()))?, descriptor))
+    }
+
     /// Tells it what to do. The plan must be settled, and the run's folders must be there.
-    pub(super) fn order(&mut self, plan: &LaunchPlan) -> Result<(), String> {
-        self.desk.give(plan, &self.setup).map_err(|error| format!("give orders: {error}"))
+    pub(super) fn order(&mut self, plan: &LaunchPlan) -> Result<(), StartError> {
+        self.desk.give(plan, &self.setup).map_err(StartError::at("give orders"))
     }
 
     /// Waits until it has a view of its own, or is what it is without one: the run's terminal, if it has one.
-    pub(super) fn await_ready(&self) -> Result<Option<OwnedFd>, String> {
-        await_any(&mut [
-            PollFd::new(self.ready.as_fd(), PollFlags::POLLIN),
-            // Nobody is there any more who could have something to say.
-            PollFd::new(self.control.as_fd(), PollFlags::empty()),
-        ])?;
-        // Nothing to read is a first process that has ended, as its last message says.
-        let _ = self.ready.read();
-        self.hear(init::message::READY).map(|(_, terminal)| terminal)
+    pub(super) fn await_ready(&self) -> Result<Option<OwnedFd>, StartError> {
+        match self.receive()? {
+            (InitMessage::Ready, terminal) => Ok(terminal),
+            (message, _) => Err(unexpected(message)),
+        }
     }
 
     /// Ends it: there are no orders for it.
@@ -143,14 +134,21 @@ impl First {
     }
 }
 
+fn unexpected(message: InitMessage) -> StartError {
+    match message {
+        InitMessage::Failed(error) => error,
+        other => StartError::Other(format!("unexpected message of init: {other:?}")),
+    }
+}
+
 /// Waits until one of these has something to say, but not for ever: a first process that was stopped says nothing.
-fn await_any(fds: &mut [PollFd<'_>]) -> Result<(), String> {
+fn await_any(fds: &mut [PollFd<'_>]) -> Result<(), StartError> {
     loop {
         match poll(fds, PATIENCE) {
-            Ok(0) => return Err(SILENT.to_string()),
+            Ok(0) => return Err(StartError::NoAnswer),
             Ok(_) => return Ok(()),
             Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(format!("wait for the first process: {error}")),
+            Err(error) => return Err(StartError::at("wait for init")(error)),
         }
     }
 }

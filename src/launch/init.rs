@@ -9,39 +9,17 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::EventFd;
-use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::time::TimeVal;
 
 use super::child::{self, Equipment, Given};
 use super::first::Known;
 use super::group::{Group, ProcessBound};
 use super::orders::{Desk, Orders};
 use super::prepare::Folders;
+use super::protocol::{InitMessage, InitRequest, StartError, Used};
 use crate::sandbox;
 use crate::sys::{process, socket, terminal};
-
-/// What the first process and the supervisor say to each other.
-pub(super) mod message {
-    /// The run's folders are there, and this control group, which it is in.
-    pub(in crate::launch) const MADE: u8 = b'M';
-    /// The view is set up, and with it comes the terminal's other end if one was wanted. An event says that it is there:
-    /// who is woken by a message runs in the place of its sender, which here goes on. A second event says that the agent
-    /// is out of the first process's memory, and that nobody can look into that any more.
-    pub(in crate::launch) const READY: u8 = b'R';
-    /// It could not be set up: text follows.
-    pub(in crate::launch) const FAILED: u8 = b'F';
-    /// The agent ended: its wait status follows.
-    pub(in crate::launch) const ENDED: u8 = b'E';
-    /// Nothing of the run is left; what all of it used follows.
-    pub(in crate::launch) const EMPTY: u8 = b'Z';
-    /// To it: kill everything.
-    pub(in crate::launch) const KILL: u8 = b'K';
-    /// To it: send the signal that follows to the agent's process group.
-    pub(in crate::launch) const SIGNAL: u8 = b'S';
-}
 
 /// Around it.
 pub(super) struct Setting<'s> {
@@ -63,83 +41,89 @@ pub(super) fn live(
     mut equipment: Equipment,
     setting: &Setting<'_>,
     control: &OwnedFd,
-    ready: &EventFd,
     setup: &OwnedFd,
 ) -> ! {
-    let fail = |problem: &str| -> ! {
-        let _ = nix::unistd::write(control, &[&[message::FAILED], problem.as_bytes()].concat());
-        process::exit_now(125)
-    };
-    match make(known, setting, control) {
-        Ok(group) => {
-            // Without a namespace the limit counts everything of the user on the machine.
-            equipment.counts_all = !equipment.has_view && group.process_bound == ProcessBound::Rlimit;
-            if group.process_bound == ProcessBound::Supervisor {
-                match sandbox::filters(!equipment.has_view, true) {
-                    Ok(filters) => equipment.filters = filters,
-                    Err(error) => fail(&error.to_string()),
-                }
-            }
+    let started = start_agent(known, &mut equipment, setting, control, setup);
+    let agent = match started {
+        Ok(agent) => agent,
+        Err(error) => {
+            send(control, &InitMessage::Failed(error));
+            process::exit_now(125)
         }
-        Err(problem) => fail(&problem),
+    };
+    let _ = std::env::set_current_dir("/");
+    keep_only(control);
+    watch(control, agent)
+}
+
+/// Whoever is not there to read it does not need it.
+fn send(control: &OwnedFd, message: &InitMessage) {
+    let _ = nix::unistd::write(control, &message.encode());
+}
+
+/// Everything up to the fork of the agent: its process id.
+fn start_agent(
+    known: &Known,
+    equipment: &mut Equipment,
+    setting: &Setting<'_>,
+    control: &OwnedFd,
+    setup: &OwnedFd,
+) -> Result<i32, StartError> {
+    let group = make(known, setting, control)?;
+    // Without a namespace the limit counts everything of the user on the machine.
+    equipment.counts_all = !equipment.has_view && group.process_bound == ProcessBound::Rlimit;
+    if group.process_bound == ProcessBound::Supervisor {
+        equipment.filters = sandbox::filters(!equipment.has_view, true)?;
     }
     let mut orders = None;
     if equipment.has_view {
-        match take_view(setting, setup) {
-            Ok(given) => orders = Some(given),
-            Err(problem) => fail(&problem),
-        }
-    } else if let Err(error) = process::become_subreaper() {
-        fail(&error.to_string());
+        orders = Some(take_view(setting, setup)?);
+    } else {
+        process::become_subreaper()?;
     }
     if equipment.null_input {
         // On the machine's mount, the descriptor would let root change the device's mode.
-        match std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
-            Ok(null) => equipment.stdio[0] = null.into(),
-            Err(error) => fail(&format!("/dev/null: {error}")),
-        }
+        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+        equipment.stdio[0] = null.map_err(StartError::at("/dev/null"))?.into();
     }
-    let own_terminal = match make_terminal(setting, &mut equipment) {
-        Ok(ends) => ends,
-        Err(error) => fail(&format!("a terminal: {error}")),
-    };
-    let scoped =
-        equipment.has_view || process::set_no_new_privileges().is_ok() && sandbox::restrict_signals().is_ok();
+    let own_terminal = make_terminal(setting, equipment).map_err(StartError::at("a terminal"))?;
+    if !equipment.has_view {
+        restrict_own_signals()?;
+    }
     // With the rights there still are: what is in it is the agent's own matter.
     let entered = std::env::set_current_dir(&known.folder);
     // To reap and to kill one's own children takes no rights, and the agent is to have none.
     let _ = process::set_no_new_privileges();
     let _ = process::drop_capabilities();
-    let sent = match &own_terminal {
-        Some((master, _)) => socket::send_with(control.as_fd(), &[message::READY], master.as_raw_fd()),
-        None => nix::unistd::write(control, &[message::READY]).map(drop).map_err(Into::into),
-    };
-    if let Err(error) = sent.and_then(|()| Ok(ready.write(1).map(drop)?)) {
-        fail(&error.to_string());
+    let ready = InitMessage::Ready.encode();
+    match &own_terminal {
+        Some((master, _)) => socket::send_with(control.as_fd(), &ready, master.as_raw_fd())?,
+        None => drop(nix::unistd::write(control, &ready)?),
     }
     let terminal = own_terminal.as_ref().map(|(_, slave)| slave);
-    let agent = process::start_in_place(|| {
-        // Without the first process nothing could end what it started.
-        let _ = process::die_with_parent();
-        let orders = orders.map_or_else(|| Given::Later(setting.desk), |orders| Given::Now(Box::new(orders)));
-        child::become_agent(known, &equipment, setup, terminal, &entered, orders)
-    });
-    let agent = match agent {
-        Err(error) => fail(&format!("clone: {error}")),
-        Ok(agent) => agent,
-    };
-    // The agent was to be looked at by the supervisor, in the same memory. Its program does not run before this is undone.
-    let _ = process::set_dumpable(false);
-    let _ = std::env::set_current_dir("/");
-    let _ = ready.write(1);
-    keep_only(control);
-    watch(control, agent, scoped)
+    let agent = process::fork(0).map_err(StartError::at("clone"))?;
+    if agent == 0 {
+        process::run_child(|| {
+            // Without the first process nothing could end what it started.
+            let _ = process::die_with_parent();
+            let orders =
+                orders.map_or_else(|| Given::Later(setting.desk), |orders| Given::Now(Box::new(orders)));
+            child::become_agent(known, equipment, setup, terminal, &entered, orders)
+        });
+    }
+    Ok(agent)
+}
+
+/// Without a PID namespace, a Landlock scope keeps init from signalling anything but its own descendants.
+fn restrict_own_signals() -> Result<(), StartError> {
+    process::set_no_new_privileges()?;
+    Ok(sandbox::restrict_signals()?)
 }
 
 /// What the run needs before anything else, while guard makes a plan. The group that this process is in then.
-fn make(known: &Known, setting: &Setting<'_>, control: &OwnedFd) -> Result<Group, String> {
+fn make(known: &Known, setting: &Setting<'_>, control: &OwnedFd) -> Result<Group, StartError> {
     let made = setting.folders.map_or(Ok(()), Folders::make);
-    made.map_err(|error| format!("prepare the run's folders: {error}"))?;
+    made.map_err(StartError::at("prepare the run's folders"))?;
     let group =
         setting.group.cloned().unwrap_or_else(|| Group::make(&known.run_id, &known.limits, known.is_root));
     // The result says which bounds are in force: without them there is no run.
@@ -148,23 +132,23 @@ fn make(known: &Known, setting: &Setting<'_>, control: &OwnedFd) -> Result<Group
             // Nobody else knows of it.
             group.remove();
         }
-        return Err(format!("join the control group: {error}"));
+        return Err(StartError::at("join the control group")(error));
     }
-    let _ = nix::unistd::write(control, &[&[message::MADE], group.to_bytes().as_slice()].concat());
+    send(control, &InitMessage::Made(group.clone()));
     Ok(group)
 }
 
 /// In namespaces of its own: its view, and what it is to start.
-fn take_view(setting: &Setting<'_>, setup: &OwnedFd) -> Result<Orders, String> {
+fn take_view(setting: &Setting<'_>, setup: &OwnedFd) -> Result<Orders, StartError> {
     // Process 1 takes the whole namespace with it.
-    process::die_with_parent().map_err(|error| error.to_string())?;
+    process::die_with_parent()?;
     // The maps of a user namespace are files of the process, which one that cannot be looked at does not own.
     let _ = process::set_dumpable(true);
-    let apart = sandbox::part(setting.user).map_err(|error| error.to_string());
+    let apart = sandbox::part(setting.user);
     let _ = process::set_dumpable(false);
     let apart = apart?;
     let orders = setting.desk.receive(setup)?;
-    sandbox::enter(apart, &orders.view).map_err(|error| error.to_string())?;
+    sandbox::enter(apart, &orders.view)?;
     Ok(orders)
 }
 
@@ -189,14 +173,13 @@ fn keep_only(control: &OwnedFd) {
     let _ = process::close_range(number + 1, u32::MAX);
 }
 
-/// Reaps, forwards and waits for the end. Without memory of the heap, which the agent has worked on before its program
-/// began: if it was killed in the middle of that, nothing of it can be relied on.
-fn watch(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
+/// Reaps, forwards and waits for the end.
+fn watch(control: &OwnedFd, agent: i32) -> ! {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
     let Ok(children) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
-        end(control, agent, scoped)
+        end(control, agent)
     };
     loop {
         if !reap(control, agent) {
@@ -212,17 +195,19 @@ fn watch(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
         }
         let _ = children.read_signal();
         if fds[0].any() == Some(true) {
-            let mut order = [0u8; 8];
-            match nix::unistd::read(control, &mut order) {
-                Ok(5) if order[0] == message::SIGNAL => {
-                    let number = i32::from_le_bytes([order[1], order[2], order[3], order[4]]);
+            let mut request = [0u8; 8];
+            let got = match nix::unistd::read(control, &mut request) {
+                Err(nix::errno::Errno::EINTR) => continue,
+                got => got.unwrap_or(0),
+            };
+            match InitRequest::decode(&request[..got]) {
+                Some(InitRequest::Signal(number)) => {
                     if let Ok(signal) = Signal::try_from(number) {
                         let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(agent), signal);
                     }
                 }
-                Err(nix::errno::Errno::EINTR) => {}
-                // Told to, or the supervisor is gone.
-                _ => end(control, agent, scoped),
+                // Nothing to read: guard is gone.
+                Some(InitRequest::Kill) | None => end(control, agent),
             }
         }
     }
@@ -233,8 +218,7 @@ fn reap(control: &OwnedFd, agent: i32) -> bool {
     loop {
         match process::reap(false) {
             Ok(Some((pid, status))) if pid == agent => {
-                let [a, b, c, d] = status.to_le_bytes();
-                let _ = nix::unistd::write(control, &[message::ENDED, a, b, c, d]);
+                send(control, &InitMessage::AgentEnded(status));
             }
             Ok(Some(_)) => {}
             Ok(None) => return true,
@@ -245,13 +229,9 @@ fn reap(control: &OwnedFd, agent: i32) -> bool {
 }
 
 /// Kills everything, sees it dead, says so, and ends.
-fn end(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
+fn end(control: &OwnedFd, agent: i32) -> ! {
     loop {
-        if scoped {
-            let _ = process::kill_everything();
-        } else {
-            super::descendants::kill_all(std::process::id() as i32);
-        }
+        let _ = process::kill_everything();
         if !reap(control, agent) {
             break;
         }
@@ -263,45 +243,6 @@ fn end(control: &OwnedFd, agent: i32, scoped: bool) -> ! {
 
 /// Says so before it ends, which takes a moment: nobody has to wait for that.
 fn leave(control: &OwnedFd) -> ! {
-    let mut last = [message::EMPTY; 1 + Used::BYTES];
-    last[1..].copy_from_slice(&Used::by_children().to_bytes());
-    let _ = nix::unistd::write(control, &last);
+    send(control, &InitMessage::AllDead(Used::by_children()));
     process::exit_now(0)
-}
-
-/// What processes that have ended used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Used {
-    pub(super) cpu_ms: u64,
-    pub(super) max_rss_kib: u64,
-}
-
-impl Used {
-    /// As long as it is when it is told.
-    pub(super) const BYTES: usize = 16;
-
-    /// By everything that this process has waited for.
-    pub(super) fn by_children() -> Self {
-        let Ok(used) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Self::default() };
-        let milliseconds =
-            |time: TimeVal| (time.tv_sec() * 1000 + time.tv_usec() / 1000).max(0).unsigned_abs();
-        Self {
-            cpu_ms: milliseconds(used.user_time()) + milliseconds(used.system_time()),
-            max_rss_kib: used.max_rss().max(0).unsigned_abs(),
-        }
-    }
-
-    fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.cpu_ms.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.max_rss_kib.to_le_bytes());
-        bytes
-    }
-
-    /// As it was told.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (cpu_ms, rest) = bytes.split_first_chunk()?;
-        let (max_rss_kib, _) = rest.split_first_chunk()?;
-        Some(Self { cpu_ms: u64::from_le_bytes(*cpu_ms), max_rss_kib: u64::from_le_bytes(*max_rss_kib) })
-    }
 }

@@ -33,6 +33,7 @@ mod own_directories;
 mod parent;
 mod plan;
 mod prepare;
+mod protocol;
 mod pump;
 pub mod registries;
 mod release;

@@ -14,9 +14,12 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::child::message;
 use super::plan::LaunchPlan;
+use super::protocol::StartError;
 use crate::sandbox::{Grant, Layer, Rights, View};
+
+/// On `setup`, from guard: the orders are there, and so are the run's directories.
+const ORDERS: u8 = b'O';
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,24 +116,24 @@ impl Desk {
     pub(super) fn give(&mut self, plan: &LaunchPlan, setup: &OwnedFd) -> io::Result<()> {
         self.0.write_all(&encode(plan))?;
         // Who is not there to hear it has said why, or is seen to be gone.
-        let _ = nix::unistd::write(setup, &[message::ORDERS]);
+        let _ = nix::unistd::write(setup, &[ORDERS]);
         Ok(())
     }
 
     /// Waits for orders.
-    pub(super) fn receive(&self, setup: &OwnedFd) -> Result<Orders, String> {
+    pub(super) fn receive(&self, setup: &OwnedFd) -> Result<Orders, StartError> {
         let mut said = [0u8; 1];
         match nix::unistd::read(setup, &mut said) {
-            Ok(1) if said[0] == message::ORDERS => {}
-            Ok(_) => return Err("there was no run to begin".to_string()),
-            Err(error) => return Err(format!("wait for orders: {error}")),
+            Ok(1) if said[0] == ORDERS => {}
+            Ok(_) => return Err(StartError::Other("guard closed the setup socket".to_string())),
+            Err(error) => return Err(StartError::at("wait for orders")(error)),
         }
         let read = || {
             let mut bytes = vec![0; usize::try_from(self.0.metadata()?.len()).unwrap_or(0)];
             self.0.read_exact_at(&mut bytes, 0).map(|()| bytes)
         };
-        let bytes = read().map_err(|error| format!("read orders: {error}"))?;
-        Orders::decode(&bytes).ok_or_else(|| "read orders: they make no sense".to_string())
+        let bytes = read().map_err(StartError::at("read orders"))?;
+        Orders::decode(&bytes).ok_or_else(|| StartError::Other("malformed orders".to_string()))
     }
 }
 

@@ -9,9 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::time::{Instant, SystemTime};
 
-use nix::sys::eventfd::EventFd;
-
-use super::first::{First, Known, SILENT};
+use super::first::{First, Known};
 use super::folder::working_folder;
 use super::group::Group;
 use super::keys::Secrets;
@@ -19,6 +17,7 @@ use super::links::{self, Links};
 use super::network::{self, Network};
 use super::plan::{LaunchPlan, RunRequest};
 use super::prepare::Folders;
+use super::protocol::StartError;
 use super::repositories::{MOUNTS_FIX, RepositoryWatch};
 use super::signals::hold_signals;
 use super::task::Task;
@@ -97,7 +96,7 @@ pub struct Finished {
 pub struct Beginning {
     /// Whether there can be a run.
     possible: Result<(), Failure>,
-    first: Option<Result<First, String>>,
+    first: Option<Result<First, StartError>>,
     /// What the first process makes, until there is a plan for it.
     folders: Option<Folders>,
 }
@@ -241,8 +240,6 @@ pub(super) struct Started {
     pub(super) control: OwnedFd,
     /// Where the agent speaks before it is one. Closed, it waits for nobody here.
     pub(super) setup: Option<OwnedFd>,
-    /// Where the first process says how far it is.
-    pub(super) ready: Option<EventFd>,
     /// (our end, the stream it carries).
     pub(super) pipes: Vec<(OwnedFd, Stream)>,
     /// Where guard writes the agent's standard input to, if it gets any.
@@ -276,6 +273,15 @@ impl Places {
     }
 }
 
+/// How a run is started; tried in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Full,
+    /// In namespaces, but package caches are linked instead of layered.
+    WithoutOverlays,
+    WithoutNamespaces,
+}
+
 /// How far the things around the first process are, which is started anew when namespaces cannot be had.
 struct Surroundings<'s> {
     known: Known,
@@ -283,7 +289,7 @@ struct Surroundings<'s> {
     /// The run's control group, once a first process has made it.
     group: Option<Group>,
     /// One that was started before there was a plan.
-    first: Option<Result<First, String>>,
+    first: Option<Result<First, StartError>>,
     places: Option<Places>,
 }
 
@@ -296,70 +302,52 @@ impl Surroundings<'_> {
         task: Option<&Task>,
     ) -> Result<(Started, Places), Failure> {
         let wanted = plan.namespaces;
+        let machine =
+            |error: StartError| Failure::Machine { step: "start the run", problem: error.to_string() };
+        let mut mode = if wanted == Namespaces::Off { Mode::WithoutNamespaces } else { Mode::Full };
         let mut notes = Vec::new();
-        self.folders(&plan).map_err(|problem| Failure::Machine { step: "start the run", problem })?;
-        if wanted != Namespaces::Off {
-            match self.begin_with(plan.clone(), true) {
-                Ok(started) => return Ok(started),
-                // That says nothing of namespaces.
-                Err(problem) if problem == SILENT => {
-                    return Err(Failure::Machine { step: "start the run", problem });
+        self.folders(&plan).map_err(machine)?;
+        loop {
+            if mode == Mode::WithoutNamespaces {
+                check_without_namespaces(&plan, policy, &notes)?;
+                if let Some(task) = task {
+                    task.point_at_quarantine().map_err(|error| Failure::Machine {
+                        step: "prepare the worktree",
+                        problem: error.to_string(),
+                    })?;
                 }
-                Err(problem) if wanted == Namespaces::Require => {
-                    let needs = vec![Need {
-                        missing: format!("namespaces: {problem}"),
-                        fix: "allow unprivileged user namespaces, or use `--namespaces auto`".to_string(),
-                    }];
-                    return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
+            }
+            match (mode, self.begin_with(plan.clone(), mode)) {
+                (_, Ok((mut started, places))) => {
+                    started.notes.extend(notes);
+                    return Ok((started, places));
+                }
+                (Mode::WithoutNamespaces, Err(error)) | (_, Err(error @ StartError::NoAnswer)) => {
+                    return Err(machine(error));
+                }
+                (_, Err(error)) if wanted == Namespaces::Require => {
+                    let missing = format!("namespaces: {error}");
+                    let fix = "allow unprivileged user namespaces, or use `--namespaces auto`";
+                    return Err(unavailable(policy, missing, fix));
                 }
                 // A file system that cannot be layered is no reason to do without the rest.
-                Err(problem) if problem.contains("layer over") => {
-                    notes.push(problem);
-                    let mut linked = plan.clone();
-                    linked.view.layers.clear();
-                    match self.begin_with(linked, true) {
-                        Ok((mut started, places)) => {
-                            started.notes.extend(notes);
-                            return Ok((started, places));
-                        }
-                        Err(problem) => notes.push(format!("no namespaces: {problem}")),
-                    }
+                (Mode::Full, Err(error @ StartError::Overlay(_))) => {
+                    notes.push(error.to_string());
+                    mode = Mode::WithoutOverlays;
                 }
-                Err(problem) => notes.push(format!("no namespaces: {problem}")),
+                (_, Err(error)) => {
+                    notes.push(format!("no namespaces: {error}"));
+                    mode = Mode::WithoutNamespaces;
+                }
             }
         }
-        if let Some(reason) = &plan.needs_view {
-            let needs = vec![Need {
-                missing: format!(
-                    "{reason}{}",
-                    notes.first().map(|note| format!(" ({note})")).unwrap_or_default()
-                ),
-                fix: MOUNTS_FIX.to_string(),
-            }];
-            return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
-        }
-        if sandbox::landlock_version() < 6 {
-            let needs = vec![Need {
-                missing: "a way to keep signals inside".to_string(),
-                fix: "use Linux 6.12 or newer, or allow user namespaces".to_string(),
-            }];
-            return Err(Failure::Unavailable { policy: policy.name.clone(), needs });
-        }
-        if let Some(task) = task {
-            let pointed = task.point_at_quarantine();
-            pointed.map_err(|error| Failure::Machine {
-                step: "prepare the worktree",
-                problem: error.to_string(),
-            })?;
-        }
-        let (mut started, places) = self
-            .begin_with(plan, false)
-            .map_err(|problem| Failure::Machine { step: "start the run", problem })?;
-        started.notes.extend(notes);
-        Ok((started, places))
     }
 
-    fn begin_with(&mut self, plan: LaunchPlan, has_view: bool) -> Result<(Started, Places), String> {
+    fn begin_with(&mut self, mut plan: LaunchPlan, mode: Mode) -> Result<(Started, Places), StartError> {
+        let has_view = mode != Mode::WithoutNamespaces;
+        if mode == Mode::WithoutOverlays {
+            plan.view.layers.clear();
+        }
         let plan = plan.settle(has_view);
         let mut first = self.first_process(has_view)?;
         let terminal = view_folders(&plan, has_view).and_then(|()| {
@@ -373,17 +361,16 @@ impl Surroundings<'_> {
             (problem, places) => {
                 self.places = places;
                 first.end();
-                return Err(problem.err().unwrap_or_default());
+                return Err(problem.err().unwrap_or_else(|| StartError::Other("no transcript".to_string())));
             }
         };
-        let First { pid, control, setup, ready, pipes, feeder, note, canary, .. } = first;
+        let First { pid, control, setup, pipes, feeder, note, canary, .. } = first;
         let started = Started {
             plan,
             has_view,
             first_process: pid,
             control,
             setup: Some(setup),
-            ready: Some(ready),
             pipes,
             feeder,
             terminal,
@@ -399,7 +386,7 @@ impl Surroundings<'_> {
     }
 
     /// The one that waits, if it is of the kind that is wanted; otherwise a new one.
-    fn first_process(&mut self, has_view: bool) -> Result<First, String> {
+    fn first_process(&mut self, has_view: bool) -> Result<First, StartError> {
         match self.first.take() {
             Some(Ok(first)) if first.has_view == has_view => return Ok(first),
             Some(Err(problem)) if has_view => return Err(problem),
@@ -418,39 +405,56 @@ impl Surroundings<'_> {
     }
 
     /// The run's folders with all that is to be in them. The first process has made them by now, if there is one.
-    fn folders(&mut self, plan: &LaunchPlan) -> Result<(), String> {
-        let problem = |error: io::Error| format!("prepare the run's folders: {error}");
+    fn folders(&mut self, plan: &LaunchPlan) -> Result<(), StartError> {
+        let problem = StartError::at::<io::Error>;
+        let step = "prepare the run's folders";
         if let Some(Ok(early)) = &self.first {
             self.group = Some(early.has_made()?);
         } else {
-            Folders::of(&plan.own_places(), plan.checkout.is_some(), false).make().map_err(problem)?;
+            Folders::of(&plan.own_places(), plan.checkout.is_some(), false).make().map_err(problem(step))?;
         }
-        prepare::furnish(plan).map_err(problem)
+        prepare::furnish(plan).map_err(problem(step))
     }
 
     /// What guard itself writes and listens at, as far as it is not there yet.
-    fn places(&mut self, plan: &LaunchPlan, has_view: bool) -> Result<(), String> {
+    fn places(&mut self, plan: &LaunchPlan, has_view: bool) -> Result<(), StartError> {
         if self.places.is_none() {
-            let made = Places::make(plan).map_err(|error| format!("begin the transcript: {error}"))?;
+            let made = Places::make(plan).map_err(StartError::at("begin the transcript"))?;
             self.places = Some(made);
         }
         if let Some(places) = self.places.as_mut().filter(|_| !has_view && !plan.linked_caches.is_empty()) {
-            places.links = Some(Links::open(plan).map_err(|error| error.to_string())?);
+            places.links = Some(Links::open(plan)?);
         }
         Ok(())
     }
 }
 
 /// The folders that a view of the run's own needs.
-fn view_folders(plan: &LaunchPlan, has_view: bool) -> Result<(), String> {
-    let told = |error: io::Error| error.to_string();
+fn view_folders(plan: &LaunchPlan, has_view: bool) -> Result<(), StartError> {
     if !has_view {
-        return links::link_dependencies(plan).map_err(told);
+        return Ok(links::link_dependencies(plan)?);
     }
-    prepare::view_folders(plan).map_err(told)?;
+    prepare::view_folders(plan)?;
     if plan.view.layers.is_empty() {
-        links::link_dependencies(plan).map_err(told)?;
-        links::make_all(plan).map_err(told)?;
+        links::link_dependencies(plan)?;
+        links::make_all(plan)?;
     }
     Ok(())
+}
+
+/// Whether the plan can be carried out without namespaces; `notes` say why there are none.
+fn check_without_namespaces(plan: &LaunchPlan, policy: &Policy, notes: &[String]) -> Result<(), Failure> {
+    if let Some(reason) = &plan.needs_view {
+        let note = notes.first().map(|note| format!(" ({note})")).unwrap_or_default();
+        return Err(unavailable(policy, format!("{reason}{note}"), MOUNTS_FIX));
+    }
+    if sandbox::landlock_version() < 6 {
+        let missing = "a way to keep signals inside".to_string();
+        return Err(unavailable(policy, missing, "use Linux 6.12 or newer, or allow user namespaces"));
+    }
+    Ok(())
+}
+
+fn unavailable(policy: &Policy, missing: String, fix: &str) -> Failure {
+    Failure::Unavailable { policy: policy.name.clone(), needs: vec![Need { missing, fix: fix.to_string() }] }
 }

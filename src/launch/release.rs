@@ -8,16 +8,15 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
-use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::eventfd::EventFd;
 use serde_json::json;
 
-use super::child::{self, canary_file};
+use super::child::canary_file;
 use super::group::{Group, ProcessBound};
 use super::managers::CACHE_USERS;
 use super::parent::{Failure, machine};
+use super::protocol::{AgentMessage, Breach, StartError};
 use super::shims::Shims;
-use super::watch::{Running, Sleeper, Stopped};
+use super::watch::{ExecFailure, Running, Sleeper, Stopped};
 use crate::command::Context;
 use crate::egress;
 use crate::intercept::{self, Answering, Ask, Belated, Counts, Handle, Repositories, Setting};
@@ -59,8 +58,7 @@ impl Running {
         let setting = self.setting(policy, context, (repositories, writable), asker, proof);
         let counts_forks = group.process_bound == ProcessBound::Supervisor;
         let process_limit = self.started.plan.limits.processes.filter(|_| counts_forks);
-        let ready = self.started.ready.take().map(settled);
-        let setting = Setting { settled: ready, process_limit, ..setting };
+        let setting = Setting { process_limit, ..setting };
         let supervisor = self.supervise(setting, policy, &begun)?;
         // The socket closes with the exec.
         let mut message = [0u8; 4096];
@@ -69,27 +67,27 @@ impl Running {
             None => Err(nix::errno::Errno::EBADF),
         };
         let got = got.map_err(|error| Stopped::Failed(machine("start the agent")(error.into())))?;
-        let seen: Option<Vec<&str>> = proven.try_recv().ok();
-        match message[..got].split_first() {
-            Some((&child::message::CANARY, still)) => {
-                let told = still.iter().map(|letter| canary_word(*letter));
-                Err(not_held(told.chain(seen.unwrap_or_default()).collect()))
+        let seen: Option<Vec<Breach>> = proven.try_recv().ok();
+        // Nothing to read: the socket has closed.
+        let message = (got > 0).then(|| AgentMessage::decode(&message[..got]));
+        match message {
+            Some(Some(AgentMessage::CanaryBroken(breaches))) => {
+                Err(not_held(breaches.into_iter().chain(seen.unwrap_or_default())))
             }
             _ if seen.as_ref().is_some_and(|possible| !possible.is_empty()) => {
                 Err(not_held(seen.unwrap_or_default()))
             }
-            Some((&child::message::EXEC_FAILED, errno)) => {
-                let errno = errno.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
+            Some(Some(AgentMessage::ExecFailed(errno))) => {
                 let counts = supervisor.finish();
                 let mut denials = self.denials(counts).into_iter();
                 let refusal = denials.find(|denial| denial.kind == "deny.exec" && !denial.rule.is_empty());
-                let error = || io::Error::from_raw_os_error(errno).to_string();
-                let problem = refusal.map_or_else(error, |denial| denial.message);
-                Err(Stopped::NotStarted(errno, problem))
+                Err(Stopped::NotStarted(ExecFailure { errno, denial: refusal.map(|denial| denial.message) }))
             }
-            Some((&child::message::FAILED, said)) => Err(broken("restrict the agent", said)),
-            Some((_, said)) => Err(broken("hold the canary", said)),
-            None if seen.is_none() => Err(broken("hold the canary", b"it ended")),
+            Some(Some(AgentMessage::Failed(error))) => Err(broken("restrict the agent", error)),
+            Some(Some(AgentMessage::Listener) | None) => {
+                Err(broken("hold the canary", "unexpected message of the agent"))
+            }
+            None if seen.is_none() => Err(broken("hold the canary", "it ended")),
             None => {
                 let Enforcement { landlock_abi, namespaces, shims, .. } = enforcement;
                 tracing::info!(
@@ -126,7 +124,7 @@ impl Running {
     ) -> Result<Handle, Stopped> {
         let failed = |error: io::Error| Stopped::Failed(machine("start the supervisor")(error));
         let setup = self.started.setup.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
-        let Some(setup) = setup else { return Err(broken("start the supervisor", b"the agent is gone")) };
+        let Some(setup) = setup else { return Err(broken("start the supervisor", "the agent is gone")) };
         let (told, heard) = mpsc::sync_channel(1);
         let name = policy.name.clone();
         let listener = move || {
@@ -142,7 +140,7 @@ impl Running {
         // Not before: the child waits for the one, and nobody for the other.
         self.writer.begin().map_err(|error| Stopped::Failed(machine("begin the transcript")(error)))?;
         let _ = begun.send(());
-        heard.recv().unwrap_or_else(|_| Err(broken("start the supervisor", b"its thread is gone")))?;
+        heard.recv().unwrap_or_else(|_| Err(broken("start the supervisor", "its thread is gone")))?;
         Ok(supervisor)
     }
 
@@ -189,7 +187,7 @@ impl Running {
         &self,
         enforcement: &Enforcement,
         is_begun: mpsc::Receiver<()>,
-    ) -> Result<(Proof, mpsc::Receiver<Vec<&'static str>>), Stopped> {
+    ) -> Result<(Proof, mpsc::Receiver<Vec<Breach>>), Stopped> {
         let failed = |error: io::Error| Stopped::Failed(machine("hold the canary")(error));
         let listener = self.started.canary.try_clone().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -200,10 +198,10 @@ impl Running {
         let proof = move || {
             let mut possible = Vec::new();
             if file.symlink_metadata().is_ok() {
-                possible.push(canary_word(b'w'));
+                possible.push(Breach::Write);
             }
             if has_knocked(&listener, word.as_bytes()) {
-                possible.push(canary_word(b'c'));
+                possible.push(Breach::Connect);
             }
             // What is not recorded does not run. There is hardly ever anything to wait for.
             let holds = possible.is_empty() && is_begun.recv().is_ok();
@@ -307,21 +305,9 @@ impl Running {
             activity: self.activity.clone(),
             belated: self.belated(),
             proof: Some(proof),
-            settled: None,
             process_limit: None,
         }
     }
-}
-
-/// How long the first process is waited for. It is on its way: this is for one that was killed.
-const SETTLING: u16 = 1000;
-
-/// Waits until nobody can look into the first process any more.
-fn settled(ready: EventFd) -> Box<dyn FnOnce() + Send> {
-    Box::new(move || {
-        let mut fds = [PollFd::new(ready.as_fd(), PollFlags::POLLIN)];
-        while matches!(poll(&mut fds, SETTLING), Err(nix::errno::Errno::EINTR)) {}
-    })
 }
 
 /// Where the child's questions arrive, which it sends when it has taken its own rights away.
@@ -329,30 +315,34 @@ fn receive_listener(setup: &OwnedFd, policy: String) -> Result<OwnedFd, Stopped>
     let mut message = [0u8; 4096];
     let (got, listener) = socket::receive_with(setup.as_fd(), &mut message)
         .map_err(|error| Stopped::Failed(machine("start the agent")(error)))?;
-    match (message[..got].split_first(), listener) {
-        (Some((&child::message::LISTENER, _)), Some(listener)) => Ok(listener),
-        (Some((_, said)), _) if said.starts_with(b"seccomp notification") => {
+    if got == 0 {
+        return Err(broken("restrict the agent", "it ended before it was restricted"));
+    }
+    match (AgentMessage::decode(&message[..got]), listener) {
+        (Some(AgentMessage::Listener), Some(listener)) => Ok(listener),
+        (Some(AgentMessage::Failed(StartError::Listener(problem))), _) => {
             Err(Stopped::Failed(Failure::Unavailable {
                 policy,
                 needs: vec![Need {
-                    missing: format!("its own notifications ({})", String::from_utf8_lossy(said)),
+                    missing: format!("its own notifications ({problem})"),
                     fix: "start guard outside other sandboxes: a tree of processes has one listener"
                         .to_string(),
                 }],
             }))
         }
-        (Some((_, said)), _) => Err(broken("restrict the agent", said)),
-        (None, _) => Err(broken("restrict the agent", b"it ended before it was restricted")),
+        (Some(AgentMessage::Failed(error)), _) => Err(broken("restrict the agent", error)),
+        _ => Err(broken("restrict the agent", "unexpected message of the agent")),
     }
 }
 
-fn not_held(mut possible: Vec<&str>) -> Stopped {
+fn not_held(possible: impl IntoIterator<Item = Breach>) -> Stopped {
+    let mut possible: Vec<&str> = possible.into_iter().map(Breach::describe).collect();
     possible.dedup();
     Stopped::Failed(Failure::Canary(possible.join(", ")))
 }
 
-fn broken(step: &'static str, said: &[u8]) -> Stopped {
-    Stopped::Failed(Failure::Machine { step, problem: String::from_utf8_lossy(said).into_owned() })
+fn broken(step: &'static str, problem: impl std::fmt::Display) -> Stopped {
+    Stopped::Failed(Failure::Machine { step, problem: problem.to_string() })
 }
 
 /// Whether the canary has come to this listener, which does not wait. Others come by too: ports are the machine's.
@@ -368,12 +358,4 @@ fn has_knocked(listener: &TcpListener, word: &[u8]) -> bool {
         let heard = visitor.set_nonblocking(true).and_then(|()| visitor.read(&mut said));
         heard.is_ok_and(|length| said[..length] == *word)
     })
-}
-
-fn canary_word(letter: u8) -> &'static str {
-    match letter {
-        b'w' => "write outside",
-        b'c' => "connect to the machine",
-        _ => "start a program unseen",
-    }
 }

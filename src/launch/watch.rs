@@ -19,10 +19,10 @@ use serde_json::json;
 use super::caller_output::is_output_given_up;
 use super::descendants;
 use super::group::Group;
-use super::init::{self, Used};
 use super::links::Links;
 use super::network::{self, Network};
 use super::parent::{Failure, Finished, Places, Started, Streams, machine};
+use super::protocol::{InitMessage, InitRequest, Used};
 use super::pump::{Pump, SharedReader, Tail};
 use super::signals::{own_signals, watch_for_second_signal};
 use super::stdin_feeder::StdinFeeder;
@@ -73,8 +73,16 @@ pub(super) enum Cut {
 pub(super) struct End {
     pub(super) ended: Option<Ended>,
     pub(super) cut: Option<Cut>,
-    /// Why the command never ran: (errno, words).
-    pub(super) not_started: Option<(i32, String)>,
+    /// Why the program was never executed.
+    pub(super) not_started: Option<ExecFailure>,
+}
+
+/// The program could not be executed.
+#[derive(Debug)]
+pub(super) struct ExecFailure {
+    pub(super) errno: i32,
+    /// The supervisor's refusal, if that was the reason.
+    pub(super) denial: Option<String>,
 }
 
 /// A run with all its threads.
@@ -137,8 +145,7 @@ impl Sleeper {
 pub(super) enum Stopped {
     /// The sandbox could not be made, or does not hold.
     Failed(Failure),
-    /// The command could not be executed.
-    NotStarted(i32, String),
+    NotStarted(ExecFailure),
 }
 
 /// Sees a started run through to its result.
@@ -173,8 +180,8 @@ pub(super) fn oversee(
             running.conclude(&end, enforcement, counts, task)
         }
         Err(Stopped::Failed(failure)) => {
-            // The agent may be waiting for an answer, and the first process for the agent: with this goes, unread, what
-            // questions arrive on, and who asks is told that nobody is there.
+            // The agent may be waiting for an answer: with this goes, unread, what questions arrive on, and the kernel tells it
+            // that nobody listens.
             running.started.setup = None;
             running.end_everything(None);
             running.see_all_dead();
@@ -182,9 +189,9 @@ pub(super) fn oversee(
             running.close();
             Err(failure)
         }
-        Err(Stopped::NotStarted(errno, problem)) => {
+        Err(Stopped::NotStarted(failure)) => {
             let ended = running.end_everything(None);
-            let end = End { ended, cut: None, not_started: Some((errno, problem)) };
+            let end = End { ended, cut: None, not_started: Some(failure) };
             running.conclude(&end, Enforcement::default(), Counts::default(), task)
         }
     }
@@ -492,7 +499,7 @@ impl Running {
     /// Kills whatever is left of the run and sees it dead. How the agent ended, if that was not known yet.
     pub(super) fn end_everything(&mut self, known: Option<Ended>) -> Option<Ended> {
         let mut ended = known;
-        let _ = nix::unistd::write(&self.started.control, &[init::message::KILL]);
+        let _ = nix::unistd::write(&self.started.control, &InitRequest::Kill.encode());
         let patience = Instant::now() + LONGEST_END;
         loop {
             if Instant::now() >= patience {
@@ -554,22 +561,19 @@ impl Running {
             return Event::Nothing;
         }
         let mut message = [0u8; 64];
-        match nix::unistd::read(&self.started.control, &mut message) {
-            Ok(5) if message[0] == init::message::ENDED => {
-                let status = i32::from_le_bytes([message[1], message[2], message[3], message[4]]);
-                Event::Ended(Ended::from_status(status))
-            }
-            Ok(0) | Err(_) => Event::Gone,
-            Ok(length) if message[0] == init::message::EMPTY => {
-                Event::Empty(Used::from_bytes(&message[1..length]).unwrap_or_default())
-            }
-            Ok(_) => Event::Nothing,
+        let length = match nix::unistd::read(&self.started.control, &mut message) {
+            Ok(0) | Err(_) => return Event::Gone,
+            Ok(length) => length,
+        };
+        match InitMessage::decode(&message[..length]) {
+            Some(InitMessage::AgentEnded(status)) => Event::Ended(Ended::from_status(status)),
+            Some(InitMessage::AllDead(used)) => Event::Empty(used),
+            _ => Event::Nothing,
         }
     }
 
     fn send_signal(&self, signal: Signal) {
-        let order = [&[init::message::SIGNAL][..], &(signal as i32).to_le_bytes()].concat();
-        let _ = nix::unistd::write(&self.started.control, &order);
+        let _ = nix::unistd::write(&self.started.control, &InitRequest::Signal(signal as i32).encode());
     }
 
     fn follow_size(&self) {

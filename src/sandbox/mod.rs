@@ -27,6 +27,14 @@ pub enum SandboxError {
     /// Landlock.
     #[error("Landlock cannot be applied: {0}")]
     Landlock(String),
+    /// An overlay, which not every file system can be a layer of.
+    #[error("an overlay over {} cannot be mounted: {source}", lower.display())]
+    Overlay {
+        /// The directory that is never written.
+        lower: std::path::PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
     /// Namespaces and mounts.
     #[error("the namespaces cannot be set up: {step}: {source}")]
     Namespaces {

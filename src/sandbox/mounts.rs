@@ -164,7 +164,7 @@ fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
         }
         Ok([name.as_bytes(), b"=", bytes].concat())
     };
-    let step = format!("layer over {}", layer.lower.display());
+    let failed = |source: io::Error| SandboxError::Overlay { lower: layer.lower.clone(), source };
     let options = || -> io::Result<Vec<u8>> {
         let parts = [
             option("lowerdir", &layer.lower)?,
@@ -177,10 +177,10 @@ fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
         ];
         Ok(parts.join(&b','))
     };
-    let options = at(&*step, options())?;
+    let options = options().map_err(failed)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let data = OsStr::from_bytes(&options);
-    at(step, mount(Some("guard"), &layer.at, Some("overlay"), flags, Some(data)).map_err(io::Error::from))
+    mount(Some("guard"), &layer.at, Some("overlay"), flags, Some(data)).map_err(|error| failed(error.into()))
 }
 
 fn copies(view: &View) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {

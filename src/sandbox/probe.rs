@@ -85,10 +85,12 @@ fn try_namespaces() -> Result<(), String> {
     let (reader, writer) = nix::unistd::pipe().map_err(|error| error.to_string())?;
     let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
     if pid == 0 {
-        let problem =
-            part(user).and_then(|apart| enter(apart, &View::default())).err().map(|error| error.to_string());
-        let _ = nix::unistd::write(&writer, problem.unwrap_or_default().as_bytes());
-        process::exit_now(0);
+        process::run_child(|| {
+            let problem = part(user).and_then(|apart| enter(apart, &View::default())).err();
+            let problem = problem.map(|error| error.to_string()).unwrap_or_default();
+            let _ = nix::unistd::write(&writer, problem.as_bytes());
+            process::exit_now(0)
+        });
     }
     drop(writer);
     let mut problem = String::new();

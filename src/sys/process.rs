@@ -21,39 +21,10 @@ pub fn fork(flags: i32) -> io::Result<i32> {
     .map(|pid| pid as i32)
 }
 
-/// Starts a child that works in this process's own memory, which stands still until the child executes a program or ends.
-/// Nothing is copied, which is most of what a fork of a large process costs.
-///
-/// The caller must have only one thread. What the child changes in memory stays changed, whether others may look into this
-/// process among it; everything else (descriptors, signals, folder, rights) is the child's own.
-pub fn start_in_place<W: FnOnce() -> Infallible>(work: W) -> io::Result<i32> {
-    extern "C" fn enter<W: FnOnce() -> Infallible>(work: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the caller hands over a `Some` of this type, and looks at it no more.
-        let work = unsafe { (*work.cast::<Option<W>>()).take() };
-        let run = std::panic::AssertUnwindSafe(|| work.map(|work| work()));
-        // Where this comes back to is the end of the child alone.
-        let _ = std::panic::catch_unwind(run);
-        101
-    }
-    const PAGE: usize = 4096;
-    // Twice of what a fresh thread gets at least; only what is used of it is ever there.
-    const STACK: usize = 256 * PAGE;
-    let mut work = Some(work);
-    // SAFETY: a fresh mapping whose lowest page is closed, so that an overflow ends the child. It is there until the child
-    // is out of this memory, which `CLONE_VFORK` waits for, and so is `work`; nobody else runs here meanwhile.
-    unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
-        let stack = libc::mmap(std::ptr::null_mut(), STACK, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-        if stack == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let started = check_int(libc::mprotect(stack, PAGE, libc::PROT_NONE)).and_then(|_| {
-            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            check_int(libc::clone(enter::<W>, stack.add(STACK), flags, (&raw mut work).cast()))
-        });
-        libc::munmap(stack, STACK);
-        started
-    }
+/// The whole life of a forked child. A panic ends the child: it never returns into code of its parent.
+pub fn run_child(work: impl FnOnce() -> Infallible) -> ! {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    exit_now(101)
 }
 
 /// Leaves at once, without running destructors or flushing anything: for children that share buffers with their parent.

@@ -106,7 +106,7 @@ fn tidy(world: &World) {
     assert_eq!(world.works("echo fine; git log --oneline | wc -l"), "fine\n1\n", "{}", world.name());
 }
 
-/// It begins in the memory of the first process, which goes on with whatever was left of that.
+/// Init goes on, and reports the end.
 #[test]
 fn the_agent_is_killed_while_it_begins() {
     in_every_world_at_once(|world| {
