@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use super::Failure;
 use super::exit::Exit;
 use crate::launch::demo::Scene;
-use crate::launch::{self, Options, RunRequest, Streams, Task};
+use crate::launch::{self, Keys, Launch, Options, RunRequest, Streams, Task};
 use crate::policy::{Config, Folders, Namespaces};
 use crate::transcript::{Line, OUTPUT, Observer, state_folder};
 use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
@@ -32,27 +32,24 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
         "  |  what the agent says and sees   +  allowed   x  refused, and by what   <  taken into the repository\n"
     )?;
     out.flush()?;
-    let mut request = request(&scene, namespaces)?;
     let run_id = uuid::Uuid::now_v7().to_string();
-    let task = task(&scene, &request, &run_id)?;
-    let checkout = task.checkout();
-    request.folder.clone_from(&checkout.worktree);
-    request.checkout = Some(checkout);
+    let mut launch = Launch::new(request(&scene, namespaces)?, run_id)?;
+    let task = task(&scene, &launch.request, launch.run_id())?;
+    launch.request.folder = task.checkout().worktree;
+    launch.use_worktree(task);
     let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
     let streams =
         Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None, reader: None };
-    let beginning = launch::begin(&request, &run_id, &streams);
-    let plan = launch::plan(&request, run_id)
+    let planned = launch
+        .plan(Keys::default())
         .map_err(|error| Failure::usage(error.to_string(), "`guard doctor` shows what this machine gives"))?;
-    let run_folder = plan.run_folder.clone();
-    let (policy, secrets) = (request.policy, launch::Secrets::default());
-    let finished = launch::run(beginning, plan, policy, streams, Some(observer()), Some(task), secrets)
-        .map_err(|failure| {
-            Failure::usage(
-                failure.to_string(),
-                "`guard doctor` shows what this machine gives, and how to get what is missing",
-            )
-        })?;
+    let run_folder = planned.plan.run_folder.clone();
+    let finished = launch.run(planned, streams, Some(observer())).map_err(|failure| {
+        Failure::usage(
+            failure.to_string(),
+            "`guard doctor` shows what this machine gives, and how to get what is missing",
+        )
+    })?;
     let result = finished.result;
     writeln!(out, "\nlooked at from outside:")?;
     let mut all = result.success;

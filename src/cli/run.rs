@@ -14,8 +14,7 @@ use super::task::{Asked, Opened, Problem};
 use super::{Failure, note};
 use crate::agent::{Profile, missing_key};
 use crate::launch::{
-    self, Belongings, CopiedLogin, Finished, Keys, LaunchError, LaunchPlan, Options, RunRequest, Streams,
-    Task,
+    self, Belongings, Finished, Keys, Launch, LaunchError, LaunchPlan, Options, RunRequest, Streams,
 };
 use crate::outcome::{ErrorDetail, HostTraffic, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Folders, Policy, Severity};
@@ -65,15 +64,8 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     // Before any program is looked for.
     launch::distrust(&request.folder);
     let run_id = run_id();
-    let asked = Asked {
-        arguments,
-        policy: &request.policy,
-        folder: &request.folder,
-        run_id: &run_id,
-        runs: &request.runs,
-    };
     if arguments.dry_run {
-        match asked.planned() {
+        match asked(arguments, &request, &run_id).planned() {
             Ok(Some((checkout, folder))) => {
                 request.folder = folder;
                 request.checkout = Some(checkout);
@@ -93,41 +85,31 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         Box::new(AgentOutput::new(profile, has_terminal))
     });
     let streams = streams(form, reader)?;
-    launch::hold_signals()?;
-    let Opened { task, folder } = match asked.open() {
+    let mut launch = Launch::new(request, run_id)?;
+    let Opened { task, folder } = match asked(arguments, &launch.request, launch.run_id()).open() {
         Ok(opened) => opened,
-        Err(problem) => return no_worktree(&request, &problem, form, out),
+        Err(problem) => return no_worktree(&launch.request, &problem, form, out),
     };
-    request.folder = folder;
-    request.checkout = task.as_ref().map(Task::checkout);
+    launch.request.folder = folder;
+    if let Some(task) = task {
+        launch.use_worktree(task);
+    }
     if let Some(profile) = &profile {
-        agent_run::prepare(profile, &mut request);
+        agent_run::prepare(profile, &mut launch.request);
     }
-    let beginning = launch::begin(&request, &run_id, &streams);
-    let plan = match launch::plan(&request, run_id) {
-        Ok(plan) => plan,
-        Err(error) => {
-            if let Some(task) = task {
-                task.abandon();
-            }
-            return refused(&request, &error, form, out);
-        }
+    let planned = match launch.plan(keys) {
+        Ok(planned) => planned,
+        Err(error) => return refused(&launch.request, &error, form, out),
     };
-    let tokens = plan.belongings.login.as_ref().map(CopiedLogin::tokens).unwrap_or_default();
-    let secrets = match plan.network.keys(keys) {
-        Ok(secrets) => secrets.and_others(&tokens),
-        Err(error) => {
-            if let Some(task) = task {
-                task.abandon();
-            }
-            return refused(&request, &error, form, out);
-        }
-    };
-    let planned = planned(&plan);
-    match launch::run(beginning, plan, request.policy, streams, observer(form), task, secrets) {
+    let unfinished = unfinished(&planned.plan);
+    match launch.run(planned, streams, observer(form)) {
         Ok(finished) => report(&finished, form, arguments.quiet, out),
-        Err(failure) => failed(planned, &failure, form, out),
+        Err(failure) => failed(unfinished, &failure, form, out),
     }
+}
+
+fn asked<'a>(arguments: &'a args::Run, request: &'a RunRequest, run_id: &'a str) -> Asked<'a> {
+    Asked { arguments, policy: &request.policy, folder: &request.folder, run_id, runs: &request.runs }
 }
 
 /// What is printed.
@@ -520,7 +502,7 @@ fn print_no_run(
 }
 
 /// What is known of a run before it begins.
-fn planned(plan: &LaunchPlan) -> RunResult {
+fn unfinished(plan: &LaunchPlan) -> RunResult {
     RunResult {
         tool: plan.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
         policy: plan.policy.clone(),
@@ -533,7 +515,7 @@ fn planned(plan: &LaunchPlan) -> RunResult {
 }
 
 fn failed(
-    planned: RunResult,
+    unfinished: RunResult,
     failure: &launch::Failure,
     form: Form,
     out: &mut dyn Write,
@@ -552,7 +534,7 @@ fn failed(
         _ => ("internal", "`guard doctor` shows what this machine gives".to_string()),
     };
     let RunResult { error, error_kind, error_detail, .. } = failure_result(kind, &failure.to_string());
-    let result = RunResult { error, error_kind, error_detail, ..planned };
+    let result = RunResult { error, error_kind, error_detail, ..unfinished };
     print_failure(&result, &hint, form, out)?;
     Ok(Exit::OwnFailure)
 }

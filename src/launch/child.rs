@@ -12,9 +12,8 @@ use std::path::Path;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 
-use super::first::Known;
 use super::group::threads_on_machine;
-use super::orders::{Desk, Orders};
+use super::plan::LaunchPlan;
 use super::protocol::{AgentMessage, Breach, StartError};
 use crate::intercept::CANARY_PROGRAM;
 use crate::sandbox;
@@ -36,38 +35,16 @@ pub(super) struct Equipment {
     pub(super) counts_all: bool,
 }
 
-/// What it is to become.
-pub(super) enum Given<'d> {
-    /// As it is known already.
-    Now(Box<Orders>),
-    /// As it will be found there.
-    Later(&'d Desk),
-}
-
 /// Becomes the agent.
 pub(super) fn become_agent(
-    known: &Known,
+    plan: &LaunchPlan,
     equipment: &Equipment,
     setup: &OwnedFd,
     terminal: Option<&OwnedFd>,
     entered: &io::Result<()>,
-    given: Given<'_>,
 ) -> ! {
-    let restricted = restrict(known, equipment, setup, terminal, entered).and_then(|()| {
-        // The longest part is done while there is nothing to be told.
-        let orders = match given {
-            Given::Now(orders) => *orders,
-            Given::Later(desk) => desk.receive(setup)?,
-        };
-        // The supervisor's own memory image had this off; what runs from here on may be looked at by the supervisor. Not while
-        // orders are waited for, which can take as long as a person who unlocks a key.
-        step("dumpable", process::set_dumpable(true))?;
-        step("Landlock", sandbox::restrict(&orders.grants))?;
-        canary(known, equipment, setup)?;
-        Ok(orders)
-    });
-    let error = match restricted {
-        Ok(orders) => execute(&orders, setup),
+    let error = match restrict(plan, equipment, setup, terminal, entered) {
+        Ok(()) => execute(plan, setup),
         Err(error) => error,
     };
     let _ = nix::unistd::write(setup, &AgentMessage::Failed(error).encode());
@@ -78,9 +55,9 @@ fn step<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Result<T, 
     result.map_err(StartError::at(what))
 }
 
-/// Everything but Landlock, which needs to know what may be reached.
+/// Takes every right away that the plan does not give, and proves that they are gone.
 fn restrict(
-    known: &Known,
+    plan: &LaunchPlan,
     equipment: &Equipment,
     setup: &OwnedFd,
     own_terminal: Option<&OwnedFd>,
@@ -94,7 +71,7 @@ fn restrict(
     process::leave_session_keyring();
     step("enter the working folder", entered.as_ref())?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    limit(known, equipment)?;
+    limit(plan, equipment)?;
     step("close descriptors", process::close_on_exec_from(3))?;
     reset_signals()?;
     step("drop capabilities", process::drop_capabilities())?;
@@ -108,7 +85,10 @@ fn restrict(
         "hand over the listener",
         socket::send_with(setup.as_fd(), &AgentMessage::Listener.encode(), listener.as_raw_fd()),
     )?;
-    Ok(())
+    // The supervisor reads this process's memory. Until here nobody may: it is a copy of guard's.
+    step("dumpable", process::set_dumpable(true))?;
+    step("Landlock", sandbox::restrict(&plan.grants))?;
+    canary(plan, equipment, setup)
 }
 
 fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), StartError> {
@@ -123,8 +103,8 @@ fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), StartError> {
     step("standard error", process::replace_descriptor(moved[2], 2))
 }
 
-fn limit(known: &Known, equipment: &Equipment) -> Result<(), StartError> {
-    let limits = &known.limits;
+fn limit(plan: &LaunchPlan, equipment: &Equipment) -> Result<(), StartError> {
+    let limits = &plan.limits;
     let others = if equipment.counts_all { threads_on_machine() } else { 0 };
     let mib = |value: u64| value.saturating_mul(1 << 20);
     let wanted = [
@@ -155,9 +135,9 @@ fn reset_signals() -> Result<(), StartError> {
 
 /// Tries what must not be possible any more. What was possible is told, and is the end; otherwise the supervisor looks
 /// for itself when the program is about to start.
-fn canary(known: &Known, equipment: &Equipment, setup: &OwnedFd) -> Result<(), StartError> {
+fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(), StartError> {
     let mut breaches = Vec::new();
-    let forbidden = canary_file(&known.run_folder);
+    let forbidden = canary_file(&plan.run_folder);
     let refused = [libc::EACCES, libc::EPERM, libc::EROFS];
     let untried = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ENOSYS];
     let is_untried = |error: &io::Error| error.raw_os_error().is_some_and(|errno| untried.contains(&errno));
@@ -168,7 +148,7 @@ fn canary(known: &Known, equipment: &Equipment, setup: &OwnedFd) -> Result<(), S
         _ if equipment.has_view => {}
         _ => breaches.push(Breach::Write),
     }
-    match knock(equipment.canary_port, known.run_id.as_bytes()) {
+    match knock(equipment.canary_port, plan.run_id.as_bytes()) {
         Err(error) if is_refused(&error) => {}
         // Not even tried: that proves nothing, and says nothing of the sandbox.
         Err(error) if is_untried(&error) => return Err(StartError::at("canary")(error)),
@@ -204,11 +184,11 @@ fn knock(port: u16, word: &[u8]) -> io::Result<()> {
     Ok(connected?)
 }
 
-fn execute(orders: &Orders, setup: &OwnedFd) -> ! {
+fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {
     let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
-    let program = text(orders.program.as_os_str().as_bytes());
-    let argv: Vec<CString> = orders.argv.iter().map(|word| text(word.as_bytes())).collect();
-    let environment: Vec<CString> = orders
+    let program = text(plan.program.as_os_str().as_bytes());
+    let argv: Vec<CString> = plan.argv.iter().map(|word| text(word.as_bytes())).collect();
+    let environment: Vec<CString> = plan
         .environment
         .iter()
         .map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()))

@@ -1,8 +1,6 @@
 //! A control group of the run's own, where one can be made: the number of its processes and its memory.
 
-use std::ffi::OsStr;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,8 +33,6 @@ pub(super) enum ProcessBound {
 }
 
 impl ProcessBound {
-    const ALL: [Self; 4] = [Self::None, Self::Cgroup, Self::Rlimit, Self::Supervisor];
-
     /// As a result names it.
     pub(super) fn name(self) -> Option<&'static str> {
         match self {
@@ -48,9 +44,6 @@ impl ProcessBound {
     }
 }
 
-/// Bytes of a problem that are told.
-const LONGEST_PROBLEM: usize = 255;
-
 impl Group {
     /// Makes what the machine lets this user make. Nothing is no failure: the caller says what is not bounded. Root's
     /// processes are counted by the supervisor where no group counts them.
@@ -59,9 +52,6 @@ impl Group {
         group.make_folders(run_id, limits);
         if limits.processes.is_some() && group.process_bound == ProcessBound::None {
             group.process_bound = if is_root { ProcessBound::Supervisor } else { ProcessBound::Rlimit };
-        }
-        while group.problem.len() > LONGEST_PROBLEM {
-            group.problem.pop();
         }
         group
     }
@@ -143,31 +133,6 @@ impl Group {
         true
     }
 
-    /// For guard, from the first process, which has made them.
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes =
-            vec![u8::from(self.bounds_memory), self.process_bound as u8, self.problem.len() as u8];
-        bytes.extend_from_slice(self.problem.as_bytes());
-        for folder in &self.folders {
-            bytes.extend_from_slice(folder.as_os_str().as_bytes());
-            bytes.push(0);
-        }
-        bytes
-    }
-
-    /// As it was told.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let [memory @ (0 | 1), processes, length, rest @ ..] = bytes else { return None };
-        let process_bound = *ProcessBound::ALL.get(usize::from(*processes))?;
-        let (problem, folders) = rest.split_at_checked(usize::from(*length))?;
-        let folders = folders
-            .split(|&byte| byte == 0)
-            .filter(|path| !path.is_empty())
-            .map(|path| OsStr::from_bytes(path).into());
-        let (folders, problem) = (folders.collect(), String::from_utf8_lossy(problem).into_owned());
-        Some(Self { folders, bounds_memory: *memory == 1, process_bound, problem })
-    }
-
     /// Puts this process, and so all it starts, into the groups.
     pub(super) fn join(&self) -> std::io::Result<()> {
         for folder in &self.folders {
@@ -229,29 +194,4 @@ pub(super) fn threads_on_machine() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let counts = text.split_whitespace().nth(3).unwrap_or_default();
     counts.split('/').nth(1).and_then(|total| total.parse().ok()).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_made_is_told() {
-        for folders in [Vec::new(), vec!["/sys/fs/cgroup/a".into()], vec!["/a b/c".into(), "/d".into()]] {
-            for (bounds_memory, process_bound) in [
-                (false, ProcessBound::Cgroup),
-                (true, ProcessBound::Rlimit),
-                (true, ProcessBound::Supervisor),
-            ] {
-                let problem = if bounds_memory { "not there".to_string() } else { String::new() };
-                let group = Group { folders: folders.clone(), bounds_memory, process_bound, problem };
-                assert_eq!(Group::from_bytes(&group.to_bytes()), Some(group));
-            }
-        }
-        assert!(
-            [&b""[..], b"\x01", b"\x02\x00\x00", b"\x01\x04\x00", b"\x01\x01\x02x"]
-                .iter()
-                .all(|bytes| Group::from_bytes(bytes).is_none())
-        );
-    }
 }

@@ -12,38 +12,32 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use super::child::{self, Equipment, Given};
-use super::first::Known;
-use super::group::{Group, ProcessBound};
-use super::orders::{Desk, Orders};
-use super::prepare::Folders;
+use super::child::{self, Equipment};
+use super::group::Group;
+use super::plan::LaunchPlan;
 use super::protocol::{InitMessage, InitRequest, StartError, Used};
 use crate::sandbox;
 use crate::sys::{process, socket, terminal};
 
-/// Around it.
+/// What init needs besides the plan.
 pub(super) struct Setting<'s> {
     /// The maps of its user namespace, if it has one of its own: (user, group).
     pub(super) user: Option<(u32, u32)>,
-    /// Where its orders will lie.
-    pub(super) desk: &'s Desk,
-    /// What it is to make for the run before anything else.
-    pub(super) folders: Option<&'s Folders>,
-    /// The control group that was made for the run before.
-    pub(super) group: Option<&'s Group>,
+    /// The run's control group.
+    pub(super) group: &'s Group,
     /// The run talks to a terminal: these of its standard streams are replaced by a new one.
     pub(super) terminal: [bool; 3],
 }
 
 /// The life of the first process. Never comes back.
 pub(super) fn live(
-    known: &Known,
+    plan: &LaunchPlan,
     mut equipment: Equipment,
     setting: &Setting<'_>,
     control: &OwnedFd,
     setup: &OwnedFd,
 ) -> ! {
-    let started = start_agent(known, &mut equipment, setting, control, setup);
+    let started = start_agent(plan, &mut equipment, setting, control, setup);
     let agent = match started {
         Ok(agent) => agent,
         Err(error) => {
@@ -63,21 +57,16 @@ fn send(control: &OwnedFd, message: &InitMessage) {
 
 /// Everything up to the fork of the agent: its process id.
 fn start_agent(
-    known: &Known,
+    plan: &LaunchPlan,
     equipment: &mut Equipment,
     setting: &Setting<'_>,
     control: &OwnedFd,
     setup: &OwnedFd,
 ) -> Result<i32, StartError> {
-    let group = make(known, setting, control)?;
-    // Without a namespace the limit counts everything of the user on the machine.
-    equipment.counts_all = !equipment.has_view && group.process_bound == ProcessBound::Rlimit;
-    if group.process_bound == ProcessBound::Supervisor {
-        equipment.filters = sandbox::filters(!equipment.has_view, true)?;
-    }
-    let mut orders = None;
+    // The result says which bounds are in force: without them there is no run.
+    setting.group.join().map_err(StartError::at("join the control group"))?;
     if equipment.has_view {
-        orders = Some(take_view(setting, setup)?);
+        enter_namespaces(plan, setting.user)?;
     } else {
         process::become_subreaper()?;
     }
@@ -91,7 +80,7 @@ fn start_agent(
         restrict_own_signals()?;
     }
     // With the rights there still are: what is in it is the agent's own matter.
-    let entered = std::env::set_current_dir(&known.folder);
+    let entered = std::env::set_current_dir(&plan.folder);
     // To reap and to kill one's own children takes no rights, and the agent is to have none.
     let _ = process::set_no_new_privileges();
     let _ = process::drop_capabilities();
@@ -106,9 +95,7 @@ fn start_agent(
         process::run_child(|| {
             // Without the first process nothing could end what it started.
             let _ = process::die_with_parent();
-            let orders =
-                orders.map_or_else(|| Given::Later(setting.desk), |orders| Given::Now(Box::new(orders)));
-            child::become_agent(known, equipment, setup, terminal, &entered, orders)
+            child::become_agent(plan, equipment, setup, terminal, &entered)
         });
     }
     Ok(agent)
@@ -120,36 +107,15 @@ fn restrict_own_signals() -> Result<(), StartError> {
     Ok(sandbox::restrict_signals()?)
 }
 
-/// What the run needs before anything else, while guard makes a plan. The group that this process is in then.
-fn make(known: &Known, setting: &Setting<'_>, control: &OwnedFd) -> Result<Group, StartError> {
-    let made = setting.folders.map_or(Ok(()), Folders::make);
-    made.map_err(StartError::at("prepare the run's folders"))?;
-    let group =
-        setting.group.cloned().unwrap_or_else(|| Group::make(&known.run_id, &known.limits, known.is_root));
-    // The result says which bounds are in force: without them there is no run.
-    if let Err(error) = group.join() {
-        if setting.group.is_none() {
-            // Nobody else knows of it.
-            group.remove();
-        }
-        return Err(StartError::at("join the control group")(error));
-    }
-    send(control, &InitMessage::Made(group.clone()));
-    Ok(group)
-}
-
-/// In namespaces of its own: its view, and what it is to start.
-fn take_view(setting: &Setting<'_>, setup: &OwnedFd) -> Result<Orders, StartError> {
+/// Sets up the mounts of this process, which is process 1 of its namespaces.
+fn enter_namespaces(plan: &LaunchPlan, user: Option<(u32, u32)>) -> Result<(), StartError> {
     // Process 1 takes the whole namespace with it.
     process::die_with_parent()?;
     // The maps of a user namespace are files of the process, which one that cannot be looked at does not own.
     let _ = process::set_dumpable(true);
-    let apart = sandbox::part(setting.user);
+    let apart = sandbox::part(user);
     let _ = process::set_dumpable(false);
-    let apart = apart?;
-    let orders = setting.desk.receive(setup)?;
-    sandbox::enter(apart, &orders.view)?;
-    Ok(orders)
+    Ok(sandbox::enter(apart?, &plan.view)?)
 }
 
 fn make_terminal(

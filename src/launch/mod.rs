@@ -6,8 +6,8 @@
 //!     and answers notifications     namespace it is process 1           the program
 //! ```
 //!
-//! [`plan`] decides everything and touches nothing; [`run`] only does what a plan says. [`begin`] comes before both: the
-//! first process takes from itself what no plan decides over, while the plan is made, and waits for orders (orders.rs).
+//! [`plan`] decides everything and touches nothing; [`Launch::run`] only does what a plan says. [`Launch`] owns the order of the
+//! steps, and undoes what was made for a run that does not take place.
 
 mod above;
 mod belongings;
@@ -28,7 +28,6 @@ mod links;
 mod login;
 mod managers;
 mod network;
-mod orders;
 mod own_directories;
 mod parent;
 mod plan;
@@ -57,10 +56,10 @@ pub use folder::check_links;
 pub use keys::{KeySource, Keys, Secrets};
 pub use login::{CopiedLogin, LoginError};
 pub use network::{AllowedHost, NetworkPlan, PlannedGateway, network_rules};
-pub use parent::{Beginning, Failure, Finished, OutputReader, Streams, begin, run};
+pub use parent::{Failure, Finished, Launch, OutputReader, Planned, Streams};
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};
 pub use shims::{SHIM_PROGRAM, Shims, why_no_shims};
-pub use signals::{hold_signals, on_signals};
+pub use signals::on_signals;
 pub use task::Task;
 pub use terminal::is_interactive;
 

@@ -1,22 +1,21 @@
 //! The supervisor's side of a run: makes what the plan says, starts it, watches over it, ends it, tells what it was.
 //!
-//! Stays outside the sandbox. Until the first process of the run has its orders this process has one thread, so that a fork
-//! is a clean copy, also of a second one where the first cannot have namespaces; afterwards there is one thread each for notifications, the transcript, shims and every output stream,
-//! and this one, which only waits: for the end, for signals, for a limit.
+//! Stays outside the sandbox. This process has one thread until init is ready, so that a fork is a clean copy, also a second one
+//! where the first could not have namespaces. Afterwards there is one thread each for notifications, the transcript, shims and
+//! every output stream, and this one, which only waits: for the end, for signals, for a limit.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::time::{Instant, SystemTime};
 
-use super::first::{First, Known};
-use super::folder::working_folder;
+use super::first::InitProcess;
 use super::group::Group;
-use super::keys::Secrets;
+use super::keys::{Keys, Secrets};
 use super::links::{self, Links};
-use super::network::{self, Network};
-use super::plan::{LaunchPlan, RunRequest};
-use super::prepare::Folders;
+use super::login::CopiedLogin;
+use super::network;
+use super::plan::{LaunchError, LaunchPlan, RunRequest, plan};
 use super::protocol::StartError;
 use super::repositories::{MOUNTS_FIX, RepositoryWatch};
 use super::signals::hold_signals;
@@ -91,121 +90,95 @@ pub struct Finished {
     pub ended: Option<Ended>,
 }
 
-/// A run that has begun before it is planned: its first process does meanwhile what no plan decides.
-#[derive(Debug)]
-pub struct Beginning {
-    /// Whether there can be a run.
-    possible: Result<(), Failure>,
-    first: Option<Result<First, StartError>>,
-    /// What the first process makes, until there is a plan for it.
-    folders: Option<Folders>,
+/// One run, from its request to its result. Whatever was made for it is undone when it is dropped before it took place.
+///
+/// This process must have one thread until [`Launch::run`] has forked.
+pub struct Launch {
+    /// What is asked for. It can be changed until there is a plan.
+    pub request: RunRequest,
+    run_id: String,
+    task: Option<Task>,
 }
 
-impl Drop for Beginning {
-    fn drop(&mut self) {
-        if let Some(Ok(first)) = self.first.take() {
-            let group = first.has_made();
-            first.end();
-            group.iter().for_each(Group::remove);
-        }
-        if let Some(folders) = &self.folders {
-            folders.remove();
-        }
-    }
-}
-
-/// Begins what a request asks for. Must be called while this process has one thread. What goes wrong is said by [`run`]:
-/// a request that cannot be planned is the clearer problem.
-pub fn begin(request: &RunRequest, run_id: &str, streams: &Streams) -> Beginning {
-    let namespaces = request.wanted_namespaces();
-    let possible = make_ready(&request.policy, namespaces);
-    let mut beginning = Beginning { possible, first: None, folders: None };
-    // Without a folder there is no plan either.
-    if let (Ok(()), Ok(folder)) = (&beginning.possible, working_folder(request)) {
-        let (own, has_view) = (request.own_places(run_id), namespaces != Namespaces::Off);
-        let folders = Folders::of(&own, request.checkout.is_some(), has_view);
-        let (run_id, run_folder, limits) = (run_id.to_string(), own.run_folder, request.limits());
-        let known = Known { run_id, folder, run_folder, limits, is_root: request.uid == 0 };
-        let first = First::start(&known, (Some(&folders), None), streams, has_view);
-        beginning.folders = Some(folders).filter(|_| first.is_ok());
-        beginning.first = Some(first);
-    }
-    beginning
-}
-
-/// What must be so before there is another process.
-fn make_ready(policy: &Policy, namespaces: Namespaces) -> Result<(), Failure> {
-    check_kernel(policy, namespaces)?;
-    hold_signals().map_err(machine("block signals"))?;
-    process::set_dumpable(false).map_err(machine("protect the supervisor's memory"))
-}
-
-/// Runs the plan of a run that has begun to its end. This process must still have one thread.
-pub fn run(
-    mut beginning: Beginning,
-    mut plan: LaunchPlan,
-    policy: Policy,
-    streams: Streams,
-    observer: Option<Observer>,
-    mut task: Option<Task>,
+/// A plan, and the keys it needs.
+pub struct Planned {
+    /// The plan.
+    pub plan: LaunchPlan,
     secrets: Secrets,
-) -> Result<Finished, Failure> {
-    let possible = std::mem::replace(&mut beginning.possible, Ok(()));
-    let finished = possible
-        // Not before: what was asked for keys and settings may have started something that is to live on.
-        .and_then(|()| process::become_subreaper().map_err(machine("become subreaper")))
-        .and_then(|()| network::open(&mut plan, secrets).map_err(machine("open the doors to the network")))
-        .and_then(|network| {
-            prepare_and_run(&mut beginning, plan, policy, streams, observer, &mut task, network)
-        });
-    // It was not concluded: there was no run.
-    if let Some(task) = task {
-        task.abandon();
-    }
-    finished
 }
 
-fn prepare_and_run(
-    beginning: &mut Beginning,
-    plan: LaunchPlan,
-    policy: Policy,
-    streams: Streams,
-    observer: Option<Observer>,
-    task: &mut Option<Task>,
-    network: Network,
-) -> Result<Finished, Failure> {
-    let cleaner = Cleaner(Some(prepare::Belongs::to(&plan)));
-    beginning.folders = None;
-    let first = beginning.first.take();
-    let known = Known {
-        run_id: plan.run_id.clone(),
-        folder: plan.folder.clone(),
-        run_folder: plan.run_folder.clone(),
-        limits: plan.limits.clone(),
-        is_root: nix::unistd::geteuid().is_root(),
-    };
-    let mut around = Surroundings { known, streams: &streams, group: None, first, places: None };
-    let repositories = RepositoryWatch::begin(&plan.folder, &plan.searched);
-    let launch = tracing::info_span!("launch", run = %plan.run_id);
-    let mut started = launch.in_scope(|| around.begin(plan, &policy, task.as_ref()));
-    if let Ok((started, _)) = &mut started {
-        started.launch = launch;
-        started.repositories = repositories;
-        // For the transcript.
-        started.credentials = task.as_ref().map(Task::credentials).unwrap_or_default();
+impl Launch {
+    /// Signals wait from here on: what is being made for the run is finished or undone, and the run is the one to hear of them.
+    pub fn new(request: RunRequest, run_id: String) -> io::Result<Self> {
+        hold_signals()?;
+        Ok(Self { request, run_id, task: None })
     }
-    if let Some(Ok(unused)) = around.first.take() {
-        unused.end();
+
+    /// The run's id.
+    pub fn run_id(&self) -> &str {
+        &self.run_id
     }
-    let group = around.group.unwrap_or_default();
-    let finished =
-        started.and_then(|started| watch::oversee(started, policy, streams, observer, &group, task, network));
-    group.remove();
-    // `conclude` has removed the directories of a run that took place.
-    if finished.is_ok() {
-        cleaner.disarm();
+
+    /// The run works in this worktree.
+    pub fn use_worktree(&mut self, task: Task) {
+        self.request.checkout = Some(task.checkout());
+        self.task = Some(task);
     }
-    finished
+
+    /// Plans the run and fetches its keys.
+    pub fn plan(&mut self, keys: Keys) -> Result<Planned, LaunchError> {
+        let planned = self.try_plan(keys);
+        if planned.is_err() {
+            self.task = None;
+        }
+        planned
+    }
+
+    fn try_plan(&self, keys: Keys) -> Result<Planned, LaunchError> {
+        // Nobody may read this process's memory, nor that of the processes it forks.
+        process::set_dumpable(false)
+            .map_err(|error| LaunchError::Input(format!("cannot protect guard's memory: {error}")))?;
+        let plan = plan(&self.request, self.run_id.clone())?;
+        let tokens = plan.belongings.login.as_ref().map(CopiedLogin::tokens).unwrap_or_default();
+        let secrets = plan.network.keys(keys)?.and_others(&tokens);
+        Ok(Planned { plan, secrets })
+    }
+
+    /// Runs what was planned to its end.
+    pub fn run(
+        &mut self,
+        planned: Planned,
+        streams: Streams,
+        observer: Option<Observer>,
+    ) -> Result<Finished, Failure> {
+        let mut task = self.task.take();
+        let Planned { mut plan, secrets } = planned;
+        let policy = self.request.policy.clone();
+        check_kernel(&policy, plan.namespaces)?;
+        // Not before: what was asked for keys and settings may have started something that is to live on.
+        process::become_subreaper().map_err(machine("become subreaper"))?;
+        let network = network::open(&mut plan, secrets).map_err(machine("open the doors to the network"))?;
+        let cleaner = Cleaner(Some(prepare::Belongs::to(&plan)));
+        let repositories = RepositoryWatch::begin(&plan.folder, &plan.searched);
+        let launch = tracing::info_span!("launch", run = %plan.run_id);
+        let group = Group::make(&plan.run_id, &plan.limits, self.request.uid == 0);
+        let mut started = launch.in_scope(|| start(plan, &policy, &streams, &group, task.as_ref()));
+        if let Ok((started, _)) = &mut started {
+            started.launch = launch;
+            started.repositories = repositories;
+            // For the transcript.
+            started.credentials = task.as_ref().map(Task::credentials).unwrap_or_default();
+        }
+        let finished = started.and_then(|started| {
+            watch::oversee(started, policy, streams, observer, &group, &mut task, network)
+        });
+        group.remove();
+        // `conclude` has removed the directories of a run that took place.
+        if finished.is_ok() {
+            cleaner.disarm();
+        }
+        finished
+    }
 }
 
 /// Removes the run's own directories when it is dropped, unless it was disarmed.
@@ -282,151 +255,108 @@ enum Mode {
     WithoutNamespaces,
 }
 
-/// How far the things around the first process are, which is started anew when namespaces cannot be had.
-struct Surroundings<'s> {
-    known: Known,
-    streams: &'s Streams,
-    /// The run's control group, once a first process has made it.
-    group: Option<Group>,
-    /// One that was started before there was a plan.
-    first: Option<Result<First, StartError>>,
-    places: Option<Places>,
+/// Starts the run's processes in the first mode that this machine can do.
+fn start(
+    plan: LaunchPlan,
+    policy: &Policy,
+    streams: &Streams,
+    group: &Group,
+    task: Option<&Task>,
+) -> Result<(Started, Places), Failure> {
+    let wanted = plan.namespaces;
+    let failed = |error: StartError| Failure::Machine { step: "start the run", problem: error.to_string() };
+    let prepared = prepare::make_directories(&plan).and_then(|()| prepare::furnish(&plan));
+    prepared.map_err(StartError::at("prepare the run's folders")).map_err(failed)?;
+    let mut mode = if wanted == Namespaces::Off { Mode::WithoutNamespaces } else { Mode::Full };
+    let mut places = None;
+    let mut notes = Vec::new();
+    loop {
+        if mode == Mode::WithoutNamespaces {
+            check_without_namespaces(&plan, policy, &notes)?;
+            if let Some(task) = task {
+                task.point_at_quarantine().map_err(|error| Failure::Machine {
+                    step: "prepare the worktree",
+                    problem: error.to_string(),
+                })?;
+            }
+        }
+        match (mode, try_start(plan.clone(), mode, streams, group, &mut places)) {
+            (_, Ok((mut started, places))) => {
+                started.notes.extend(notes);
+                return Ok((started, places));
+            }
+            (Mode::WithoutNamespaces, Err(error)) | (_, Err(error @ StartError::NoAnswer)) => {
+                return Err(failed(error));
+            }
+            (_, Err(error)) if wanted == Namespaces::Require => {
+                let missing = format!("namespaces: {error}");
+                let fix = "allow unprivileged user namespaces, or use `--namespaces auto`";
+                return Err(unavailable(policy, missing, fix));
+            }
+            // A file system that cannot be layered is no reason to do without the rest.
+            (Mode::Full, Err(error @ StartError::Overlay(_))) => {
+                notes.push(error.to_string());
+                mode = Mode::WithoutOverlays;
+            }
+            (_, Err(error)) => {
+                notes.push(format!("no namespaces: {error}"));
+                mode = Mode::WithoutNamespaces;
+            }
+        }
+    }
 }
 
-impl Surroundings<'_> {
-    /// Gives a first process its orders, with namespaces where they are wanted and can be had.
-    fn begin(
-        &mut self,
-        plan: LaunchPlan,
-        policy: &Policy,
-        task: Option<&Task>,
-    ) -> Result<(Started, Places), Failure> {
-        let wanted = plan.namespaces;
-        let machine =
-            |error: StartError| Failure::Machine { step: "start the run", problem: error.to_string() };
-        let mut mode = if wanted == Namespaces::Off { Mode::WithoutNamespaces } else { Mode::Full };
-        let mut notes = Vec::new();
-        self.folders(&plan).map_err(machine)?;
-        loop {
-            if mode == Mode::WithoutNamespaces {
-                check_without_namespaces(&plan, policy, &notes)?;
-                if let Some(task) = task {
-                    task.point_at_quarantine().map_err(|error| Failure::Machine {
-                        step: "prepare the worktree",
-                        problem: error.to_string(),
-                    })?;
-                }
-            }
-            match (mode, self.begin_with(plan.clone(), mode)) {
-                (_, Ok((mut started, places))) => {
-                    started.notes.extend(notes);
-                    return Ok((started, places));
-                }
-                (Mode::WithoutNamespaces, Err(error)) | (_, Err(error @ StartError::NoAnswer)) => {
-                    return Err(machine(error));
-                }
-                (_, Err(error)) if wanted == Namespaces::Require => {
-                    let missing = format!("namespaces: {error}");
-                    let fix = "allow unprivileged user namespaces, or use `--namespaces auto`";
-                    return Err(unavailable(policy, missing, fix));
-                }
-                // A file system that cannot be layered is no reason to do without the rest.
-                (Mode::Full, Err(error @ StartError::Overlay(_))) => {
-                    notes.push(error.to_string());
-                    mode = Mode::WithoutOverlays;
-                }
-                (_, Err(error)) => {
-                    notes.push(format!("no namespaces: {error}"));
-                    mode = Mode::WithoutNamespaces;
-                }
-            }
-        }
+/// Starts the run's processes in one mode. `places` is what an earlier try has made.
+fn try_start(
+    mut plan: LaunchPlan,
+    mode: Mode,
+    streams: &Streams,
+    group: &Group,
+    places: &mut Option<Places>,
+) -> Result<(Started, Places), StartError> {
+    let has_view = mode != Mode::WithoutNamespaces;
+    if mode == Mode::WithoutOverlays {
+        plan.view.layers.clear();
     }
-
-    fn begin_with(&mut self, mut plan: LaunchPlan, mode: Mode) -> Result<(Started, Places), StartError> {
-        let has_view = mode != Mode::WithoutNamespaces;
-        if mode == Mode::WithoutOverlays {
-            plan.view.layers.clear();
-        }
-        let plan = plan.settle(has_view);
-        let mut first = self.first_process(has_view)?;
-        let terminal = view_folders(&plan, has_view).and_then(|()| {
-            first.order(&plan)?;
-            // What nobody waits for yet is made while orders are carried out.
-            self.places(&plan, has_view)?;
-            first.await_ready()
-        });
-        let (terminal, places) = match (terminal, self.places.take()) {
-            (Ok(terminal), Some(places)) => (terminal, places),
-            (problem, places) => {
-                self.places = places;
-                first.end();
-                return Err(problem.err().unwrap_or_else(|| StartError::Other("no transcript".to_string())));
-            }
-        };
-        let First { pid, control, setup, pipes, feeder, note, canary, .. } = first;
-        let started = Started {
-            plan,
-            has_view,
-            first_process: pid,
-            control,
-            setup: Some(setup),
-            pipes,
-            feeder,
-            terminal,
-            canary,
-            began: Instant::now(),
-            began_at: SystemTime::now(),
-            notes: note.into_iter().collect(),
-            repositories: RepositoryWatch::default(),
-            credentials: Vec::new(),
-            launch: tracing::Span::none(),
-        };
-        Ok((started, places))
+    let plan = plan.settle(has_view);
+    view_folders(&plan, has_view)?;
+    let init = InitProcess::start(&plan, group, streams, has_view)?;
+    let killer = init.kill_on_drop();
+    // The transcript of a run that has no init would be the record of nothing.
+    let mut made = match places.take() {
+        Some(places) => places,
+        None => Places::make(&plan).map_err(StartError::at("begin the transcript"))?,
+    };
+    if !has_view && !plan.linked_caches.is_empty() {
+        made.links = Some(Links::open(&plan)?);
     }
-
-    /// The one that waits, if it is of the kind that is wanted; otherwise a new one.
-    fn first_process(&mut self, has_view: bool) -> Result<First, StartError> {
-        match self.first.take() {
-            Some(Ok(first)) if first.has_view == has_view => return Ok(first),
-            Some(Err(problem)) if has_view => return Err(problem),
-            Some(Ok(other)) => other.end(),
-            _ => {}
+    let terminal = match init.await_ready() {
+        Ok(terminal) => terminal,
+        Err(error) => {
+            *places = Some(made);
+            return Err(error);
         }
-        let first = First::start(&self.known, (None, self.group.as_ref()), self.streams, has_view)?;
-        match first.has_made() {
-            Ok(group) => self.group = Some(group),
-            Err(problem) => {
-                first.end();
-                return Err(problem);
-            }
-        }
-        Ok(first)
-    }
-
-    /// The run's folders with all that is to be in them. The first process has made them by now, if there is one.
-    fn folders(&mut self, plan: &LaunchPlan) -> Result<(), StartError> {
-        let problem = StartError::at::<io::Error>;
-        let step = "prepare the run's folders";
-        if let Some(Ok(early)) = &self.first {
-            self.group = Some(early.has_made()?);
-        } else {
-            Folders::of(&plan.own_places(), plan.checkout.is_some(), false).make().map_err(problem(step))?;
-        }
-        prepare::furnish(plan).map_err(problem(step))
-    }
-
-    /// What guard itself writes and listens at, as far as it is not there yet.
-    fn places(&mut self, plan: &LaunchPlan, has_view: bool) -> Result<(), StartError> {
-        if self.places.is_none() {
-            let made = Places::make(plan).map_err(StartError::at("begin the transcript"))?;
-            self.places = Some(made);
-        }
-        if let Some(places) = self.places.as_mut().filter(|_| !has_view && !plan.linked_caches.is_empty()) {
-            places.links = Some(Links::open(plan)?);
-        }
-        Ok(())
-    }
+    };
+    killer.disarm();
+    let InitProcess { pid, control, setup, pipes, feeder, note, canary } = init;
+    let started = Started {
+        plan,
+        has_view,
+        first_process: pid,
+        control,
+        setup: Some(setup),
+        pipes,
+        feeder,
+        terminal,
+        canary,
+        began: Instant::now(),
+        began_at: SystemTime::now(),
+        notes: note.into_iter().collect(),
+        repositories: RepositoryWatch::default(),
+        credentials: Vec::new(),
+        launch: tracing::Span::none(),
+    };
+    Ok((started, made))
 }
 
 /// The folders that a view of the run's own needs.

@@ -438,12 +438,6 @@ impl LaunchPlan {
         self
     }
 
-    /// Where the run has its own things.
-    pub(super) fn own_places(&self) -> OwnPlaces {
-        let (run_folder, home, tmp) = (self.run_folder.clone(), self.home.clone(), self.tmp.clone());
-        OwnPlaces { run_folder, home, tmp }
-    }
-
     /// The folder around the temporary files, which nobody else can enter however the run opens what is in it.
     pub(super) fn around_tmp(&self) -> &Path {
         self.tmp.parent().unwrap_or(&self.tmp)

@@ -5,44 +5,18 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::plan::{LaunchPlan, OwnPlaces};
+use super::plan::LaunchPlan;
 use super::shims::Shims;
 use super::{links, network};
 
-/// The run's own folders, as they are before anything is in them.
-#[derive(Debug, Clone)]
-pub(super) struct Folders {
-    /// Where runs are kept.
-    runs: PathBuf,
-    /// Those that are made for this one, in this order.
-    own: Vec<PathBuf>,
-}
-
-impl Folders {
-    /// Of a run that has a folder, unless that was made with its worktree, and in it a home; of one that has namespaces, if
-    /// it is to have them, more among the temporary files.
-    pub(super) fn of(places: &OwnPlaces, has_checkout: bool, has_view: bool) -> Self {
-        let runs = places.run_folder.parent().unwrap_or(&places.run_folder).to_path_buf();
-        let run_folder = Some(places.run_folder.clone()).filter(|_| !has_checkout);
-        let around_tmp = places.tmp.parent().map(Path::to_path_buf);
-        let for_view = Some(places.other_tmp()).filter(|_| has_view);
-        let beside = [places.home.clone()].into_iter().chain(around_tmp).chain([places.tmp.clone()]);
-        Self { runs, own: run_folder.into_iter().chain(beside).chain(for_view).collect() }
-    }
-
-    /// Makes them. Exclusively: somebody else's folder of that name in a shared place is not taken over.
-    pub(super) fn make(&self) -> io::Result<()> {
-        DirBuilder::new().mode(0o700).recursive(true).create(&self.runs)?;
-        self.own.iter().try_for_each(|folder| DirBuilder::new().mode(0o700).create(folder))
-    }
-
-    /// Removes what was made of them, and not used.
-    pub(super) fn remove(&self) {
-        for folder in self.own.iter().rev() {
-            // What is not there was not made; what has something in it is not ours.
-            let _ = std::fs::remove_dir(folder);
-        }
-    }
+/// Makes the run's own directories, empty. Exclusively: somebody else's directory of that name in a shared place is not taken
+/// over. The run directory of a run with a worktree was made with that.
+pub(super) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
+    let runs = plan.run_folder.parent().unwrap_or(&plan.run_folder);
+    DirBuilder::new().mode(0o700).recursive(true).create(runs)?;
+    let run_directory = plan.checkout.is_none().then_some(plan.run_folder.as_path());
+    let own = run_directory.into_iter().chain([plan.home.as_path(), plan.around_tmp(), &plan.tmp]);
+    own.into_iter().try_for_each(|directory| DirBuilder::new().mode(0o700).create(directory))
 }
 
 /// Puts everything that the plan names into the run's own folders.

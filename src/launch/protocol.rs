@@ -13,8 +13,6 @@
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-use super::group::Group;
-
 /// Why a run's processes could not be started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum StartError {
@@ -84,8 +82,6 @@ impl From<nix::errno::Errno> for StartError {
 /// From init to guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum InitMessage {
-    /// The run's directories are there, and this control group, which init has joined.
-    Made(Group),
     /// The mounts are set up. The terminal's master end comes with it if one was requested.
     Ready,
     Failed(StartError),
@@ -98,7 +94,6 @@ pub(super) enum InitMessage {
 impl InitMessage {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Made(group) => [vec![b'M'], group.to_bytes()].concat(),
             Self::Ready => vec![b'R'],
             Self::Failed(error) => [vec![b'F'], error.encode()].concat(),
             Self::AgentEnded(status) => [&[b'E'][..], &status.to_le_bytes()].concat(),
@@ -108,7 +103,6 @@ impl InitMessage {
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         match bytes {
-            [b'M', group @ ..] => Group::from_bytes(group).map(Self::Made),
             [b'R'] => Some(Self::Ready),
             [b'F', error @ ..] => StartError::decode(error).map(Self::Failed),
             [b'E', status @ ..] => Some(Self::AgentEnded(i32::from_le_bytes(status.try_into().ok()?))),

@@ -359,3 +359,28 @@ fn has_knocked(listener: &TcpListener, word: &[u8]) -> bool {
         heard.is_ok_and(|length| said[..length] == *word)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// Ports are the machine's: only a client that sends the run's id is the canary.
+    #[test]
+    fn strangers_at_the_canary_port_are_not_the_canary() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap_or_else(|error| panic!("{error}"));
+        let connect = |word: &[u8]| {
+            let address = listener.local_addr().unwrap_or_else(|error| panic!("{error}"));
+            let mut client = TcpStream::connect(address).unwrap_or_else(|error| panic!("{error}"));
+            client.write_all(word).unwrap_or_else(|error| panic!("{error}"));
+            client
+        };
+        listener.set_nonblocking(true).unwrap_or_else(|error| panic!("{error}"));
+        let _strangers = [connect(b""), connect(b"GET / HTTP/1.1"), connect(b"run-1")];
+        assert!(!has_knocked(&listener, b"run-12"));
+        let _canary = connect(b"run-12");
+        assert!(has_knocked(&listener, b"run-12"));
+    }
+}

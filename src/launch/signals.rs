@@ -22,7 +22,7 @@ pub(super) fn own_signals() -> SigSet {
 }
 
 /// Signals wait from here on: what is being made for a run is finished or undone, and the run is the one to hear of them.
-pub fn hold_signals() -> io::Result<()> {
+pub(super) fn hold_signals() -> io::Result<()> {
     let mut signals = own_signals();
     signals.add(Signal::SIGCHLD);
     // A limit on the size of files is an error of the write, which is told, and no reason to die.

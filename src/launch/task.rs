@@ -21,9 +21,12 @@ const WRITTEN_BY_GUARD: [&str; 4] = ["index", "logs/HEAD", "locked", "HEAD"];
 /// Findings of one kind that are listed.
 const MOST_OF_A_KIND: usize = 100;
 
-/// A worktree with its branch and private git folder, made for one run.
+/// A worktree with its branch and private git folder, made for one run. Dropped before the run took place, it gives the worktree
+/// back.
 pub struct Task {
     workspace: Workspace,
+    /// The run took place, and `end` settles the worktree.
+    is_ending: bool,
     before: Option<Fingerprint>,
     disposal: Disposal,
     limits: Limits,
@@ -53,7 +56,7 @@ impl Task {
         // Looked at now, so that what the run itself was given is no difference. A repository that cannot be looked at
         // is one the agent cannot change either; the comparison is missing, and that is said.
         let before = Fingerprint::take(&repository.common_dir).ok();
-        Ok(Self { workspace, before, disposal, limits })
+        Ok(Self { workspace, is_ending: false, before, disposal, limits })
     }
 
     /// What the plan of the run needs to know.
@@ -99,14 +102,9 @@ impl Task {
         self.workspace.point_at_quarantine()
     }
 
-    /// The run never took place.
-    pub fn abandon(mut self) {
-        // What cannot be given back now can be later: `guard worktree clean`.
-        let _ = self.workspace.settle(Disposal::Auto);
-    }
-
     /// The agent has ended: takes what it committed, looks at what it left, gives the worktree back.
     pub(super) fn end(mut self, recorder: &Recorder, since: SystemTime) -> Ending {
+        self.is_ending = true;
         let mut ending = Ending::default();
         let received = self.workspace.receive(&self.limits);
         match &received {
@@ -252,6 +250,16 @@ impl Task {
                 let message = format!("something changed that only the agent can have changed: {difference}");
                 ending.failure = Some(("boundary_broken", message));
             }
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        // After a panic the agent may still be at work there.
+        if !self.is_ending && !std::thread::panicking() {
+            // What cannot be given back now can be later: `guard worktree clean`.
+            let _ = self.workspace.settle(Disposal::Auto);
         }
     }
 }

@@ -67,7 +67,7 @@ impl Secret {
         let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
         let output = child.stdout.take().ok_or("it has no output")?;
         let (to, from) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut bytes = Vec::with_capacity(LARGEST + 1);
             let read = output.take(LARGEST as u64).read_to_end(&mut bytes);
             let _ = to.send(read.map(|_| bytes));
@@ -87,6 +87,8 @@ impl Secret {
         // What it has started may hold its output open for as long as it likes.
         let left = deadline.saturating_duration_since(Instant::now());
         let bytes = from.recv_timeout(left).map_err(|_| "its output does not end")?;
+        // Whoever gets the secret may fork, and must have one thread then.
+        let _ = reader.join();
         let bytes = bytes.map_err(|error| error.to_string())?;
         if !status.success() {
             return Err(format!("it ended with {status}"));
