@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::outcome::ErrorKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,7 +75,7 @@ pub struct Adapter {
     pub object: Option<EventRule>,
     /// What its exit codes mean.
     #[serde(default)]
-    pub exits: BTreeMap<String, String>,
+    pub exits: BTreeMap<String, ErrorKind>,
     /// What its words mean, where its code says nothing.
     #[serde(default)]
     pub message: Vec<MessageRule>,
@@ -304,7 +305,7 @@ pub struct MessageRule {
     /// Any of these, in whatever case.
     pub contains: Vec<String>,
     /// The kind of error.
-    pub kind: String,
+    pub kind: ErrorKind,
 }
 
 /// Name and text of every adapter.
@@ -368,16 +369,16 @@ impl Adapter {
     }
 
     /// The kind of error an exit code means.
-    pub(super) fn kind_of_exit(&self, code: i32) -> Option<&str> {
-        self.exits.get(&code.to_string()).map(String::as_str)
+    pub(super) fn kind_of_exit(&self, code: i32) -> Option<ErrorKind> {
+        self.exits.get(&code.to_string()).copied()
     }
 
     /// The kind of error that words mean.
-    pub(super) fn kind_of_words(&self, words: &str) -> Option<&str> {
+    pub(super) fn kind_of_words(&self, words: &str) -> Option<ErrorKind> {
         let words = words.to_lowercase();
         let fits =
             |rule: &&MessageRule| rule.contains.iter().any(|part| words.contains(&part.to_lowercase()));
-        self.message.iter().find(fits).map(|rule| rule.kind.as_str())
+        self.message.iter().find(fits).map(|rule| rule.kind)
     }
 }
 
@@ -396,6 +397,9 @@ mod tests {
             assert!(formats.contains_key(&OutputFormat::StreamJson), "{name}");
             assert_eq!(formats.contains_key(&OutputFormat::Json), adapter.object.is_some(), "{name}");
             assert!(adapter.exits.keys().all(|code| code.parse::<u8>().is_ok()), "{name}");
+            let mut kinds =
+                adapter.exits.values().copied().chain(adapter.message.iter().map(|rule| rule.kind));
+            assert!(kinds.all(|kind| kind != ErrorKind::Unrecognized), "{name}");
             assert!(adapter.presets.iter().all(|preset| crate::policy::preset(preset).is_some()), "{name}");
             for part in adapter.login.iter().flat_map(|login| login.replace.keys()) {
                 let files = &adapter.start.home_file;

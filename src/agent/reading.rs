@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::adapter::{Adapter, EventRule, OutputFormat, When};
 use super::event::AgentEvent;
 use super::quota::Wait;
+use crate::outcome::ErrorKind;
 
 /// The longest line or object that is understood; a longer one is counted.
 const LONGEST_LINE: usize = 16 << 20;
@@ -46,7 +47,7 @@ pub struct Conclusion {
     /// Its session.
     pub session: Option<String>,
     /// What went wrong: kind and words.
-    pub error: Option<(String, String)>,
+    pub error: Option<(ErrorKind, String)>,
     /// When it is worth another try, where it was said.
     pub wait: Option<Wait>,
     /// What it says it used.
@@ -334,7 +335,7 @@ impl Reading {
             && asked != session
         {
             found.error = Some((
-                "session_lost".to_string(),
+                ErrorKind::SessionLost,
                 format!("the session {asked} was lost; the agent began {session}"),
             ));
             return found;
@@ -348,13 +349,13 @@ impl Reading {
         }
         let (kind, words) = self.failure(ending, last_words);
         found.wait = self.adapter.quota.wait(&words).or_else(|| self.adapter.quota.wait(last_words));
-        found.wait = found.wait.filter(|_| kind == "rate_limited" || kind == "upstream_error");
+        found.wait = found.wait.filter(|_| matches!(kind, ErrorKind::RateLimited | ErrorKind::UpstreamError));
         found.error = Some((kind, words));
         found
     }
 
     /// Kind and words of what went wrong.
-    fn failure(&self, ending: Ending, last_words: &str) -> (String, String) {
+    fn failure(&self, ending: Ending, last_words: &str) -> (ErrorKind, String) {
         let adapter = &self.adapter;
         let words = self.complaint.clone().unwrap_or_else(|| self.telling_line(last_words));
         let name = &adapter.name;
@@ -370,8 +371,8 @@ impl Reading {
             .kind_of_words(&words)
             .or(by_exit)
             .or_else(|| adapter.kind_of_words(last_words))
-            .unwrap_or("upstream_error");
-        (kind.to_string(), if words.is_empty() { how } else { format!("{how}: {words}") })
+            .unwrap_or(ErrorKind::UpstreamError);
+        (kind, if words.is_empty() { how } else { format!("{how}: {words}") })
     }
 
     /// The last line that says something known, or just the last.

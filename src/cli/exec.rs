@@ -12,6 +12,7 @@ use super::{Failure, note};
 use crate::agent::{AgentEvent, RequestText};
 use crate::executor::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::launch;
+use crate::outcome::ErrorKind;
 use crate::transcript::state_folder;
 
 /// A larger request is a mistake.
@@ -27,7 +28,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
         Err((problem, hint)) => {
             note(&format!("guard: {problem}\n  hint: {hint}"));
             // Programs are promised a result, whatever they sent.
-            return finish(&ExecResult::refused("invalid_input", &problem), out);
+            return finish(&ExecResult::refused(ErrorKind::InvalidInput, &problem), out);
         }
     };
     let executor = executor()?;
@@ -164,12 +165,16 @@ fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
 }
 
 fn exit(result: &ExecResult) -> Exit {
-    match result.run.error_kind.as_deref() {
+    match result.run.error_kind {
         None => Exit::Success,
-        Some("invalid_input" | "session_lost" | "session_busy") => Exit::Usage,
-        Some("idle_timeout" | "timeout" | "budget_exhausted" | "record_full") => Exit::TimedOut,
-        Some("command_not_found") => Exit::CommandNotFound,
-        Some("internal" | "sandbox_unavailable" | "config_error") => Exit::OwnFailure,
+        Some(ErrorKind::InvalidInput | ErrorKind::SessionLost | ErrorKind::SessionBusy) => Exit::Usage,
+        Some(
+            ErrorKind::IdleTimeout | ErrorKind::Timeout | ErrorKind::BudgetExhausted | ErrorKind::RecordFull,
+        ) => Exit::TimedOut,
+        Some(ErrorKind::CommandNotFound) => Exit::CommandNotFound,
+        Some(ErrorKind::Internal | ErrorKind::SandboxUnavailable | ErrorKind::ConfigError) => {
+            Exit::OwnFailure
+        }
         Some(_) => Exit::Problem,
     }
 }

@@ -16,7 +16,7 @@ use crate::agent::{Profile, missing_key};
 use crate::launch::{
     self, Belongings, Finished, Keys, Launch, LaunchError, LaunchPlan, Options, RunRequest, Streams,
 };
-use crate::outcome::{ErrorDetail, HostTraffic, RunResult, TranscriptPlace, duration};
+use crate::outcome::{ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Folders, Policy, Severity};
 use crate::terminal_text;
 use crate::transcript::{Line, Observer, state_folder};
@@ -38,7 +38,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     if let Some(problem) = profile.as_ref().and_then(|profile| agent_run::version_problem(profile, &request))
     {
         let hint = "`--agent none` runs it as any other program";
-        print_no_run(&request, "config_error", &problem, hint, form, out)?;
+        print_no_run(&request, ErrorKind::ConfigError, &problem, hint, form, out)?;
         return Ok(Exit::OwnFailure);
     }
     let needs_keys = arguments.require_keys || profile.as_ref().is_some_and(|profile| profile.asks_model);
@@ -47,14 +47,14 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         let is_set = |name: &str| request.key_variables.iter().any(|known| known == name);
         if let Some(missing) = missing_key(&request.options.presets, &request.config, is_set) {
             let hint = "guard keeps the key outside the sandbox, and the agent gets a placeholder";
-            print_no_run(&request, "auth_error", &missing.to_string(), hint, form, out)?;
+            print_no_run(&request, ErrorKind::AuthError, &missing.to_string(), hint, form, out)?;
             return Ok(Exit::OwnFailure);
         }
     }
     match agent_run::login(arguments.agent_login.as_deref(), profile.as_ref(), &request) {
         Ok(login) => request.options.belongings.login = login,
         Err(problem) => {
-            print_no_run(&request, "auth_error", &problem.to_string(), &problem.hint(), form, out)?;
+            print_no_run(&request, ErrorKind::AuthError, &problem.to_string(), &problem.hint(), form, out)?;
             return Ok(Exit::OwnFailure);
         }
     }
@@ -446,16 +446,18 @@ fn refused(
 ) -> Result<Exit, Failure> {
     let (kind, exit, hint) = match error {
         LaunchError::CommandNotFound(_) => (
-            "command_not_found",
+            ErrorKind::CommandNotFound,
             Exit::CommandNotFound,
             "check the name, or give a path; PATH is the caller's",
         ),
         LaunchError::NotExecutable { .. } => {
-            ("invalid_input", Exit::CannotExecute, "name a program that can be executed")
+            (ErrorKind::InvalidInput, Exit::CannotExecute, "name a program that can be executed")
         }
-        _ => {
-            ("invalid_input", Exit::OwnFailure, "`guard run --dry-run -- COMMAND` shows what a run would be")
-        }
+        _ => (
+            ErrorKind::InvalidInput,
+            Exit::OwnFailure,
+            "`guard run --dry-run -- COMMAND` shows what a run would be",
+        ),
     };
     let tool = request.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let result = RunResult {
@@ -485,7 +487,7 @@ fn no_worktree(
 /// Tells that there is no run, and why.
 fn print_no_run(
     request: &RunRequest,
-    kind: &str,
+    kind: ErrorKind,
     problem: &str,
     hint: &str,
     form: Form,
@@ -524,14 +526,15 @@ fn failed(
         launch::Failure::Unavailable { needs, .. } => {
             let fixes: Vec<&str> = needs.iter().map(|need| need.fix.as_str()).collect();
             (
-                "sandbox_unavailable",
+                ErrorKind::SandboxUnavailable,
                 format!("{}; `guard doctor` shows what this machine gives", fixes.join("; ")),
             )
         }
-        launch::Failure::Canary(_) => {
-            ("sandbox_unavailable", "this kernel does not do what it promises; please report it".to_string())
-        }
-        _ => ("internal", "`guard doctor` shows what this machine gives".to_string()),
+        launch::Failure::Canary(_) => (
+            ErrorKind::SandboxUnavailable,
+            "this kernel does not do what it promises; please report it".to_string(),
+        ),
+        _ => (ErrorKind::Internal, "`guard doctor` shows what this machine gives".to_string()),
     };
     let RunResult { error, error_kind, error_detail, .. } = failure_result(kind, &failure.to_string());
     let result = RunResult { error, error_kind, error_detail, ..unfinished };
@@ -539,10 +542,10 @@ fn failed(
     Ok(Exit::OwnFailure)
 }
 
-fn failure_result(kind: &str, message: &str) -> RunResult {
+fn failure_result(kind: ErrorKind, message: &str) -> RunResult {
     RunResult {
         error: Some(message.to_string()),
-        error_kind: Some(kind.to_string()),
+        error_kind: Some(kind),
         error_detail: Some(ErrorDetail { message: message.to_string(), ..ErrorDetail::default() }),
         ..RunResult::default()
     }
@@ -576,12 +579,16 @@ fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> 
     } else {
         print_result(result, out)?;
     }
-    let code = match result.error_kind.as_deref() {
-        Some("idle_timeout" | "timeout" | "budget_exhausted" | "record_full") => return Ok(Exit::TimedOut),
-        Some("internal" | "receive_refused" | "boundary_broken") => return Ok(Exit::OwnFailure),
-        Some("command_not_found") if result.exit_code.is_none() => return Ok(Exit::CommandNotFound),
-        Some("policy_denied") => return Ok(Exit::CannotExecute),
-        Some("upstream_error") if result.exit_code.is_none() => return Ok(Exit::CannotExecute),
+    let code = match result.error_kind {
+        Some(
+            ErrorKind::IdleTimeout | ErrorKind::Timeout | ErrorKind::BudgetExhausted | ErrorKind::RecordFull,
+        ) => return Ok(Exit::TimedOut),
+        Some(ErrorKind::Internal | ErrorKind::ReceiveRefused | ErrorKind::BoundaryBroken) => {
+            return Ok(Exit::OwnFailure);
+        }
+        Some(ErrorKind::CommandNotFound) if result.exit_code.is_none() => return Ok(Exit::CommandNotFound),
+        Some(ErrorKind::PolicyDenied) => return Ok(Exit::CannotExecute),
+        Some(ErrorKind::UpstreamError) if result.exit_code.is_none() => return Ok(Exit::CannotExecute),
         _ => result.exit_code.unwrap_or(125),
     };
     Ok(Exit::Code(u8::try_from(code).unwrap_or(125)))
@@ -589,8 +596,14 @@ fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> 
 
 /// Whether guard ended the run because it used more than it may: said also where no summary is wanted.
 fn is_ended_by_limit(result: &RunResult) -> bool {
-    let limits = ["idle_timeout", "timeout", "budget_exhausted", "record_full", "memory_exhausted"];
-    result.error_kind.as_deref().is_some_and(|kind| limits.contains(&kind))
+    let limits = [
+        ErrorKind::IdleTimeout,
+        ErrorKind::Timeout,
+        ErrorKind::BudgetExhausted,
+        ErrorKind::RecordFull,
+        ErrorKind::MemoryExhausted,
+    ];
+    result.error_kind.is_some_and(|kind| limits.contains(&kind))
 }
 
 /// Refusals that a summary shows one by one.

@@ -6,12 +6,10 @@ use super::args;
 use super::exit::Exit;
 use super::note;
 use crate::launch::{Checkout, Task, check_links, is_shared_place, may_be_in_repository};
+use crate::outcome::ErrorKind;
 use crate::policy::Policy;
 use crate::terminal_text;
 use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
-
-/// The kind of failure when the worktree to go on in is not there, or not what it was.
-const LOST: &str = "worktree_lost";
 
 /// Names that one line has room for.
 const MOST_LISTED: usize = 6;
@@ -167,7 +165,7 @@ impl Asked<'_> {
                     if is_plain { "is not in your checkout" } else { "is no path inside the repository" };
                 let hint = "give a path from the top of the repository, such as --copy .env";
                 return Err(Problem {
-                    kind: "invalid_input",
+                    kind: ErrorKind::InvalidInput,
                     message: format!("{option} {path}: it {problem}"),
                     hint: hint.to_string(),
                     exit: Exit::OwnFailure,
@@ -229,7 +227,7 @@ impl Asked<'_> {
 
     fn no_repository(&self) -> Problem {
         Problem {
-            kind: if self.arguments.branch.is_some() { LOST } else { "invalid_input" },
+            kind: if self.arguments.branch.is_some() { ErrorKind::WorktreeLost } else { ErrorKind::InvalidInput },
             message: format!("{} lies in no git repository", self.folder.display()),
             hint: "leave --name, --base, --here, --branch, --auto, --keep, --discard, --copy and --link out, or go into a repository"
                 .to_string(),
@@ -241,7 +239,7 @@ impl Asked<'_> {
 /// Why a run gets no worktree, and what to do.
 pub(super) struct Problem {
     /// The kind of failure.
-    pub(super) kind: &'static str,
+    pub(super) kind: ErrorKind,
     pub(super) message: String,
     pub(super) hint: String,
     pub(super) exit: Exit,
@@ -251,10 +249,10 @@ impl From<WorkspaceError> for Problem {
     fn from(error: WorkspaceError) -> Self {
         let usual = "`--in-place` works in the folder itself, with its repository read-only";
         let kind = match error {
-            WorkspaceError::Lost(_) => LOST,
-            WorkspaceError::Busy(_) => "worktree_busy",
-            WorkspaceError::Interrupted(_) => "cancelled",
-            _ => "invalid_input",
+            WorkspaceError::Lost(_) => ErrorKind::WorktreeLost,
+            WorkspaceError::Busy(_) => ErrorKind::WorktreeBusy,
+            WorkspaceError::Interrupted(_) => ErrorKind::Cancelled,
+            _ => ErrorKind::InvalidInput,
         };
         let exit = match error {
             // As a run that is ended by it.

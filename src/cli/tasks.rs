@@ -13,6 +13,7 @@ use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
 use super::{Failure, note, workflow};
 use crate::agent::{MissingKey, missing_key, named};
 use crate::executor::Cancel;
+use crate::outcome::ErrorKind;
 use crate::phase::{
     self, Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow,
     load, name_of, safety,
@@ -150,7 +151,7 @@ fn no_key(missing: &MissingKey, shown: &TaskOutput, out: &mut dyn Write) -> Resu
         writeln!(
             out,
             "{}",
-            json!({ "status": "failed", "reason": missing.to_string(), "error_kind": "auth_error" })
+            json!({ "status": "failed", "reason": missing.to_string(), "error_kind": ErrorKind::AuthError })
         )?;
     }
     note(&format!(
@@ -370,7 +371,11 @@ fn drive(
 
 fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result<Exit, Failure> {
     if shown.json || shown.stream_json {
-        writeln!(out, "{}", json!({ "status": "failed", "reason": problem, "error_kind": "internal" }))?;
+        writeln!(
+            out,
+            "{}",
+            json!({ "status": "failed", "reason": problem, "error_kind": ErrorKind::Internal })
+        )?;
     }
     note(&format!(
         "guard: {problem}\n  hint: nothing is lost; `guard task resume` goes on when it is mended"

@@ -12,7 +12,7 @@ use super::result::{Attempt, ending, ignored_events, was_cut};
 use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
 use crate::agent::{AgentEvent, Conclusion, Invocation, Reading, Wait};
-use crate::outcome::{ErrorDetail, RunResult};
+use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 use crate::sys::confine::ends_with_parent;
 
 /// What an attempt came to.
@@ -28,10 +28,9 @@ pub(super) struct Tried {
 
 impl Tried {
     /// What went wrong.
-    pub(super) fn error_kind(&self) -> Option<&str> {
-        let own = self.result.error_kind.as_deref();
-        let agents =
-            self.conclusion.as_ref().and_then(|end| end.error.as_ref()).map(|(kind, _)| kind.as_str());
+    pub(super) fn error_kind(&self) -> Option<ErrorKind> {
+        let own = self.result.error_kind;
+        let agents = self.conclusion.as_ref().and_then(|end| end.error.as_ref()).map(|(kind, _)| *kind);
         if was_cut(&self.result) { own } else { agents.or(own) }
     }
 
@@ -59,18 +58,18 @@ impl Tried {
     pub(super) fn attempt(&self) -> Attempt {
         Attempt {
             run_id: self.result.run_id.clone(),
-            error_kind: self.error_kind().map(str::to_string),
+            error_kind: self.error_kind(),
             duration_ms: self.result.duration_ms,
             left_work: self.left_work().is_some(),
             model: self.result.usage.model.clone(),
         }
     }
 
-    fn broken(kind: &str, message: String, took: Duration) -> Self {
+    fn broken(kind: ErrorKind, message: String, took: Duration) -> Self {
         let detail = ErrorDetail { message: message.clone(), ..ErrorDetail::default() };
         let result = RunResult {
             error: Some(message),
-            error_kind: Some(kind.to_string()),
+            error_kind: Some(kind),
             error_detail: Some(detail),
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             ..RunResult::default()
@@ -192,7 +191,7 @@ pub(super) fn run(
     let began = Instant::now();
     let mut child = match start(executor, request, prepared) {
         Ok(started) => started,
-        Err(problem) => return Tried::broken("internal", problem, began.elapsed()),
+        Err(problem) => return Tried::broken(ErrorKind::Internal, problem, began.elapsed()),
     };
     cancel.watch(&child);
     let errors = child.stderr.take().map(|stderr| {
@@ -218,9 +217,9 @@ pub(super) fn run(
     let Some(mut result) = result else {
         let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let (kind, problem) = if cancel.is_set() {
-            ("cancelled", format!("cancelled before the run began ({how})"))
+            (ErrorKind::Cancelled, format!("cancelled before the run began ({how})"))
         } else {
-            ("internal", format!("guard ended without a result ({how}): {}", guards_words.trim()))
+            (ErrorKind::Internal, format!("guard ended without a result ({how}): {}", guards_words.trim()))
         };
         return Tried::broken(kind, problem, began.elapsed());
     };
@@ -237,12 +236,14 @@ pub(super) fn run(
 
 /// A conversation whose worktree is not there, or not its own any more, cannot go on.
 fn in_terms_of_sessions(result: &mut RunResult) {
-    let (kind, advice) = match result.error_kind.as_deref() {
-        Some("worktree_lost") => ("session_lost", "; begin a new session, with all of its context"),
-        Some("worktree_busy") => ("session_busy", "; wait for it"),
+    let (kind, advice) = match result.error_kind {
+        Some(ErrorKind::WorktreeLost) => {
+            (ErrorKind::SessionLost, "; begin a new session, with all of its context")
+        }
+        Some(ErrorKind::WorktreeBusy) => (ErrorKind::SessionBusy, "; wait for it"),
         _ => return,
     };
-    result.error_kind = Some(kind.to_string());
+    result.error_kind = Some(kind);
     let words = result.error.iter_mut().chain(result.error_detail.as_mut().map(|detail| &mut detail.message));
     words.for_each(|words| words.push_str(advice));
 }

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::agent::{Adapter, AgentEvent, Ask};
+use crate::outcome::ErrorKind;
 use attempt::Tried;
 use result::Failure;
 use retry::Next;
@@ -141,25 +142,26 @@ impl Executor {
     fn prepare(&self, request: &ExecRequest, cancel: &Cancel) -> Result<Prepared, Failure> {
         request.check()?;
         if cancel.is_set() {
-            return Err(Failure::new("cancelled", "cancelled before anything ran"));
+            return Err(Failure::new(ErrorKind::Cancelled, "cancelled before anything ran"));
         }
         let Some(adapter) = request.adapter()? else {
             return Ok(Prepared { program: request.command.clone(), ..Prepared::default() });
         };
-        let adapter =
-            adapter.configured_by_user().map_err(|error| Failure::new("config_error", error.to_string()))?;
+        let adapter = adapter
+            .configured_by_user()
+            .map_err(|error| Failure::new(ErrorKind::ConfigError, error.to_string()))?;
         let mut program = request.command.clone();
         if program.is_empty() {
             program.extend(adapter.programs.first().cloned());
         }
-        let notes =
-            check_version(&adapter, &program).map_err(|problem| Failure::new("config_error", problem))?;
+        let notes = check_version(&adapter, &program)
+            .map_err(|problem| Failure::new(ErrorKind::ConfigError, problem))?;
         let store = Store { folder: self.sessions.join(&adapter.name) };
         let (session, resumes) = match (&request.session_id, adapter.has_sessions()) {
             (Some(id), true) => (Some(store.resume(id, &request.cd)?), true),
             (Some(id), false) => {
                 let message = format!("{} has no sessions that could go on, and {id} is one", adapter.name);
-                return Err(Failure::new("session_lost", message));
+                return Err(Failure::new(ErrorKind::SessionLost, message));
             }
             (None, true) => (Some(store.begin(&request.cd)?), false),
             (None, false) => (None, false),
@@ -172,7 +174,7 @@ impl Executor {
                         "{} never said what it calls the session {}; begin a new one, with all of its context",
                         adapter.name, session.id
                     );
-                    Failure::new("session_lost", message)
+                    Failure::new(ErrorKind::SessionLost, message)
                 };
                 Some(session.agents_id().ok_or_else(lost)?.to_string())
             }
@@ -190,18 +192,18 @@ impl Executor {
 }
 
 fn about(tried: &Tried, attempt: usize) -> serde_json::Value {
-    let kind = tried.error_kind().unwrap_or_default();
+    let kind = tried.error_kind().map_or("", ErrorKind::as_str);
     json!({ "attempt": attempt, "run_id": tried.result.run_id, "error_kind": kind })
 }
 
 fn retry_event(tried: &Tried, attempt: usize, wait: Duration) -> AgentEvent {
     let mut data = about(tried, attempt);
     data["wait_ms"] = json!(wait.as_millis() as u64);
-    let message = format!("{}: trying again", tried.error_kind().unwrap_or_default());
+    let message = format!("{}: trying again", tried.error_kind().map_or("", ErrorKind::as_str));
     AgentEvent::new("exec.retry", message, data)
 }
 
 fn not_retried_event(tried: &Tried, attempt: usize, why_not: &str) -> AgentEvent {
-    let message = format!("{}: {why_not}", tried.error_kind().unwrap_or_default());
+    let message = format!("{}: {why_not}", tried.error_kind().map_or("", ErrorKind::as_str));
     AgentEvent::new("exec.not_retried", message, about(tried, attempt))
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::result::Failure;
 use crate::agent::{self, Adapter, OutputFormat};
+use crate::outcome::ErrorKind;
 
 /// How much an agent may change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -181,7 +182,7 @@ impl ExecRequest {
 
     /// Whether it can be run at all.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        let bad = |message: String| Err(Failure::new("invalid_input", message));
+        let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         if self.prompt.contains('\0') || self.command.iter().any(|word| word.contains('\0')) {
             return bad("a NUL cannot be handed to a program".to_string());
         }
@@ -218,7 +219,7 @@ impl ExecRequest {
 
     /// The agent that is asked; none where a command is just run.
     pub(super) fn adapter(&self) -> Result<Option<Adapter>, Failure> {
-        let bad = |message: String| Err(Failure::new("invalid_input", message));
+        let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         let adapter = match (self.agent.as_deref(), self.command.first()) {
             (Some("generic"), None) => {
                 return bad("there is neither a prompt for an agent nor a command".to_string());

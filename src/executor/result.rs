@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 use super::attempt::Tried;
 use super::{ExecRequest, Prepared, retry};
 use crate::agent::{Conclusion, Ending};
-use crate::outcome::{ErrorDetail, ModelUsage, RunResult, duration};
+use crate::outcome::{ErrorDetail, ErrorKind, ModelUsage, RunResult, duration};
 
 /// A request that failed before anything ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     /// In a word.
-    pub(super) kind: String,
+    pub(super) kind: ErrorKind,
     /// In a sentence.
     pub(super) message: String,
 }
 
 impl Failure {
-    pub(super) fn new(kind: &str, message: impl Into<String>) -> Self {
-        Self { kind: kind.to_string(), message: message.into() }
+    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
     }
 }
 
@@ -34,7 +34,7 @@ pub struct Attempt {
     pub run_id: String,
     /// What went wrong, in a word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error_kind: Option<String>,
+    pub error_kind: Option<ErrorKind>,
     /// How long it took.
     pub duration_ms: u64,
     /// It changed something that is still there: commits, or files. Such an attempt is not repeated.
@@ -97,7 +97,7 @@ impl ExecResult {
         let mut run =
             RunResult { tool: tool(request), policy: request.policy().to_string(), ..RunResult::default() };
         set_time(&mut run, took);
-        set_error(&mut run, request, &failure.kind, &failure.message, 0);
+        set_error(&mut run, request, failure.kind, &failure.message, 0);
         Self {
             run,
             attempts: Vec::new(),
@@ -109,7 +109,7 @@ impl ExecResult {
     }
 
     /// The result of what could not even be understood as a request.
-    pub fn refused(kind: &str, message: &str) -> Self {
+    pub fn refused(kind: ErrorKind, message: &str) -> Self {
         let request = ExecRequest::new("", "/");
         let mut result = Self::failed(&request, &Failure::new(kind, message), Duration::ZERO);
         result.run.tool = "guard".to_string();
@@ -186,7 +186,7 @@ pub fn apply_conclusion(run: &mut RunResult, conclusion: &Conclusion, stderr: &s
     run.error_detail = Some(detail);
     // The summary is short; the details are in the details.
     run.error = Some(words.chars().take(500).collect());
-    run.error_kind = Some(kind.clone());
+    run.error_kind = Some(*kind);
 }
 
 /// How a run's program ended, as its agent's output is to be read.
@@ -201,7 +201,7 @@ pub fn ending(run: &RunResult) -> Ending {
 
 /// Whether guard ended the run, or it never was one.
 pub(super) fn was_cut(run: &RunResult) -> bool {
-    run.error_kind.as_deref().is_some_and(|kind| kind != "upstream_error") || run.exit_code.is_none()
+    run.error_kind.is_some_and(|kind| kind != ErrorKind::UpstreamError) || run.exit_code.is_none()
 }
 
 fn tool(request: &ExecRequest) -> String {
@@ -214,7 +214,7 @@ fn set_time(run: &mut RunResult, took: Duration) {
     run.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
 }
 
-fn set_error(run: &mut RunResult, request: &ExecRequest, kind: &str, words: &str, retries: u32) {
+fn set_error(run: &mut RunResult, request: &ExecRequest, kind: ErrorKind, words: &str, retries: u32) {
     run.error_detail = Some(ErrorDetail {
         message: words.to_string(),
         exit_code: run.exit_code,
@@ -226,7 +226,7 @@ fn set_error(run: &mut RunResult, request: &ExecRequest, kind: &str, words: &str
     });
     // The summary is short; the details are in the details.
     run.error = Some(words.chars().take(500).collect());
-    run.error_kind = Some(kind.to_string());
+    run.error_kind = Some(kind);
 }
 
 /// The last twenty lines of a text.

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::attempt::Tried;
 use crate::agent::Wait;
-use crate::outcome::ErrorDetail;
+use crate::outcome::{ErrorDetail, ErrorKind};
 
 /// What a retry waits for, at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -50,8 +50,11 @@ pub(super) fn next(tried: &Tried, retries: u32, most: u32) -> Next {
 }
 
 /// Kinds of failure that may be gone the next time. What was asked wrongly stays wrong.
-fn may_pass(kind: &str) -> bool {
-    matches!(kind, "idle_timeout" | "timeout" | "upstream_error" | "rate_limited")
+fn may_pass(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::IdleTimeout | ErrorKind::Timeout | ErrorKind::UpstreamError | ErrorKind::RateLimited
+    )
 }
 
 /// Whole seconds, and no less than there are.
@@ -84,9 +87,9 @@ mod tests {
     use crate::agent::Conclusion;
     use crate::outcome::{Commit, RunResult};
 
-    fn tried(kind: &str, wait: Option<Wait>) -> Tried {
+    fn tried(kind: ErrorKind, wait: Option<Wait>) -> Tried {
         let result = RunResult { exit_code: Some(1), ..RunResult::default() };
-        let error = Some((kind.to_string(), "words".to_string()));
+        let error = Some((kind, "words".to_string()));
         let conclusion = Some(Conclusion { error, wait, ..Conclusion::default() });
         Tried { result, conclusion, messages: Vec::new(), stderr: String::new(), notes: Vec::new() }
     }
@@ -97,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_wait_doubles_up_to_two_seconds() {
-        let failed = tried("upstream_error", None);
+        let failed = tried(ErrorKind::UpstreamError, None);
         let waits: Vec<Next> = (0..6).map(|retries| next(&failed, retries, 6)).collect();
         assert_eq!(waits, [500, 1000, 2000, 2000, 2000, 2000].map(again));
         assert_eq!(next(&failed, 6, 6), Next::Stop(None));
@@ -106,21 +109,23 @@ mod tests {
 
     #[test]
     fn only_what_may_pass() {
-        for kind in ["idle_timeout", "timeout", "upstream_error", "rate_limited"] {
+        for kind in
+            [ErrorKind::IdleTimeout, ErrorKind::Timeout, ErrorKind::UpstreamError, ErrorKind::RateLimited]
+        {
             assert_eq!(next(&tried(kind, None), 0, 1), again(500), "{kind}");
         }
         for kind in [
-            "command_not_found",
-            "invalid_input",
-            "auth_error",
-            "config_error",
-            "policy_denied",
-            "session_lost",
-            "turn_limit",
-            "budget_exhausted",
-            "memory_exhausted",
-            "cancelled",
-            "internal",
+            ErrorKind::CommandNotFound,
+            ErrorKind::InvalidInput,
+            ErrorKind::AuthError,
+            ErrorKind::ConfigError,
+            ErrorKind::PolicyDenied,
+            ErrorKind::SessionLost,
+            ErrorKind::TurnLimit,
+            ErrorKind::BudgetExhausted,
+            ErrorKind::MemoryExhausted,
+            ErrorKind::Cancelled,
+            ErrorKind::Internal,
         ] {
             assert_eq!(next(&tried(kind, None), 0, 9), Next::Stop(None), "{kind}");
         }
@@ -129,18 +134,18 @@ mod tests {
     #[test]
     fn a_quota_is_waited_for_as_long_as_a_retry_may() {
         let wait = |milliseconds| Some(Wait::For(Duration::from_millis(milliseconds)));
-        assert_eq!(next(&tried("rate_limited", wait(100)), 0, 1), again(500));
-        assert_eq!(next(&tried("rate_limited", wait(1500)), 0, 1), again(1500));
-        assert_eq!(next(&tried("rate_limited", wait(2000)), 0, 1), again(2000));
+        assert_eq!(next(&tried(ErrorKind::RateLimited, wait(100)), 0, 1), again(500));
+        assert_eq!(next(&tried(ErrorKind::RateLimited, wait(1500)), 0, 1), again(1500));
+        assert_eq!(next(&tried(ErrorKind::RateLimited, wait(2000)), 0, 1), again(2000));
         for long in [wait(2001), wait(39_000), Some(Wait::NextDay(None))] {
-            let next = next(&tried("rate_limited", long), 0, 1);
+            let next = next(&tried(ErrorKind::RateLimited, long), 0, 1);
             assert!(matches!(&next, Next::Stop(Some(why)) if why.contains("not tried again")), "{next:?}");
         }
     }
 
     #[test]
     fn work_that_was_left_is_said() {
-        let mut failed = tried("upstream_error", None);
+        let mut failed = tried(ErrorKind::UpstreamError, None);
         failed.result.commits = vec![Commit::default(), Commit::default()];
         let stop = next(&failed, 0, 1);
         assert!(matches!(&stop, Next::Stop(Some(why)) if why.contains("2 commits")), "{stop:?}");

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::agent::AgentEvent;
+use crate::outcome::ErrorKind;
 
 /// Events, and as the last one the result; ending it early cancels the run.
 pub type EventStream = Pin<Box<dyn Stream<Item = AgentEvent> + Send>>;
@@ -230,7 +231,7 @@ impl Running {
 }
 
 fn result_of(state: &mut State) -> ExecResult {
-    let broken = || Box::new(ExecResult::refused("internal", "the request broke off"));
+    let broken = || Box::new(ExecResult::refused(ErrorKind::Internal, "the request broke off"));
     *state.result.take().unwrap_or_else(broken)
 }
 

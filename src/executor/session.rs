@@ -13,7 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::result::Failure;
-use crate::outcome::RunResult;
+use crate::outcome::{ErrorKind, RunResult};
 
 /// The sessions of one agent.
 pub(super) struct Store {
@@ -56,7 +56,7 @@ pub(super) struct Session {
 }
 
 fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new("internal", format!("cannot {what} {}: {error}", path.display()))
+    Failure::new(ErrorKind::Internal, format!("cannot {what} {}: {error}", path.display()))
 }
 
 impl Store {
@@ -79,7 +79,7 @@ impl Store {
     pub(super) fn resume(&self, id: &str, cd: &Path) -> Result<Session, Failure> {
         let lost = |why: &str| {
             Failure::new(
-                "session_lost",
+                ErrorKind::SessionLost,
                 format!("the session {id} {why}; begin a new one, with all of its context"),
             )
         };
@@ -112,8 +112,9 @@ fn lock(folder: &Path, id: &str) -> Result<Flock<fs::File>, Failure> {
     let path = folder.join("lock");
     let open = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
     let file = open.map_err(|error| failed("open", &path, &error))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|_| Failure::new("session_busy", format!("another request works in the session {id}")))
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+        Failure::new(ErrorKind::SessionBusy, format!("another request works in the session {id}"))
+    })
 }
 
 impl Session {
@@ -199,23 +200,30 @@ mod tests {
         let store = Store { folder: root.join("gemini") };
         let session = store.begin(&std::env::temp_dir()).unwrap_or_else(|failure| panic!("{failure:?}"));
         let id = session.id.clone();
-        let kind = |result: Result<Session, Failure>| {
-            result.map(|_| "fine".to_string()).unwrap_or_else(|failure| failure.kind)
-        };
-        assert_eq!(kind(store.resume(&id, &std::env::temp_dir())), "session_busy");
+        let kind =
+            |result: Result<Session, Failure>| result.map_or_else(|failure| Err(failure.kind), |_| Ok(()));
+        assert_eq!(kind(store.resume(&id, &std::env::temp_dir())), Err(ErrorKind::SessionBusy));
         drop(session);
-        assert_eq!(kind(store.resume(&id, &std::env::temp_dir())), "fine");
-        assert_eq!(kind(store.resume(&id, Path::new("/"))), "session_lost");
+        assert_eq!(kind(store.resume(&id, &std::env::temp_dir())), Ok(()));
+        assert_eq!(kind(store.resume(&id, Path::new("/"))), Err(ErrorKind::SessionLost));
         let loud = id.to_uppercase();
         for other in ["../../etc", "", "0197f0a0-0000-7000-8000-000000000000", &loud, &format!("{{{id}}}")] {
-            assert_eq!(kind(store.resume(other, &std::env::temp_dir())), "session_lost", "{other}");
+            assert_eq!(
+                kind(store.resume(other, &std::env::temp_dir())),
+                Err(ErrorKind::SessionLost),
+                "{other}"
+            );
         }
         // Another agent's.
         let others = Store { folder: root.join("claude") };
-        assert_eq!(kind(others.resume(&id, &std::env::temp_dir())), "session_lost");
+        assert_eq!(kind(others.resume(&id, &std::env::temp_dir())), Err(ErrorKind::SessionLost));
         for broken in ["", "{", "[]", "{\"folder\": 5}"] {
             fs::write(store.folder.join(&id).join(RECORD), broken).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(kind(store.resume(&id, &std::env::temp_dir())), "session_lost", "{broken}");
+            assert_eq!(
+                kind(store.resume(&id, &std::env::temp_dir())),
+                Err(ErrorKind::SessionLost),
+                "{broken}"
+            );
         }
         let _ = fs::remove_dir_all(&root);
     }

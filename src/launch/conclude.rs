@@ -12,7 +12,7 @@ use super::watch::{Cut, End, Running, take_all_dead};
 use crate::egress;
 use crate::intercept::Counts;
 use crate::outcome::{
-    Enforcement, ErrorDetail, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
+    Enforcement, ErrorDetail, ErrorKind, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
 };
 use crate::sys::process::Ended;
 use crate::transcript::{self, Recorder, Stream};
@@ -40,7 +40,7 @@ impl Running {
             Err(error) => {
                 result.success = false;
                 result.error = Some(format!("the transcript cannot be written: {error}"));
-                result.error_kind = Some("internal".to_string());
+                result.error_kind = Some(ErrorKind::Internal);
             }
         }
         if !self.all_dead {
@@ -164,9 +164,9 @@ impl Running {
         let (kind, error) = match (end, end.ended) {
             (End { not_started: Some(failure), .. }, _) => {
                 let kind = match (failure.errno, &failure.denial) {
-                    (libc::ENOENT, _) => "command_not_found",
-                    (_, Some(_)) => "policy_denied",
-                    (_, None) => "upstream_error",
+                    (libc::ENOENT, _) => ErrorKind::CommandNotFound,
+                    (_, Some(_)) => ErrorKind::PolicyDenied,
+                    (_, None) => ErrorKind::UpstreamError,
                 };
                 let errno = || std::io::Error::from_raw_os_error(failure.errno).to_string();
                 let problem = failure.denial.clone().unwrap_or_else(errno);
@@ -175,12 +175,12 @@ impl Running {
             (End { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, &self.recorder)),
             (_, Some(Ended::Code(0))) => return,
             (_, Some(Ended::Code(code))) => {
-                ("upstream_error", format!("{} ended with code {code}", result.tool))
+                (ErrorKind::UpstreamError, format!("{} ended with code {code}", result.tool))
             }
             (_, Some(Ended::Signal(signal))) => {
-                ("upstream_error", format!("{} was ended by signal {signal}", result.tool))
+                (ErrorKind::UpstreamError, format!("{} was ended by signal {signal}", result.tool))
             }
-            (_, None) => ("internal", "the run was ended from outside".to_string()),
+            (_, None) => (ErrorKind::Internal, "the run was ended from outside".to_string()),
         };
         let printed: Vec<String> = self.tails.iter().map(|(_, tail)| tail.text().0).collect();
         let mut last_lines: Vec<String> =
@@ -197,12 +197,12 @@ impl Running {
             ..ErrorDetail::default()
         });
         result.error = Some(error);
-        result.error_kind = Some(kind.to_string());
+        result.error_kind = Some(kind);
     }
 }
 
 /// Makes a result a failure of guard's own side; what the command itself said stays in the details.
-fn fail(result: &mut RunResult, kind: &str, words: String) {
+fn fail(result: &mut RunResult, kind: ErrorKind, words: String) {
     result.success = false;
     let detail = result.error_detail.get_or_insert_with(ErrorDetail::default);
     if let Some(error) = result.error.take() {
@@ -211,19 +211,19 @@ fn fail(result: &mut RunResult, kind: &str, words: String) {
     detail.message.clone_from(&words);
     detail.exit_code = result.exit_code;
     result.error = Some(words);
-    result.error_kind = Some(kind.to_string());
+    result.error_kind = Some(kind);
 }
 
 impl Cut {
-    pub(super) fn kind(self) -> &'static str {
+    pub(super) fn kind(self) -> ErrorKind {
         match self {
-            Self::Idle => "idle_timeout",
-            Self::Total => "timeout",
-            Self::Signal(_) => "cancelled",
-            Self::Transcript => "internal",
-            Self::Record => "record_full",
-            Self::Budget => "budget_exhausted",
-            Self::Memory => "memory_exhausted",
+            Self::Idle => ErrorKind::IdleTimeout,
+            Self::Total => ErrorKind::Timeout,
+            Self::Signal(_) => ErrorKind::Cancelled,
+            Self::Transcript => ErrorKind::Internal,
+            Self::Record => ErrorKind::RecordFull,
+            Self::Budget => ErrorKind::BudgetExhausted,
+            Self::Memory => ErrorKind::MemoryExhausted,
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use serde_json::json;
 
 use super::checkout::Checkout;
-use crate::outcome::{Change, ChangeKind, Commit, Finding, MOST_CHANGES, OtherRef, Worktree};
+use crate::outcome::{Change, ChangeKind, Commit, ErrorKind, Finding, MOST_CHANGES, OtherRef, Worktree};
 use crate::transcript::Recorder;
 use crate::workspace::dangers::{self, Inspected, Inspection};
 use crate::workspace::fingerprint::{Difference, Fingerprint, Name, Ours, Who};
@@ -41,7 +41,7 @@ pub(super) struct Ending {
     /// Files that are not as they were, and whether those are all; none where git could not say.
     pub(super) files: Option<(Vec<Change>, bool)>,
     /// Why the run has failed whatever its command says: (kind, words).
-    pub(super) failure: Option<(&'static str, String)>,
+    pub(super) failure: Option<(ErrorKind, String)>,
 }
 
 impl Task {
@@ -130,7 +130,7 @@ impl Task {
                         ..Finding::new("danger.tree", message.clone(), None)
                     });
                 }
-                ending.failure = Some(("receive_refused", message));
+                ending.failure = Some((ErrorKind::ReceiveRefused, message));
             }
         }
         let inspected = self.look_for_dangers(&mut ending);
@@ -144,7 +144,7 @@ impl Task {
             Err(error) => {
                 let message = format!("the worktree could not be given back: {error}");
                 ending.findings.push(Finding::new("worktree.unsettled", message.clone(), None));
-                ending.failure.get_or_insert(("internal", message));
+                ending.failure.get_or_insert((ErrorKind::Internal, message));
                 Settled { kept: true, ..Settled::default() }
             }
         };
@@ -248,7 +248,7 @@ impl Task {
             ending.findings.push(Finding::new(kind, difference.to_string(), None));
             if difference.by == Who::Agent {
                 let message = format!("something changed that only the agent can have changed: {difference}");
-                ending.failure = Some(("boundary_broken", message));
+                ending.failure = Some((ErrorKind::BoundaryBroken, message));
             }
         }
     }

@@ -12,6 +12,7 @@ use tokio::sync::{oneshot, watch};
 use super::kept::{Kept, Open, Record, bounded};
 use crate::agent::AgentEvent;
 use crate::executor::{Cancel, ExecRequest, ExecResult, Executor};
+use crate::outcome::ErrorKind;
 
 /// Who asked: which connection or session of this server, and by which request of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,21 +75,21 @@ impl Calls {
         request: ExecRequest,
         asker: Asker,
         finish: impl FnOnce(&str, ExecResult) -> Value + Send + 'static,
-    ) -> Result<(String, oneshot::Receiver<Value>), (&'static str, String)> {
+    ) -> Result<(String, oneshot::Receiver<Value>), (ErrorKind, String)> {
         let id = uuid::Uuid::now_v7().to_string();
         let cancel = Cancel::default();
         let running =
             Running { cancel: cancel.clone(), since: Instant::now(), message: "starting".to_string(), asker };
         self.with(|calling| {
             if calling.is_closing {
-                return Err(("cancelled", "the server is ending".to_string()));
+                return Err((ErrorKind::Cancelled, "the server is ending".to_string()));
             }
             if calling.running.len() >= self.most {
                 let problem = format!(
                     "{} calls are running, and no more are made at once; wait for one, or end one with guard_cancel",
                     self.most
                 );
-                return Err(("busy", problem));
+                return Err((ErrorKind::Busy, problem));
             }
             calling.running.insert(id.clone(), running);
             Ok(())
@@ -107,7 +108,7 @@ impl Calls {
             let _ = sender.send(value);
         };
         let thread = std::thread::Builder::new().name("call".to_string()).spawn(work);
-        thread.map_err(|error| ("internal", format!("cannot start a thread: {error}")))?;
+        thread.map_err(|error| (ErrorKind::Internal, format!("cannot start a thread: {error}")))?;
         Ok((id, receiver))
     }
 

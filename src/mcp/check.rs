@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::parameters::Parameters;
 use crate::command::{Context, Folder, Request};
 use crate::decide::{judge, load};
+use crate::outcome::ErrorKind;
 use crate::policy::Folders;
 
 /// Ask a policy about a command.
@@ -65,14 +66,14 @@ pub(super) struct Checked {
     error: Option<String>,
     /// The same in a word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    error_kind: Option<String>,
+    error_kind: Option<ErrorKind>,
 }
 
 /// Answers a client.
 pub(super) fn check(given: JsonObject) -> Checked {
     read(given).and_then(|asked| judged(&asked)).unwrap_or_else(|problem| Checked {
         error: Some(problem),
-        error_kind: Some("invalid_input".to_string()),
+        error_kind: Some(ErrorKind::InvalidInput),
         ..Checked::default()
     })
 }

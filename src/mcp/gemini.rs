@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::parameters::Parameters;
 use crate::executor::{EventCounts, ExecRequest, ExecResult, Sandbox};
-use crate::outcome::{ErrorDetail, RunResult};
+use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 
 /// Its name.
 pub(super) const NAME: &str = "gemini";
@@ -186,7 +186,7 @@ impl Limits {
 }
 
 /// The answer when none was made, or none came back.
-pub(super) fn refused(kind: &str, problem: &str, limits: Limits) -> Value {
+pub(super) fn refused(kind: ErrorKind, problem: &str, limits: Limits) -> Value {
     let detail = ErrorDetail {
         message: problem.to_string(),
         idle_timeout_s: Some(limits.idle),
@@ -197,7 +197,7 @@ pub(super) fn refused(kind: &str, problem: &str, limits: Limits) -> Value {
         tool: NAME.to_string(),
         duration: "0m0s".to_string(),
         error: Some(problem.chars().take(500).collect()),
-        error_kind: Some(kind.to_string()),
+        error_kind: Some(kind),
         error_detail: Some(detail),
         ..RunResult::default()
     };

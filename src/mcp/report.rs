@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::calls::Calls;
 use super::kept::State;
 use super::parameters::Parameters;
-use crate::outcome::RunResult;
+use crate::outcome::{ErrorKind, RunResult};
 use crate::transcript::{FINISHED, Reader, RunState, Step, Store};
 
 /// Calls that are listed.
@@ -60,7 +60,7 @@ pub(super) struct Reported {
     error: Option<String>,
     /// The same in a word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    error_kind: Option<String>,
+    error_kind: Option<ErrorKind>,
 }
 
 /// A call in a list.
@@ -86,7 +86,7 @@ fn name(state: State) -> &'static str {
 
 impl Reported {
     fn failed(problem: String) -> Self {
-        Self { error: Some(problem), error_kind: Some("invalid_input".to_string()), ..Self::default() }
+        Self { error: Some(problem), error_kind: Some(ErrorKind::InvalidInput), ..Self::default() }
     }
 }
 
@@ -181,14 +181,14 @@ pub(super) struct Cancelled {
     error: Option<String>,
     /// The same in a word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    error_kind: Option<String>,
+    error_kind: Option<ErrorKind>,
 }
 
 /// Ends a call, and sees it end.
 pub(super) async fn cancel(calls: &Calls, given: JsonObject) -> Cancelled {
     let failed = |problem: String| Cancelled {
         error: Some(problem),
-        error_kind: Some("invalid_input".to_string()),
+        error_kind: Some(ErrorKind::InvalidInput),
         ..Cancelled::default()
     };
     let mut given = Parameters::new(given);

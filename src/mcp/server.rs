@@ -21,6 +21,7 @@ use super::folder::Roots;
 use super::gemini::{self, Gemini, Limits};
 use super::{check, prompt, report, tools};
 use crate::agent::RULES;
+use crate::outcome::ErrorKind;
 
 /// How often a call says that it is still at work.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -152,7 +153,7 @@ impl Server {
             Ok(begun) => begun,
             Err((kind, problem)) => return gemini::refused(kind, &problem, limits),
         };
-        let broken_off = || gemini::refused("internal", "the call broke off", limits);
+        let broken_off = || gemini::refused(ErrorKind::Internal, "the call broke off", limits);
         let mut ticks = tokio::time::interval(PROGRESS);
         let mut count = 0.0;
         loop {
@@ -179,9 +180,9 @@ impl Server {
         &self,
         given: JsonObject,
         asker: Asker,
-    ) -> Result<(String, tokio::sync::oneshot::Receiver<Value>), (&'static str, String)> {
-        let asked = Gemini::read(given).map_err(|problem| ("invalid_input", problem))?;
-        let cd = self.shared.roots.find(asked.cd()).map_err(|problem| ("invalid_input", problem))?;
+    ) -> Result<(String, tokio::sync::oneshot::Receiver<Value>), (ErrorKind, String)> {
+        let asked = Gemini::read(given).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
+        let cd = self.shared.roots.find(asked.cd()).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
         let log = asked.log_metrics().then_some(self.shared.log);
         self.shared.calls.begin(asked.request(cd), asker, move |id, result| {
             if let Some(log) = log {

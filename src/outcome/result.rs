@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::changes::Change;
+use super::error_kind::ErrorKind;
 
 /// `guard run --json`, the last line of `--stream-json`, and the data of a transcript's last event.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -34,7 +35,7 @@ pub struct RunResult {
     /// `config_error`, `sandbox_unavailable`, `policy_denied`, `cancelled`, `receive_refused`, `boundary_broken`,
     /// `budget_exhausted`, `memory_exhausted`, `record_full`, `internal`. More may come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error_kind: Option<String>,
+    pub error_kind: Option<ErrorKind>,
     /// What is known about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_detail: Option<ErrorDetail>,

@@ -13,6 +13,7 @@ use super::task::{RUNNER, Status, TaskEvent, Used};
 use super::template::Template;
 use super::workflow::{Role, Step, Work};
 use crate::executor::{ExecRequest, ExecResult};
+use crate::outcome::ErrorKind;
 
 /// How much of a diff is put into a prompt.
 const MOST_DIFF: usize = 192 << 10;
@@ -38,7 +39,7 @@ pub(super) struct Asked {
     pub(super) answer: String,
     pub(super) run_id: String,
     /// Kind and words.
-    pub(super) error: Option<(String, String)>,
+    pub(super) error: Option<(ErrorKind, String)>,
     pub(super) used: Used,
     /// Where the branch was before, and is.
     pub(super) before: String,
@@ -280,7 +281,7 @@ impl Runner<'_> {
         }
         let after = tree.tip()?.unwrap_or_default();
         let mut asked = asked(&result, question.tip.clone(), after);
-        if asked.error.as_ref().is_some_and(|(kind, _)| kind == "timeout") {
+        if asked.error.as_ref().is_some_and(|(kind, _)| *kind == ErrorKind::Timeout) {
             // It had its whole time, whatever of it was counted.
             asked.used.agent_ms = asked.used.agent_ms.max(request.max_duration.saturating_mul(1000));
         }
@@ -323,7 +324,7 @@ fn asked(result: &ExecResult, before: String, after: String) -> Asked {
     let run = &result.run;
     // What an attempt used that was made again is used too.
     let models = || result.attempts.iter().filter_map(|attempt| attempt.model.as_ref());
-    let error = run.error_kind.clone().map(|kind| (kind, run.error.clone().unwrap_or_default()));
+    let error = run.error_kind.map(|kind| (kind, run.error.clone().unwrap_or_default()));
     Asked {
         answer: run.result.clone(),
         run_id: run.run_id.clone(),

@@ -8,6 +8,7 @@ use super::task::{RUNNER, Status, TaskEvent};
 use super::workflow::{Is, Role, Step, Work};
 use super::{answer, feedback, papers};
 use crate::executor::ExecRequest;
+use crate::outcome::ErrorKind;
 
 /// What became of an answer.
 pub(super) enum Judged {
@@ -22,12 +23,12 @@ impl Runner<'_> {
     /// Whether what came back is what was asked for.
     pub(super) fn judge(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Judged, PhaseError> {
         if let Some((kind, words)) = &asked.error {
-            let is_bound = matches!(kind.as_str(), "budget_exhausted" | "timeout");
+            let is_bound = matches!(kind, ErrorKind::BudgetExhausted | ErrorKind::Timeout);
             if let Some(reason) = self.used_up(&step.id).filter(|_| is_bound) {
                 return Ok(Judged::Over(Next::Stop(Status::BudgetExhausted, reason)));
             }
-            let status = match kind.as_str() {
-                "budget_exhausted" => Status::BudgetExhausted,
+            let status = match kind {
+                ErrorKind::BudgetExhausted => Status::BudgetExhausted,
                 _ => Status::Failed,
             };
             return Ok(Judged::Over(Next::Stop(status, format!("{}: {kind}: {words}", role.title))));

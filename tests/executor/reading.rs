@@ -1,6 +1,7 @@
 //! What is read of a CLI's output, in each of its formats. The constants are also where the fuzzer begins.
 
 use guard::agent::{AgentEvent, Conclusion, Ending, OutputFormat, Reading, Wait, named};
+use guard::outcome::ErrorKind;
 use serde_json::json;
 
 fn in_format(format: OutputFormat) -> Reading {
@@ -55,7 +56,7 @@ fn success_needs_code_zero_and_a_last_line_that_says_so() {
 #[test]
 fn a_session_that_is_another_is_lost() {
     let end = read(&format!("{INIT}{HELLO}{DONE}")).0.conclude(Ending::Code(0), Some("s0"), "");
-    assert!(!end.success && end.error.is_some_and(|(kind, _)| kind == "session_lost"));
+    assert!(!end.success && end.error.is_some_and(|(kind, _)| kind == ErrorKind::SessionLost));
     assert!(read(&format!("{INIT}{DONE}")).0.conclude(Ending::Code(0), Some("s1"), "").success);
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures_core::Stream;
 use guard::agent::AgentEvent;
 use guard::executor::{DROPPED, ExecRequest, ExecResult, Executor, RESULT, Running};
+use guard::outcome::ErrorKind;
 use serde_json::json;
 
 use super::{is_event, is_result, scripted};
@@ -156,7 +157,7 @@ fn one_that_is_dropped_or_cancelled_at_once_leaves_nothing() {
         std::thread::sleep(Duration::from_millis(pause));
         running.cancel();
         let result = running.wait();
-        assert_eq!(result.run.error_kind.as_deref(), Some("cancelled"), "{pause}: {result:?}");
+        assert_eq!(result.run.error_kind, Some(ErrorKind::Cancelled), "{pause}: {result:?}");
         is_result(&serde_json::to_value(&result).unwrap());
         nothing_left(&mark, Duration::from_secs(10));
         if result.run.worktree.as_ref().is_some_and(|worktree| worktree.kept) {
