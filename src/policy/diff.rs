@@ -1,113 +1,277 @@
 //! What one policy says differently from another.
 
-use super::model::{PathAccess, Policy, Rule};
+use std::net::IpAddr;
 
-fn identity(policy: &Policy) -> String {
-    policy.git.identity.as_ref().map_or("the user".to_string(), |(name, mail)| format!("{name} <{mail}>"))
-}
-
-fn root(policy: &Policy) -> String {
-    policy.worktree.root.clone().unwrap_or_else(|| "../.worktrees".to_string())
-}
-
-fn pins(policy: &Policy) -> String {
-    let pins: Vec<String> =
-        policy.network.resolve.iter().map(|(name, address)| format!("{name} = {address}")).collect();
-    if pins.is_empty() { "none".to_string() } else { pins.join(", ") }
-}
-
-fn ports(policy: &Policy) -> String {
-    let ports: Vec<String> = policy.network.listen.iter().map(u16::to_string).collect();
-    if ports.is_empty() { "none".to_string() } else { ports.join(", ") }
-}
+use super::model::{
+    Budget, Conditions, Environment, Filesystem, Git, Home, Limits, Network, PathAccess, Policy, Rule,
+    Sandbox, Toolchains, Worktree,
+};
 
 /// Lines of difference from `a` to `b`: `-` only in a, `+` only in b, `~` in both and changed. Empty when they agree.
+///
+/// Policy and sections are taken apart without `..`: what is added to one and not compared here does not compile.
 pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut changed = |what: &str, left: String, right: String| {
-        if left != right {
-            lines.push(format!("~ {what}: {left} → {right}"));
-        }
-    };
-    changed("default_action", a.default_action.action.name().into(), b.default_action.action.name().into());
-    changed(
+    let Policy {
+        name: _,
+        description: _,
+        extends: _,
+        sources: _,
+        remarks: _,
+        default_action,
+        git_default_action,
+        git_other_action,
+        rules: _,
+        filesystem,
+        network,
+        environment,
+        limits,
+        budget,
+        sandbox,
+        home,
+        toolchains,
+        worktree,
+        git,
+    } = a;
+    let mut actions = Differences::default();
+    actions.changed("default_action", default_action.action.name(), b.default_action.action.name());
+    actions.changed(
         "git.default_action",
-        a.git_default_action.action.name().into(),
-        b.git_default_action.action.name().into(),
+        git_default_action.action.name(),
+        b.git_default_action.action.name(),
     );
-    changed(
-        "git.other_action",
-        a.git_other_action.action.name().into(),
-        b.git_other_action.action.name().into(),
-    );
-    changed("git.branch_prefix", a.git.branch_prefix.clone(), b.git.branch_prefix.clone());
-    changed("git.sign", a.git.sign.to_string(), b.git.sign.to_string());
-    changed("git.hooks", a.git.hooks.to_string(), b.git.hooks.to_string());
-    changed("git.receive_mib", a.git.receive_mib.to_string(), b.git.receive_mib.to_string());
-    changed("git.identity", identity(a), identity(b));
-    changed("worktree.root", root(a), root(b));
-    changed("sandbox.namespaces", a.sandbox.namespaces.name().into(), b.sandbox.namespaces.name().into());
-    changed("sandbox.verify_exec", a.sandbox.verify_exec.to_string(), b.sandbox.verify_exec.to_string());
-    changed("toolchains.caches", a.toolchains.caches.name().into(), b.toolchains.caches.name().into());
-    for (what, left, right) in [
-        ("budget.max_tokens", a.budget.max_tokens, b.budget.max_tokens),
-        ("budget.max_requests", a.budget.max_requests, b.budget.max_requests),
-        ("budget.max_cost (millionths)", a.budget.max_cost_micros, b.budget.max_cost_micros),
-    ] {
-        let words = |value: Option<u64>| value.map_or("none".to_string(), |value| value.to_string());
-        changed(what, words(left), words(right));
-    }
-    changed("network.resolve", pins(a), pins(b));
-    changed("network.listen", ports(a), ports(b));
-    changed("network.loopback", a.network.loopback.to_string(), b.network.loopback.to_string());
-    let (a_execute, b_execute) = (&a.filesystem.execute, &b.filesystem.execute);
-    if a_execute.is_some() != b_execute.is_some() {
-        changed("filesystem.execute", execute(a), execute(b));
-    }
-    let both = a_execute.as_ref().zip(b_execute.as_ref());
-    let (a_execute, b_execute) = both.unwrap_or((NO_LIST, NO_LIST));
-    let lists = [
-        ("filesystem.read", &a.filesystem.read, &b.filesystem.read),
-        ("filesystem.write", &a.filesystem.write, &b.filesystem.write),
-        ("filesystem.execute", a_execute, b_execute),
-        ("home.import", &a.home.import, &b.home.import),
-        ("toolchains.detect", &a.toolchains.detect, &b.toolchains.detect),
-        ("network.allow", &a.network.allow, &b.network.allow),
-        ("network.deny", &a.network.deny, &b.network.deny),
-        ("network.presets", &a.network.presets, &b.network.presets),
-        ("environment.pass", &a.environment.pass, &b.environment.pass),
-        ("environment.redact", &a.environment.redact, &b.environment.redact),
-        ("git.trailers", &a.git.trailers, &b.git.trailers),
-        ("worktree.copy", &a.worktree.copy, &b.worktree.copy),
-        ("worktree.link_readonly", &a.worktree.link_readonly, &b.worktree.link_readonly),
+    actions.changed("git.other_action", git_other_action.action.name(), b.git_other_action.action.name());
+    let git = git.diff(&b.git);
+    let worktree = worktree.diff(&b.worktree);
+    let sandbox = sandbox.diff(&b.sandbox);
+    let toolchains = toolchains.diff(&b.toolchains);
+    let budget = budget.diff(&b.budget);
+    let network = network.diff(&b.network);
+    let filesystem = filesystem.diff(&b.filesystem);
+    let home = home.diff(&b.home);
+    let environment = environment.diff(&b.environment);
+    let limits = limits.diff(&b.limits);
+    let values = [
+        &actions,
+        &git,
+        &worktree,
+        &sandbox,
+        &toolchains,
+        &budget,
+        &network,
+        &filesystem,
+        &home,
+        &environment,
+        &limits,
     ];
-    for (what, left, right) in lists {
-        lines
-            .extend(left.iter().filter(|item| !right.contains(item)).map(|item| format!("- {what}: {item}")));
-        lines
-            .extend(right.iter().filter(|item| !left.contains(item)).map(|item| format!("+ {what}: {item}")));
-    }
-    for (name, value) in &a.environment.set {
-        match b.environment.set.iter().find(|(other, _)| other == name) {
-            Some((_, other)) if other == value => {}
-            Some((_, other)) => lines.push(format!("~ environment.set {name}: {value} → {other}")),
-            None => lines.push(format!("- environment.set {name}: {value}")),
+    let lists = [
+        &filesystem,
+        &home,
+        &toolchains,
+        &network,
+        &environment,
+        &git,
+        &worktree,
+        &sandbox,
+        &budget,
+        &limits,
+    ];
+    let mut lines: Vec<String> = values.iter().flat_map(|section| section.values.clone()).collect();
+    lines.extend(lists.iter().flat_map(|section| section.items.clone()));
+    lines.extend(lists.iter().flat_map(|section| section.named.clone()));
+    diff_rules(a, b, &mut lines);
+    lines
+}
+
+/// Differences of a section.
+#[derive(Default)]
+struct Differences {
+    /// Single values that changed.
+    values: Vec<String>,
+    /// What was added to lists, and removed from them.
+    items: Vec<String>,
+    /// Values by name that were added, changed or removed.
+    named: Vec<String>,
+}
+
+impl Differences {
+    fn changed<T: PartialEq + std::fmt::Display>(&mut self, what: &str, left: T, right: T) {
+        if left != right {
+            self.values.push(format!("~ {what}: {left} → {right}"));
         }
     }
-    let is_new = |name: &String| !a.environment.set.iter().any(|(known, _)| known == name);
-    for (name, value) in b.environment.set.iter().filter(|(name, _)| is_new(name)) {
-        lines.push(format!("+ environment.set {name}: {value}"));
+
+    fn list(&mut self, what: &str, left: &[String], right: &[String]) {
+        let only_in = |list: &[String], other: &[String], sign: char| {
+            let items = list.iter().filter(|item| !other.contains(item));
+            items.map(|item| format!("{sign} {what}: {item}")).collect::<Vec<_>>()
+        };
+        self.items.extend(only_in(left, right, '-'));
+        self.items.extend(only_in(right, left, '+'));
     }
-    for (key, value) in &a.limits.values {
-        match b.limits.get(key) {
-            Some(other) if other == *value => {}
-            Some(other) => lines.push(format!("~ limits.{key}: {value} → {other}")),
-            None => lines.push(format!("- limits.{key}: {value}")),
+
+    /// Values by name; `prefix` stands before each name.
+    fn named<V: PartialEq + std::fmt::Display>(
+        &mut self,
+        prefix: &str,
+        left: &[(impl AsRef<str>, V)],
+        right: &[(impl AsRef<str>, V)],
+    ) {
+        for (name, value) in left {
+            let name = name.as_ref();
+            match right.iter().find(|(other, _)| other.as_ref() == name) {
+                Some((_, other)) if other == value => {}
+                Some((_, other)) => self.named.push(format!("~ {prefix}{name}: {value} → {other}")),
+                None => self.named.push(format!("- {prefix}{name}: {value}")),
+            }
+        }
+        for (name, value) in right {
+            let name = name.as_ref();
+            if !left.iter().any(|(known, _)| known.as_ref() == name) {
+                self.named.push(format!("+ {prefix}{name}: {value}"));
+            }
         }
     }
-    for (key, value) in b.limits.values.iter().filter(|(key, _)| a.limits.get(key).is_none()) {
-        lines.push(format!("+ limits.{key}: {value}"));
+}
+
+fn joined(items: impl Iterator<Item = String>) -> String {
+    let items: Vec<String> = items.collect();
+    if items.is_empty() { "none".to_string() } else { items.join(", ") }
+}
+
+impl Git {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { branch_prefix, trailers, sign, identity, hooks, receive_mib } = self;
+        let person = |identity: &Option<(String, String)>| {
+            identity.as_ref().map_or("the user".to_string(), |(name, mail)| format!("{name} <{mail}>"))
+        };
+        found.changed("git.branch_prefix", branch_prefix, &other.branch_prefix);
+        found.changed("git.sign", sign, &other.sign);
+        found.changed("git.hooks", hooks, &other.hooks);
+        found.changed("git.receive_mib", receive_mib, &other.receive_mib);
+        found.changed("git.identity", person(identity), person(&other.identity));
+        found.list("git.trailers", trailers, &other.trailers);
+        found
     }
+}
+
+impl Worktree {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { root, copy, link_readonly } = self;
+        let place = |root: &Option<String>| root.clone().unwrap_or_else(|| "../.worktrees".to_string());
+        found.changed("worktree.root", place(root), place(&other.root));
+        found.list("worktree.copy", copy, &other.copy);
+        found.list("worktree.link_readonly", link_readonly, &other.link_readonly);
+        found
+    }
+}
+
+impl Sandbox {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { namespaces, verify_exec } = self;
+        found.changed("sandbox.namespaces", namespaces.name(), other.namespaces.name());
+        found.changed("sandbox.verify_exec", verify_exec, &other.verify_exec);
+        found
+    }
+}
+
+impl Toolchains {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { detect, caches } = self;
+        found.changed("toolchains.caches", caches.name(), other.caches.name());
+        found.list("toolchains.detect", detect, &other.detect);
+        found
+    }
+}
+
+impl Budget {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { max_tokens, max_requests, max_cost_micros } = self;
+        let bound = |value: &Option<u64>| value.map_or("none".to_string(), |value| value.to_string());
+        found.changed("budget.max_tokens", bound(max_tokens), bound(&other.max_tokens));
+        found.changed("budget.max_requests", bound(max_requests), bound(&other.max_requests));
+        let (left, right) = (bound(max_cost_micros), bound(&other.max_cost_micros));
+        found.changed("budget.max_cost (millionths)", left, right);
+        found
+    }
+}
+
+impl Network {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { allow, deny, presets, resolve, loopback, listen } = self;
+        let pins = |pins: &[(String, IpAddr)]| {
+            joined(pins.iter().map(|(name, address)| format!("{name} = {address}")))
+        };
+        let ports = |ports: &[u16]| joined(ports.iter().map(u16::to_string));
+        found.changed("network.resolve", pins(resolve), pins(&other.resolve));
+        found.changed("network.listen", ports(listen), ports(&other.listen));
+        found.changed("network.loopback", loopback, &other.loopback);
+        found.list("network.allow", allow, &other.allow);
+        found.list("network.deny", deny, &other.deny);
+        found.list("network.presets", presets, &other.presets);
+        found
+    }
+}
+
+impl Filesystem {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { read, write, execute } = self;
+        found.list("filesystem.read", read, &other.read);
+        found.list("filesystem.write", write, &other.write);
+        match (execute, &other.execute) {
+            (Some(left), Some(right)) => found.list("filesystem.execute", left, right),
+            // One policy names what may be started and the other does not: there are no items to compare.
+            _ => found.changed("filesystem.execute", self.execute_in_words(), other.execute_in_words()),
+        }
+        found
+    }
+
+    /// Where programs may be started from, in words.
+    fn execute_in_words(&self) -> String {
+        match &self.execute {
+            None => "everything readable or writable".to_string(),
+            Some(items) if items.is_empty() => "none".to_string(),
+            Some(items) => items.join(" "),
+        }
+    }
+}
+
+impl Home {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { import } = self;
+        found.list("home.import", import, &other.import);
+        found
+    }
+}
+
+impl Environment {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { pass, set, redact } = self;
+        found.list("environment.pass", pass, &other.pass);
+        found.list("environment.redact", redact, &other.redact);
+        found.named("environment.set ", set, &other.set);
+        found
+    }
+}
+
+impl Limits {
+    fn diff(&self, other: &Self) -> Differences {
+        let mut found = Differences::default();
+        let Self { values } = self;
+        found.named("limits.", values, &other.values);
+        found
+    }
+}
+
+fn diff_rules(a: &Policy, b: &Policy, lines: &mut Vec<String>) {
     for rule in &a.rules {
         match b.rules.iter().find(|other| other.id == rule.id) {
             None => lines.push(format!("- rule {} ({})", rule.id, rule.action.name())),
@@ -134,47 +298,54 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     for rule in b.rules.iter().filter(|rule| !a.rules.iter().any(|other| other.id == rule.id)) {
         lines.push(format!("+ rule {} ({}): {}", rule.id, rule.action.name(), described(rule)));
     }
-    lines
 }
-
-/// One policy names what may be started and the other does not: there are no items to compare.
-const NO_LIST: &Vec<String> = &Vec::new();
 
 /// Where programs may be started from, in words.
 pub fn execute(policy: &Policy) -> String {
-    match &policy.filesystem.execute {
-        None => "everything readable or writable".to_string(),
-        Some(items) if items.is_empty() => "none".to_string(),
-        Some(items) => items.join(" "),
-    }
+    policy.filesystem.execute_in_words()
 }
 
 /// A rule's conditions on one line.
 pub fn described(rule: &Rule) -> String {
-    let when = &rule.when;
+    let Conditions {
+        programs,
+        verbs,
+        subcommands,
+        flags,
+        unless_flags,
+        args,
+        unless_args,
+        paths,
+        unless_paths,
+        access,
+        effects,
+        only_effects,
+        variables,
+        refs,
+    } = &rule.when;
     let mut parts = Vec::new();
     let mut part = |name: &str, items: Vec<&str>| {
         if !items.is_empty() {
             parts.push(format!("{name} {}", items.join(" ")));
         }
     };
-    part("program", when.programs.iter().map(|pattern| pattern.as_str()).collect());
-    part("verb", when.verbs.iter().map(|pattern| pattern.as_str()).collect());
-    part("subcommand", when.subcommands.iter().map(|pattern| pattern.as_str()).collect());
-    part("flags", when.flags.iter().map(String::as_str).collect());
-    part("unless_flags", when.unless_flags.iter().map(String::as_str).collect());
-    part("args", when.args.iter().map(|pattern| pattern.as_str()).collect());
-    part("unless_args", when.unless_args.iter().map(|pattern| pattern.as_str()).collect());
-    part("paths", when.paths.iter().map(|pattern| pattern.as_str()).collect());
-    part("unless_paths", when.unless_paths.iter().map(|pattern| pattern.as_str()).collect());
-    match when.access {
+    part("program", programs.iter().map(|pattern| pattern.as_str()).collect());
+    part("verb", verbs.iter().map(|pattern| pattern.as_str()).collect());
+    part("subcommand", subcommands.iter().map(|pattern| pattern.as_str()).collect());
+    part("flags", flags.iter().map(String::as_str).collect());
+    part("unless_flags", unless_flags.iter().map(String::as_str).collect());
+    part("args", args.iter().map(|pattern| pattern.as_str()).collect());
+    part("unless_args", unless_args.iter().map(|pattern| pattern.as_str()).collect());
+    part("paths", paths.iter().map(|pattern| pattern.as_str()).collect());
+    part("unless_paths", unless_paths.iter().map(|pattern| pattern.as_str()).collect());
+    match access {
         PathAccess::Any => {}
         PathAccess::Read => part("access", vec!["read"]),
         PathAccess::Write => part("access", vec!["write"]),
     }
-    part("effects", when.effects.iter().flat_map(|effects| effects.names()).collect());
-    part("only_effects", when.only_effects.iter().flat_map(|effects| effects.names()).collect());
-    part("variables", when.variables.iter().map(|pattern| pattern.as_str()).collect());
-    part("refs", when.refs.iter().map(|pattern| pattern.as_str()).collect());
+    part("effects", effects.iter().flat_map(|effects| effects.names()).collect());
+    part("only_effects", only_effects.iter().flat_map(|effects| effects.names()).collect());
+    part("variables", variables.iter().map(|pattern| pattern.as_str()).collect());
+    part("refs", refs.iter().map(|pattern| pattern.as_str()).collect());
     parts.join("; ")
 }

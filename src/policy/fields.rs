@@ -1,6 +1,9 @@
 //! The format of a policy file: every key, its kind and its meaning, in one table.
 //!
-//! The reader checks files against it and the published JSON Schema is made from it, so the two cannot differ.
+//! The reader checks files against it and the published JSON Schema is made from it, so the two cannot differ. For each
+//! section the table also makes the struct that the merge takes apart.
+
+use super::reader::{Reader, Table};
 
 /// One key of a table.
 pub(super) struct Field {
@@ -48,6 +51,56 @@ const fn field(name: &'static str, kind: Kind, doc: &'static str) -> Field {
     Field { name, kind, doc }
 }
 
+/// The value of a key in a file, by its kind.
+mod value {
+    use super::super::model;
+    use super::super::reader::At;
+
+    pub(in crate::policy) type List = At<Vec<At<String>>>;
+    pub(in crate::policy) type Ports = List;
+    pub(in crate::policy) type Choices = List;
+    pub(in crate::policy) type Text = At<String>;
+    pub(in crate::policy) type Choice = At<String>;
+    pub(in crate::policy) type Flag = At<bool>;
+    pub(in crate::policy) type Number = At<i64>;
+    pub(in crate::policy) type Amount = At<i64>;
+    pub(in crate::policy) type Action = At<model::Action>;
+    pub(in crate::policy) type Map = Vec<(At<String>, String)>;
+}
+
+/// Declares a section: its table of keys, and the struct that holds what a file says for each key. The merge takes that
+/// struct apart without `..`, so a key that is not merged does not compile.
+macro_rules! section {
+    (
+        $(#[$doc:meta])*
+        $table:ident, $section:ident, $name:literal {
+            $($key:ident: $kind:ident $(($($argument:expr),+))?, $key_doc:literal;)+
+        }
+    ) => {
+        pub(super) static $table: &[Field] =
+            &[$(field(stringify!($key), Kind::$kind $(($($argument),+))?, $key_doc),)+ OVERRIDE_SECTION];
+
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        pub(super) struct $section {
+            $(pub(super) $key: Option<value::$kind>,)+
+            pub(super) overrides: bool,
+        }
+
+        impl $section {
+            pub(super) fn parse(reader: &mut Reader<'_>, file: &Table<'_>) -> Self {
+                let Some(table) = reader.section_table(file, $name, $table) else { return Self::default() };
+                Self {
+                    $($key: reader.section_key(
+                        table, $name, stringify!($key), &Kind::$kind $(($($argument),+))?,
+                    ),)+
+                    overrides: reader.section_overrides(table),
+                }
+            }
+        }
+    };
+}
+
 const OVERRIDE_SECTION: Field = field(
     "override",
     Kind::Flag,
@@ -81,185 +134,153 @@ pub(super) static POLICY: &[Field] = &[
     ),
 ];
 
-pub(super) static FILESYSTEM: &[Field] = &[
-    field(
-        "read",
-        Kind::List,
-        "Folders and files that may be read. `{worktree}`, `{home}` (the run's own), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (a role's document) and absolute paths.",
-    ),
-    field("write", Kind::List, "Folders and files that may be written."),
-    field(
-        "execute",
-        Kind::List,
-        "Programs may be started only from these. Unless given, from everything that may be read or written.",
-    ),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[filesystem]`.
+    FILESYSTEM, FilesystemSection, "filesystem" {
+        read: List,
+            "Folders and files that may be read. `{worktree}`, `{home}` (the run's own), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (a role's document) and absolute paths.";
+        write: List,
+            "Folders and files that may be written.";
+        execute: List,
+            "Programs may be started only from these. Unless given, from everything that may be read or written.";
+    }
+}
 
-pub(super) static NETWORK: &[Field] = &[
-    field(
-        "allow",
-        Kind::List,
-        "Hosts that may be reached: `name`, `*.suffix`, `10.0.0.0/8`, each with ports (`:443`, `:80,443`, `:8000-8100`, `:*`; 80 and 443 unless given). `GET,HEAD name/path` allows only such requests in the clear, `raw name:22` a connection that is not TLS. Addresses of private nets are reached only when they are named as such.",
-    ),
-    field("deny", Kind::List, "Hosts that may not be reached, whatever allows them; written like `allow`."),
-    field(
-        "presets",
-        Kind::Choices(&super::preset::PRESET_NAMES, "preset"),
-        "Hosts and gateways by name: what `guard policy presets` lists.",
-    ),
-    field(
-        "resolve",
-        Kind::Map,
-        "Addresses of names, instead of what DNS says: `\"git.example.org\" = \"10.1.2.3\"`.",
-    ),
-    field("loopback", Kind::Flag, "Whether servers the agent starts on loopback may be reached by it."),
-    field(
-        "listen",
-        Kind::Ports,
-        "Ports that servers of the run may listen on, on loopback only: `0.0.0.0` and `::` are narrowed to it. Not needed with `loopback = true`, which allows every port.",
-    ),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[network]`.
+    NETWORK, NetworkSection, "network" {
+        allow: List,
+            "Hosts that may be reached: `name`, `*.suffix`, `10.0.0.0/8`, each with ports (`:443`, `:80,443`, `:8000-8100`, `:*`; 80 and 443 unless given). `GET,HEAD name/path` allows only such requests in the clear, `raw name:22` a connection that is not TLS. Addresses of private nets are reached only when they are named as such.";
+        deny: List,
+            "Hosts that may not be reached, whatever allows them; written like `allow`.";
+        presets: Choices(&super::preset::PRESET_NAMES, "preset"),
+            "Hosts and gateways by name: what `guard policy presets` lists.";
+        resolve: Map,
+            "Addresses of names, instead of what DNS says: `\"git.example.org\" = \"10.1.2.3\"`.";
+        loopback: Flag,
+            "Whether servers the agent starts on loopback may be reached by it.";
+        listen: Ports,
+            "Ports that servers of the run may listen on, on loopback only: `0.0.0.0` and `::` are narrowed to it. Not needed with `loopback = true`, which allows every port.";
+    }
+}
 
-pub(super) static ENVIRONMENT: &[Field] = &[
-    field("pass", Kind::List, "Names (with `*`) of variables handed to the agent."),
-    field("set", Kind::Map, "Variables with fixed values."),
-    field("redact", Kind::List, "Names (with `*`) of variables whose values never reach a record."),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[environment]`.
+    ENVIRONMENT, EnvironmentSection, "environment" {
+        pass: List,
+            "Names (with `*`) of variables handed to the agent.";
+        set: Map,
+            "Variables with fixed values.";
+        redact: List,
+            "Names (with `*`) of variables whose values never reach a record.";
+    }
+}
 
-pub(super) static LIMITS: &[Field] = &[
-    field(
-        "idle_seconds",
-        Kind::Number(0, 86_400),
-        "End a run that has been silent for so long; 0 is never. Not in force when standard input is a terminal.",
-    ),
-    field(
-        "total_seconds",
-        Kind::Number(0, 604_800),
-        "End a run after so long; 0 is never. Not in force when standard input is a terminal.",
-    ),
-    field("processes", Kind::Number(1, 65_536), "Processes alive at once."),
-    field("open_files", Kind::Number(16, 1_048_576), "Open files per process."),
-    field(
-        "memory_mib",
-        Kind::Number(16, 16_777_216),
-        "Memory of the whole run, at most three quarters of the machine's; in force where a cgroup can be made.",
-    ),
-    field("file_mib", Kind::Number(1, 16_777_216), "Size of one written file."),
-    field("output_mib", Kind::Number(1, 1_048_576), "Output of a run that is kept."),
-    field("connections", Kind::Number(1, 65_536), "Connections to the network at once. 512 unless given."),
-    field("upload_mib", Kind::Number(1, 16_777_216), "Sent to the network by the whole run."),
-    field("download_mib", Kind::Number(1, 16_777_216), "Received from the network by the whole run."),
-    field(
-        "network_kib_per_second",
-        Kind::Number(1, 16_777_216),
-        "The speed of the network, both ways together.",
-    ),
-    field(
-        "command_bytes",
-        Kind::Number(1024, 67_108_864),
-        "Largest command that is analysed; a larger one is denied.",
-    ),
-    field("command_depth", Kind::Number(4, 64), "Deepest nesting of a command; a deeper one is denied."),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[limits]`.
+    LIMITS, LimitsSection, "limits" {
+        idle_seconds: Number(0, 86_400),
+            "End a run that has been silent for so long; 0 is never. Not in force when standard input is a terminal.";
+        total_seconds: Number(0, 604_800),
+            "End a run after so long; 0 is never. Not in force when standard input is a terminal.";
+        processes: Number(1, 65_536),
+            "Processes alive at once.";
+        open_files: Number(16, 1_048_576),
+            "Open files per process.";
+        memory_mib: Number(16, 16_777_216),
+            "Memory of the whole run, at most three quarters of the machine's; in force where a cgroup can be made.";
+        file_mib: Number(1, 16_777_216),
+            "Size of one written file.";
+        output_mib: Number(1, 1_048_576),
+            "Output of a run that is kept.";
+        connections: Number(1, 65_536),
+            "Connections to the network at once. 512 unless given.";
+        upload_mib: Number(1, 16_777_216),
+            "Sent to the network by the whole run.";
+        download_mib: Number(1, 16_777_216),
+            "Received from the network by the whole run.";
+        network_kib_per_second: Number(1, 16_777_216),
+            "The speed of the network, both ways together.";
+        command_bytes: Number(1024, 67_108_864),
+            "Largest command that is analysed; a larger one is denied.";
+        command_depth: Number(4, 64),
+            "Deepest nesting of a command; a deeper one is denied.";
+    }
+}
 
-pub(super) static BUDGET: &[Field] = &[
-    field(
-        "max_tokens",
-        Kind::Number(1, 1_000_000_000_000),
-        "Tokens of a model, questions and answers together.",
-    ),
-    field("max_requests", Kind::Number(1, 1_000_000_000), "Requests to a model."),
-    field(
-        "max_cost",
-        Kind::Amount,
-        "Money, by the prices in the user's `config.toml`; a model without a price is then not asked.",
-    ),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[budget]`.
+    BUDGET, BudgetSection, "budget" {
+        max_tokens: Number(1, 1_000_000_000_000),
+            "Tokens of a model, questions and answers together.";
+        max_requests: Number(1, 1_000_000_000),
+            "Requests to a model.";
+        max_cost: Amount,
+            "Money, by the prices in the user's `config.toml`; a model without a price is then not asked.";
+    }
+}
 
-pub(super) static SANDBOX: &[Field] = &[
-    field(
-        "namespaces",
-        Kind::Choice(&["auto", "require", "off"]),
-        "`auto` (unless given): namespaces of the run's own where the machine allows them. `require`: no run without them. `off`: none.",
-    ),
-    field(
-        "verify_exec",
-        Kind::Flag,
-        "Judge a program again at its exec stop, so that a racing thread wins nothing. `true` unless given.",
-    ),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[sandbox]`.
+    SANDBOX, SandboxSection, "sandbox" {
+        namespaces: Choice(&["auto", "require", "off"]),
+            "`auto` (unless given): namespaces of the run's own where the machine allows them. `require`: no run without them. `off`: none.";
+        verify_exec: Flag,
+            "Judge a program again at its exec stop, so that a racing thread wins nothing. `true` unless given.";
+    }
+}
 
-pub(super) static HOME: &[Field] = &[
-    field(
-        "import",
-        Kind::List,
-        "Files of the user's home that are copied into the run's: `~/.gitconfig`. They are named in full, and none unless given.",
-    ),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[home]`.
+    HOME, HomeSection, "home" {
+        import: List,
+            "Files of the user's home that are copied into the run's: `~/.gitconfig`. They are named in full, and none unless given.";
+    }
+}
 
-pub(super) static TOOLCHAINS: &[Field] = &[
-    field(
-        "detect",
-        Kind::Choices(&super::model::TOOLCHAINS, "toolchain"),
-        "Toolchains in the user's home that are found and granted read-only; all unless given, `[]` for none.",
-    ),
-    field(
-        "caches",
-        Kind::Choice(&["shared", "private"]),
-        "`shared` (unless given): the user's package caches can be read, under a writable layer of the run's own. `private`: empty caches of the run's own.",
-    ),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[toolchains]`.
+    TOOLCHAINS, ToolchainsSection, "toolchains" {
+        detect: Choices(&super::model::TOOLCHAINS, "toolchain"),
+            "Toolchains in the user's home that are found and granted read-only; all unless given, `[]` for none.";
+        caches: Choice(&["shared", "private"]),
+            "`shared` (unless given): the user's package caches can be read, under a writable layer of the run's own. `private`: empty caches of the run's own.";
+    }
+}
 
-pub(super) static WORKTREE: &[Field] = &[
-    field(
-        "root",
-        Kind::Text,
-        "The folder for the worktrees of tasks: absolute, or from the repository's folder. `../.worktrees` unless given.",
-    ),
-    field(
-        "copy",
-        Kind::List,
-        "Untracked files and folders of the user's worktree that a task gets a copy of: `.env.test`, `node_modules`.",
-    ),
-    field(
-        "link_readonly",
-        Kind::List,
-        "Untracked files and folders of the user's worktree that a task can read, through a link.",
-    ),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[worktree]`.
+    WORKTREE, WorktreeSection, "worktree" {
+        root: Text,
+            "The folder for the worktrees of tasks: absolute, or from the repository's folder. `../.worktrees` unless given.";
+        copy: List,
+            "Untracked files and folders of the user's worktree that a task gets a copy of: `.env.test`, `node_modules`.";
+        link_readonly: List,
+            "Untracked files and folders of the user's worktree that a task can read, through a link.";
+    }
+}
 
-pub(super) static GIT: &[Field] = &[
-    field(
-        "default_action",
-        Kind::Action,
-        "What happens to git commands that no rule speaks of. `deny` unless given.",
-    ),
-    field(
-        "other_action",
-        Kind::Choice(&["allow", "ask", "deny"]),
-        "What happens to git in repositories that are made inside the run's own places (a test's, in `$TMPDIR`): there only rules about programs, files and variables hold, and those that name the effect `git.other`. `deny` unless given.",
-    ),
-    field("branch_prefix", Kind::Text, "What the branches of tasks begin with."),
-    field("trailers", Kind::List, "Trailers added to the agent's commits."),
-    field("sign", Kind::Flag, "Whether the agent's commits are signed."),
-    field("identity", Kind::Text, "Who the agent's commits are by, `Name <mail>`; the user unless given."),
-    field("hooks", Kind::Flag, "Whether the user's hooks run for the agent's commits. `true` unless given."),
-    field(
-        "receive_mib",
-        Kind::Number(1, 1_048_576),
-        "The most that is received from a run, in MiB of packed objects. 512 unless given.",
-    ),
-    OVERRIDE_SECTION,
-];
+section! {
+    /// `[git]`.
+    GIT, GitSection, "git" {
+        default_action: Action,
+            "What happens to git commands that no rule speaks of. `deny` unless given.";
+        other_action: Choice(&["allow", "ask", "deny"]),
+            "What happens to git in repositories that are made inside the run's own places (a test's, in `$TMPDIR`): there only rules about programs, files and variables hold, and those that name the effect `git.other`. `deny` unless given.";
+        branch_prefix: Text,
+            "What the branches of tasks begin with.";
+        trailers: List,
+            "Trailers added to the agent's commits.";
+        sign: Flag,
+            "Whether the agent's commits are signed.";
+        identity: Text,
+            "Who the agent's commits are by, `Name <mail>`; the user unless given.";
+        hooks: Flag,
+            "Whether the user's hooks run for the agent's commits. `true` unless given.";
+        receive_mib: Number(1, 1_048_576),
+            "The most that is received from a run, in MiB of packed objects. 512 unless given.";
+    }
+}
 
 pub(super) static COMMAND: &[Field] = &[
     field("id", Kind::Text, "The rule's name in messages, unique in a policy: `git.switch`."),

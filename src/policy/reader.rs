@@ -6,9 +6,13 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{Diagnostic, Source};
-use super::fields::{self, Field, Kind};
+use super::fields::{
+    self, BudgetSection, EnvironmentSection, Field, FilesystemSection, GitSection, HomeSection, Kind,
+    LimitsSection, NetworkSection, SandboxSection, ToolchainsSection, WorktreeSection,
+};
 use super::model::{Action, Conditions, Example, ExampleCommand, PathAccess};
 use super::pattern::{PathPattern, Pattern};
+use super::values::KeyValue;
 use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
 
 /// What `{…}` may stand for in paths.
@@ -34,34 +38,21 @@ pub(super) struct File {
     pub(super) description: String,
     pub(super) extends: Option<At<String>>,
     pub(super) default_action: Option<At<Action>>,
-    pub(super) filesystem: Section,
-    pub(super) network: Section,
-    pub(super) environment: Section,
-    pub(super) limits: Section,
-    pub(super) budget: Section,
-    pub(super) sandbox: Section,
-    pub(super) home: Section,
-    pub(super) toolchains: Section,
-    pub(super) worktree: Section,
-    pub(super) git: Section,
+    pub(super) filesystem: FilesystemSection,
+    pub(super) network: NetworkSection,
+    pub(super) environment: EnvironmentSection,
+    pub(super) limits: LimitsSection,
+    pub(super) budget: BudgetSection,
+    pub(super) sandbox: SandboxSection,
+    pub(super) home: HomeSection,
+    pub(super) toolchains: ToolchainsSection,
+    pub(super) worktree: WorktreeSection,
+    pub(super) git: GitSection,
     pub(super) rules: Vec<FileRule>,
     /// A rule had an error in what it matches or says: examples cannot be judged.
     pub(super) has_broken_rules: bool,
     /// The text is not even TOML.
     pub(super) is_damaged: bool,
-}
-
-/// A section's keys; the merge knows what each means.
-#[derive(Debug, Default)]
-pub(super) struct Section {
-    pub(super) span: Range<usize>,
-    pub(super) lists: Vec<(&'static str, At<Vec<At<String>>>)>,
-    pub(super) numbers: Vec<(&'static str, At<i64>)>,
-    pub(super) flags: Vec<(&'static str, At<bool>)>,
-    pub(super) texts: Vec<(&'static str, At<String>)>,
-    pub(super) map: Vec<(At<String>, String)>,
-    pub(super) default_action: Option<At<Action>>,
-    pub(super) overrides: bool,
 }
 
 #[derive(Debug)]
@@ -149,16 +140,16 @@ impl Reader<'_> {
             .unwrap_or_default();
         file.extends = find(table, "extends").and_then(|value| self.text(value));
         file.default_action = find(table, "default_action").and_then(|value| self.action(value));
-        file.filesystem = self.section(table, "filesystem", fields::FILESYSTEM);
-        file.network = self.section(table, "network", fields::NETWORK);
-        file.environment = self.section(table, "environment", fields::ENVIRONMENT);
-        file.limits = self.section(table, "limits", fields::LIMITS);
-        file.budget = self.section(table, "budget", fields::BUDGET);
-        file.sandbox = self.section(table, "sandbox", fields::SANDBOX);
-        file.home = self.section(table, "home", fields::HOME);
-        file.toolchains = self.section(table, "toolchains", fields::TOOLCHAINS);
-        file.worktree = self.section(table, "worktree", fields::WORKTREE);
-        file.git = self.section(table, "git", fields::GIT);
+        file.filesystem = FilesystemSection::parse(self, table);
+        file.network = NetworkSection::parse(self, table);
+        file.environment = EnvironmentSection::parse(self, table);
+        file.limits = LimitsSection::parse(self, table);
+        file.budget = BudgetSection::parse(self, table);
+        file.sandbox = SandboxSection::parse(self, table);
+        file.home = HomeSection::parse(self, table);
+        file.toolchains = ToolchainsSection::parse(self, table);
+        file.worktree = WorktreeSection::parse(self, table);
+        file.git = GitSection::parse(self, table);
         let Some(rules) = find(table, "command") else { return };
         let DeValue::Array(list) = rules.get_ref() else {
             self.wrong_type(rules, "a list of rules; write `[[command]]`");
@@ -201,54 +192,40 @@ impl Reader<'_> {
         }
     }
 
-    fn section(&mut self, table: &Table<'_>, name: &'static str, fields: &'static [Field]) -> Section {
-        let mut section = Section::default();
-        let Some(value) = find(table, name) else { return section };
-        let DeValue::Table(inner) = value.get_ref() else {
+    /// A section's table, with its keys checked.
+    pub(super) fn section_table<'t, 'i>(
+        &mut self,
+        file: &'t Table<'i>,
+        name: &str,
+        fields: &'static [Field],
+    ) -> Option<&'t Table<'i>> {
+        let value = find(file, name)?;
+        let DeValue::Table(table) = value.get_ref() else {
             self.wrong_type(value, "a table");
-            return section;
+            return None;
         };
-        section.span = value.span();
-        self.check_keys(inner, fields, &format!("[{name}]"));
-        for field in fields {
-            let Some(value) = find(inner, field.name) else { continue };
-            match field.kind {
-                Kind::List => {
-                    if let Some(list) = self.list(value) {
-                        list.iter().for_each(|item| self.check_grant(name, field.name, item));
-                        section.lists.push((field.name, At { value: list, span: value.span() }));
-                    }
-                }
-                Kind::Ports => {
-                    if let Some(list) = self.ports(value) {
-                        section.lists.push((field.name, At { value: list, span: value.span() }));
-                    }
-                }
-                Kind::Number(least, most) => {
-                    if let Some(number) = self.number(value, least, most) {
-                        section.numbers.push((field.name, number));
-                    }
-                }
-                Kind::Amount => section.numbers.extend(self.amount(value).map(|micros| (field.name, micros))),
-                Kind::Flag if field.name == "override" => {
-                    section.overrides = self.flag(value).is_some_and(|flag| flag.value)
-                }
-                Kind::Flag => section.flags.extend(self.flag(value).map(|flag| (field.name, flag))),
-                Kind::Text => section.texts.extend(self.text(value).map(|text| (field.name, text))),
-                Kind::Action => section.default_action = self.action(value),
-                Kind::Map => section.map = self.map(value),
-                Kind::Choice(words) => {
-                    section.texts.extend(self.choice(value, words).map(|text| (field.name, text)));
-                }
-                Kind::Choices(words, what) => {
-                    if let Some(list) = self.choices(value, words, what) {
-                        section.lists.push((field.name, At { value: list, span: value.span() }));
-                    }
-                }
-                Kind::Texts | Kind::Effects | Kind::Commands | Kind::Table(_) | Kind::Tables(_) => {}
-            }
+        self.check_keys(table, fields, &format!("[{name}]"));
+        Some(table)
+    }
+
+    /// What a section says for a key of this kind.
+    pub(super) fn section_key<T: KeyValue>(
+        &mut self,
+        table: &Table<'_>,
+        section: &str,
+        key: &str,
+        kind: &Kind,
+    ) -> Option<T> {
+        let value = find(table, key)?;
+        let read = T::read(self, kind, value)?;
+        if matches!(kind, Kind::List) {
+            read.items().iter().for_each(|item| self.check_grant(section, key, item));
         }
-        section
+        Some(read)
+    }
+
+    pub(super) fn section_overrides(&mut self, table: &Table<'_>) -> bool {
+        find(table, "override").and_then(|value| self.flag(value)).is_some_and(|flag| flag.value)
     }
 
     /// Entries of a section's lists that could never mean anything.

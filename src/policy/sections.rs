@@ -1,196 +1,281 @@
 //! The sections of a policy file, merged into what the file extends: what each key means when it is said again.
 //!
 //! Grants can be left out, not added; bounds and switches can be tightened, not loosened. What a section does otherwise
-//! is an error, or a note when it says `override`.
+//! is an error, or a note when it says `override`. Every `tighten` takes its section apart without `..`: a key that is added
+//! to the table of the format and not merged here does not compile.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use super::diagnostic::Severity;
+use super::fields::{
+    BudgetSection, EnvironmentSection, FilesystemSection, GitSection, HomeSection, LimitsSection,
+    NetworkSection, SandboxSection, ToolchainsSection, WorktreeSection,
+};
 use super::host::{Host, HostEntry};
 use super::merge::Merger;
 use super::model::{Action, Caches, Default, Limits, Namespaces, Place};
-use super::reader::{At, File, Section};
+use super::reader::{At, File};
 use crate::command::Limits as CommandLimits;
 
 impl Merger {
     /// All sections of a file.
     pub(super) fn sections(&mut self, file: &File) {
-        self.filesystem(&file.filesystem);
-        self.network(&file.network);
-        self.environment(&file.environment);
-        self.limits(&file.limits);
-        self.budget(&file.budget);
-        self.sandbox(&file.sandbox);
-        self.home(&file.home);
-        self.toolchains(&file.toolchains);
-        self.worktree(&file.worktree);
-        self.git(&file.git);
+        file.filesystem.tighten(self);
+        file.network.tighten(self);
+        file.environment.tighten(self);
+        file.limits.tighten(self);
+        file.budget.tighten(self);
+        file.sandbox.tighten(self);
+        file.home.tighten(self);
+        file.toolchains.tighten(self);
+        file.worktree.tighten(self);
+        file.git.tighten(self);
     }
+}
 
-    fn filesystem(&mut self, section: &Section) {
-        let mut files = std::mem::take(&mut self.policy.filesystem);
+impl FilesystemSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self { read, write, execute, overrides } = self;
+        let mut files = std::mem::take(&mut merger.policy.filesystem);
         // What programs could be started from so far, also where that was not said.
-        let mut execute: Vec<String> = files.executable().into_iter().map(str::to_string).collect();
-        self.grants(section, "read", &mut files.read);
-        self.grants(section, "write", &mut files.write);
-        if self.grants(section, "execute", &mut execute) {
-            files.execute = Some(execute);
+        let mut executable: Vec<String> = files.executable().into_iter().map(str::to_string).collect();
+        merger.grants("read", read.as_ref(), &mut files.read, *overrides);
+        merger.grants("write", write.as_ref(), &mut files.write, *overrides);
+        if merger.grants("execute", execute.as_ref(), &mut executable, *overrides) {
+            files.execute = Some(executable);
         }
-        self.policy.filesystem = files;
+        merger.policy.filesystem = files;
     }
+}
 
-    fn network(&mut self, section: &Section) {
-        let mut network = std::mem::take(&mut self.policy.network);
-        self.host_grants(section, &mut network.allow);
-        self.grants(section, "presets", &mut network.presets);
-        let mut listen: Vec<String> = network.listen.iter().map(u16::to_string).collect();
-        if self.grants(section, "listen", &mut listen) {
-            network.listen = listen.iter().filter_map(|port| port.parse().ok()).collect();
+impl NetworkSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self { allow, deny, presets, resolve, loopback, listen, overrides } = self;
+        let mut network = std::mem::take(&mut merger.policy.network);
+        merger.host_grants(allow.as_ref(), &mut network.allow, *overrides);
+        merger.grants("presets", presets.as_ref(), &mut network.presets, *overrides);
+        let mut ports: Vec<String> = network.listen.iter().map(u16::to_string).collect();
+        if merger.grants("listen", listen.as_ref(), &mut ports, *overrides) {
+            network.listen = ports.iter().filter_map(|port| port.parse().ok()).collect();
         }
-        for (_, list) in section.lists.iter().filter(|(key, _)| *key == "deny") {
+        if let Some(list) = deny {
             // What is closed stays closed.
             let more = list.value.iter().map(|item| item.value.clone());
             network.deny.extend(more.filter(|item| !network.deny.contains(item)).collect::<Vec<_>>());
         }
-        for (name, value) in &section.map {
-            self.pin(section, name, value, &mut network.resolve);
+        for (name, value) in resolve.iter().flatten() {
+            merger.pin(name, value, &mut network.resolve, *overrides);
         }
-        for (key, flag) in &section.flags {
-            self.only_tighter(section, key, flag, !network.loopback, !flag.value);
+        if let Some(flag) = loopback {
+            merger.only_tighter("loopback", flag, !network.loopback, !flag.value, *overrides);
             network.loopback = flag.value;
         }
-        self.policy.network = network;
+        merger.policy.network = network;
     }
+}
 
-    fn environment(&mut self, section: &Section) {
-        let mut environment = std::mem::take(&mut self.policy.environment);
-        self.grants(section, "pass", &mut environment.pass);
-        for (_, list) in section.lists.iter().filter(|(key, _)| *key == "redact") {
+impl EnvironmentSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self { pass, set, redact, overrides } = self;
+        let mut environment = std::mem::take(&mut merger.policy.environment);
+        merger.grants("pass", pass.as_ref(), &mut environment.pass, *overrides);
+        if let Some(list) = redact {
             // What is hidden stays hidden.
             environment.redact.extend(list.value.iter().map(|item| item.value.clone()));
         }
-        for (name, value) in &section.map {
+        for (name, value) in set.iter().flatten() {
             let known = environment.set.iter().find(|(known, _)| *known == name.value);
-            if self.level > 0 && known.map(|(_, value)| value) != Some(value) {
+            if merger.level > 0 && known.map(|(_, value)| value) != Some(value) {
                 let what = format!("the variable `{}`", name.value);
-                self.loosened(name.span.clone(), &what, section.overrides);
+                merger.loosened(name.span.clone(), &what, *overrides);
             }
             environment.set.retain(|(known, _)| *known != name.value);
             environment.set.push((name.value.clone(), value.clone()));
         }
-        self.policy.environment = environment;
+        merger.policy.environment = environment;
     }
+}
 
-    fn limits(&mut self, section: &Section) {
-        let mut limits = std::mem::take(&mut self.policy.limits);
-        for (key, number) in &section.numbers {
-            if let Some(current) = limits.get(key).or(unset_limit(key)) {
+impl LimitsSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self {
+            idle_seconds,
+            total_seconds,
+            processes,
+            open_files,
+            memory_mib,
+            file_mib,
+            output_mib,
+            connections,
+            upload_mib,
+            download_mib,
+            network_kib_per_second,
+            command_bytes,
+            command_depth,
+            overrides,
+        } = self;
+        let defaults = CommandLimits::default();
+        let size = |size: usize| i64::try_from(size).ok();
+        // With each key what it means when nobody set it, where the program has a bound of its own.
+        let keys = [
+            ("idle_seconds", idle_seconds, None),
+            ("total_seconds", total_seconds, None),
+            ("processes", processes, None),
+            ("open_files", open_files, None),
+            ("memory_mib", memory_mib, None),
+            ("file_mib", file_mib, None),
+            ("output_mib", output_mib, None),
+            ("connections", connections, None),
+            ("upload_mib", upload_mib, None),
+            ("download_mib", download_mib, None),
+            ("network_kib_per_second", network_kib_per_second, None),
+            ("command_bytes", command_bytes, size(defaults.bytes)),
+            ("command_depth", command_depth, size(defaults.depth)),
+        ];
+        let mut limits = std::mem::take(&mut merger.policy.limits);
+        for (key, number, unset) in keys {
+            let Some(number) = number else { continue };
+            if let Some(current) = limits.get(key).or(unset) {
                 // A lower bound is the tighter one; 0 is none.
                 let bound = |value: i64| Reverse(if value == 0 { i64::MAX } else { value });
-                self.only_tighter(section, key, number, bound(current), bound(number.value));
+                merger.only_tighter(key, number, bound(current), bound(number.value), *overrides);
             }
             set_limit(&mut limits, key, number.value);
         }
-        self.policy.limits = limits;
+        merger.policy.limits = limits;
     }
+}
 
-    fn budget(&mut self, section: &Section) {
-        let mut budget = self.policy.budget;
-        for (key, number) in &section.numbers {
-            let place = match *key {
-                "max_tokens" => &mut budget.max_tokens,
-                "max_requests" => &mut budget.max_requests,
-                _ => &mut budget.max_cost_micros,
-            };
+impl BudgetSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self { max_tokens, max_requests, max_cost, overrides } = self;
+        let mut budget = merger.policy.budget;
+        for (key, number, current) in [
+            ("max_tokens", max_tokens, &mut budget.max_tokens),
+            ("max_requests", max_requests, &mut budget.max_requests),
+            ("max_cost", max_cost, &mut budget.max_cost_micros),
+        ] {
+            let Some(number) = number else { continue };
             let said = u64::try_from(number.value).unwrap_or_default();
-            if let Some(current) = place.replace(said) {
-                self.only_tighter(section, key, number, Reverse(current), Reverse(said));
+            if let Some(current) = current.replace(said) {
+                merger.only_tighter(key, number, Reverse(current), Reverse(said), *overrides);
             }
         }
-        self.policy.budget = budget;
+        merger.policy.budget = budget;
     }
+}
 
-    fn sandbox(&mut self, section: &Section) {
-        let mut sandbox = self.policy.sandbox.clone();
-        for (key, text) in &section.texts {
-            if let Some(said) = Namespaces::named(&text.value) {
-                self.only_tighter(section, key, text, sandbox.namespaces, said);
-                sandbox.namespaces = said;
-            }
+impl SandboxSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self { namespaces, verify_exec, overrides } = self;
+        let mut sandbox = merger.policy.sandbox.clone();
+        if let Some(text) = namespaces
+            && let Some(said) = Namespaces::named(&text.value)
+        {
+            merger.only_tighter("namespaces", text, sandbox.namespaces, said, *overrides);
+            sandbox.namespaces = said;
         }
-        for (key, flag) in &section.flags {
-            self.only_tighter(section, key, flag, sandbox.verify_exec, flag.value);
+        if let Some(flag) = verify_exec {
+            merger.only_tighter("verify_exec", flag, sandbox.verify_exec, flag.value, *overrides);
             sandbox.verify_exec = flag.value;
         }
-        self.policy.sandbox = sandbox;
+        merger.policy.sandbox = sandbox;
     }
+}
 
-    fn home(&mut self, section: &Section) {
-        let mut import = std::mem::take(&mut self.policy.home.import);
-        self.grants(section, "import", &mut import);
-        self.policy.home.import = import;
+impl HomeSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self { import, overrides } = self;
+        let mut home = std::mem::take(&mut merger.policy.home);
+        merger.grants("import", import.as_ref(), &mut home.import, *overrides);
+        merger.policy.home = home;
     }
+}
 
-    fn toolchains(&mut self, section: &Section) {
-        let mut toolchains = self.policy.toolchains.clone();
-        self.grants(section, "detect", &mut toolchains.detect);
-        for (key, text) in &section.texts {
-            if let Some(said) = Caches::named(&text.value) {
-                self.only_tighter(section, key, text, toolchains.caches, said);
-                toolchains.caches = said;
-            }
+impl ToolchainsSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self { detect, caches, overrides } = self;
+        let mut toolchains = merger.policy.toolchains.clone();
+        merger.grants("detect", detect.as_ref(), &mut toolchains.detect, *overrides);
+        if let Some(text) = caches
+            && let Some(said) = Caches::named(&text.value)
+        {
+            merger.only_tighter("caches", text, toolchains.caches, said, *overrides);
+            toolchains.caches = said;
         }
-        self.policy.toolchains = toolchains;
+        merger.policy.toolchains = toolchains;
     }
+}
 
-    fn worktree(&mut self, section: &Section) {
-        let mut worktree = std::mem::take(&mut self.policy.worktree);
-        self.grants(section, "copy", &mut worktree.copy);
-        self.grants(section, "link_readonly", &mut worktree.link_readonly);
+impl WorktreeSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self { root, copy, link_readonly, overrides } = self;
+        let mut worktree = std::mem::take(&mut merger.policy.worktree);
+        merger.grants("copy", copy.as_ref(), &mut worktree.copy, *overrides);
+        merger.grants("link_readonly", link_readonly.as_ref(), &mut worktree.link_readonly, *overrides);
         // Where a worktree lies grants nothing.
-        for (_, text) in &section.texts {
+        if let Some(text) = root {
             worktree.root = Some(text.value.clone());
         }
-        self.policy.worktree = worktree;
+        merger.policy.worktree = worktree;
     }
+}
 
-    fn git(&mut self, section: &Section) {
-        for (key, text) in &section.texts {
-            match *key {
-                "branch_prefix" => self.branch_prefix(section, text),
-                "identity" => self.identity(section, text),
-                _ => self.other_action(section, key, text),
-            }
+impl GitSection {
+    fn tighten(&self, merger: &mut Merger) {
+        let Self {
+            // Merged together with the default action of the whole policy.
+            default_action: _,
+            other_action,
+            branch_prefix,
+            trailers,
+            sign,
+            identity,
+            hooks,
+            receive_mib,
+            overrides,
+        } = self;
+        if let Some(text) = other_action {
+            merger.git_other_action(text, *overrides);
         }
-        let mut git = std::mem::take(&mut self.policy.git);
-        for (_, list) in &section.lists {
+        if let Some(text) = branch_prefix {
+            merger.branch_prefix(text, *overrides);
+        }
+        if let Some(text) = identity {
+            merger.identity(text, *overrides);
+        }
+        let mut git = std::mem::take(&mut merger.policy.git);
+        if let Some(list) = trailers {
             let trailers: Vec<String> = list.value.iter().map(|item| item.value.clone()).collect();
             if git.trailers.iter().any(|known| !trailers.contains(known)) {
-                self.loosened(list.span.clone(), "`trailers`", section.overrides);
+                merger.loosened(list.span.clone(), "`trailers`", *overrides);
             }
             git.trailers = trailers;
         }
-        for (key, flag) in &section.flags {
-            let current = if *key == "sign" { &mut git.sign } else { &mut git.hooks };
+        for (key, flag, current) in [("sign", sign, &mut git.sign), ("hooks", hooks, &mut git.hooks)] {
+            let Some(flag) = flag else { continue };
             let before = std::mem::replace(current, flag.value);
-            self.only_tighter(section, key, flag, before, flag.value);
+            merger.only_tighter(key, flag, before, flag.value, *overrides);
         }
-        for (key, number) in &section.numbers {
-            self.only_tighter(section, key, number, Reverse(git.receive_mib), Reverse(number.value));
+        if let Some(number) = receive_mib {
+            let (before, said) = (Reverse(git.receive_mib), Reverse(number.value));
+            merger.only_tighter("receive_mib", number, before, said, *overrides);
             git.receive_mib = number.value;
         }
-        self.policy.git = git;
+        merger.policy.git = git;
     }
+}
 
-    fn other_action(&mut self, section: &Section, key: &str, text: &At<String>) {
+impl Merger {
+    fn git_other_action(&mut self, text: &At<String>, overrides: bool) {
         let Some(said) = Action::named(&text.value) else { return };
-        self.only_tighter(section, key, text, self.policy.git_other_action.action, said);
+        self.only_tighter("other_action", text, self.policy.git_other_action.action, said, overrides);
         let place = Place { source: self.level, span: text.span.clone() };
         self.policy.git_other_action = Default { action: said, place: Some(place) };
     }
 
-    fn identity(&mut self, section: &Section, text: &At<String>) {
+    fn identity(&mut self, text: &At<String>, overrides: bool) {
         let parts = text.value.strip_suffix('>').and_then(|rest| rest.split_once(" <"));
         let is_plain = |part: &str| !part.trim().is_empty() && !part.contains(['<', '>', '\n', '\0']);
         let Some((name, mail)) = parts.filter(|(name, mail)| is_plain(name) && is_plain(mail)) else {
@@ -206,19 +291,19 @@ impl Merger {
         };
         let identity = Some((name.to_string(), mail.to_string()));
         if self.level > 0 && self.policy.git.identity.is_some() && self.policy.git.identity != identity {
-            self.loosened(text.span.clone(), "`identity`", section.overrides);
+            self.loosened(text.span.clone(), "`identity`", overrides);
         }
         self.policy.git.identity = identity;
     }
 
-    fn branch_prefix(&mut self, section: &Section, text: &At<String>) {
+    fn branch_prefix(&mut self, text: &At<String>, overrides: bool) {
         let prefix = text.value.as_str();
         if !is_branch_prefix(prefix) {
             let message = "a branch prefix ends in `/`".to_string();
             self.problem(Severity::Error, text.span.clone(), message, "such as `task/`", None);
         }
         if self.level > 0 && self.policy.git.branch_prefix != prefix {
-            self.loosened(text.span.clone(), "`branch_prefix`", section.overrides);
+            self.loosened(text.span.clone(), "`branch_prefix`", overrides);
         }
         self.policy.git.branch_prefix = prefix.to_string();
     }
@@ -226,33 +311,38 @@ impl Merger {
     /// Reports a value that is looser than the one in force so far, by an order from loose to tight.
     fn only_tighter<V, T: Ord + Copy>(
         &mut self,
-        section: &Section,
         key: &str,
         at: &At<V>,
         current: T,
         said: T,
+        overrides: bool,
     ) {
         if self.level > 0 && said < current {
-            self.loosened(at.span.clone(), &format!("`{key}`"), section.overrides);
+            self.loosened(at.span.clone(), &format!("`{key}`"), overrides);
         }
     }
 
     /// The hosts that may be reached: an extending policy may leave some out or name a part of one.
-    fn host_grants(&mut self, section: &Section, current: &mut Vec<String>) {
-        let Some((_, list)) = section.lists.iter().find(|(known, _)| *known == "allow") else { return };
+    fn host_grants(
+        &mut self,
+        list: Option<&At<Vec<At<String>>>>,
+        current: &mut Vec<String>,
+        overrides: bool,
+    ) {
+        let Some(list) = list else { return };
         let known: Vec<HostEntry> = current.iter().filter_map(|text| HostEntry::parse(text).ok()).collect();
         for item in &list.value {
             // One that means nothing was told by the reader.
             let Ok(entry) = HostEntry::parse(&item.value) else { continue };
             if self.level > 0 && !known.iter().any(|wide| wide.covers(&entry)) {
-                self.loosened(item.span.clone(), &format!("`{}` in `allow`", item.value), section.overrides);
+                self.loosened(item.span.clone(), &format!("`{}` in `allow`", item.value), overrides);
             }
         }
         *current = list.value.iter().map(|item| item.value.clone()).collect();
     }
 
     /// A name with its address: where a name leads decides who is reached.
-    fn pin(&mut self, section: &Section, name: &At<String>, value: &str, pins: &mut Vec<(String, IpAddr)>) {
+    fn pin(&mut self, name: &At<String>, value: &str, pins: &mut Vec<(String, IpAddr)>, overrides: bool) {
         let host = Host::parse(&name.value);
         let (Ok(Host::Name(host)), Ok(address)) = (host, value.parse::<IpAddr>()) else {
             let message = format!("`{}` is resolved to an address: `\"name\" = \"10.1.2.3\"`", name.value);
@@ -261,33 +351,29 @@ impl Merger {
         };
         let known = pins.iter().find(|(known, _)| *known == host).map(|(_, address)| *address);
         if self.level > 0 && known != Some(address) {
-            self.loosened(name.span.clone(), &format!("the address of `{host}`"), section.overrides);
+            self.loosened(name.span.clone(), &format!("the address of `{host}`"), overrides);
         }
         pins.retain(|(known, _)| *known != host);
         pins.push((host, address));
     }
 
     /// A list of grants: an extending policy may leave some out, not add any. Says whether the section has the list.
-    fn grants(&mut self, section: &Section, key: &str, current: &mut Vec<String>) -> bool {
-        let Some((_, list)) = section.lists.iter().find(|(known, _)| *known == key) else { return false };
+    fn grants(
+        &mut self,
+        key: &str,
+        list: Option<&At<Vec<At<String>>>>,
+        current: &mut Vec<String>,
+        overrides: bool,
+    ) -> bool {
+        let Some(list) = list else { return false };
         for item in &list.value {
             if self.level > 0 && !current.iter().any(|known| covers(known, &item.value)) {
                 let what = format!("`{}` in `{key}`", item.value);
-                self.loosened(item.span.clone(), &what, section.overrides);
+                self.loosened(item.span.clone(), &what, overrides);
             }
         }
         *current = list.value.iter().map(|item| item.value.clone()).collect();
         true
-    }
-}
-
-/// What a limit that nobody set means: the program's own bounds.
-fn unset_limit(key: &str) -> Option<i64> {
-    let defaults = CommandLimits::default();
-    match key {
-        "command_bytes" => i64::try_from(defaults.bytes).ok(),
-        "command_depth" => i64::try_from(defaults.depth).ok(),
-        _ => None,
     }
 }
 

@@ -6,9 +6,74 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::diagnostic::{Diagnostic, Severity};
-use super::fields::{Field, nearest};
+use super::fields::{Field, Kind, nearest};
 use super::model::Action;
 use super::reader::{At, Reader, Table};
+
+/// What a key of a section can hold. The type follows from the key's kind in the table of the format; a kind that does not
+/// belong to the type is read as nothing.
+pub(super) trait KeyValue: Sized {
+    fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self>;
+
+    /// Its strings, where it is a list of some.
+    fn items(&self) -> &[At<String>] {
+        &[]
+    }
+}
+
+impl KeyValue for At<Vec<At<String>>> {
+    fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
+        let items = match kind {
+            Kind::List => reader.list(value)?,
+            Kind::Ports => reader.ports(value)?,
+            Kind::Choices(words, what) => reader.choices(value, words, what)?,
+            _ => return None,
+        };
+        Some(At { value: items, span: value.span() })
+    }
+
+    fn items(&self) -> &[At<String>] {
+        &self.value
+    }
+}
+
+impl KeyValue for At<String> {
+    fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
+        match kind {
+            Kind::Text => reader.text(value),
+            Kind::Choice(words) => reader.choice(value, words),
+            _ => None,
+        }
+    }
+}
+
+impl KeyValue for At<bool> {
+    fn read(reader: &mut Reader<'_>, _: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
+        reader.flag(value)
+    }
+}
+
+impl KeyValue for At<i64> {
+    fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
+        match kind {
+            Kind::Number(least, most) => reader.number(value, *least, *most),
+            Kind::Amount => reader.amount(value),
+            _ => None,
+        }
+    }
+}
+
+impl KeyValue for At<Action> {
+    fn read(reader: &mut Reader<'_>, _: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
+        reader.action(value)
+    }
+}
+
+impl KeyValue for Vec<(At<String>, String)> {
+    fn read(reader: &mut Reader<'_>, _: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
+        Some(reader.map(value))
+    }
+}
 
 impl Reader<'_> {
     pub(super) fn error(&mut self, span: Range<usize>, message: String, label: &str, help: Option<String>) {
