@@ -20,12 +20,12 @@ use global::Global;
 
 /// Every verb of git that is known here, for the nearest-name suggestions of policies.
 pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
-    options::VERBS.iter().map(|entry| entry.verb).filter(|verb| !verb.contains(' '))
+    options::table().verbs().filter(|verb| !verb.contains(' '))
 }
 
 /// Whether git has the verb.
 pub fn is_known_verb(verb: &str) -> bool {
-    parsed::in_table(verb)
+    options::table().contains(verb)
 }
 
 /// Whether a program's name is git's, or that of one of its dashed programs (`git-reset`).

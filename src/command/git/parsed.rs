@@ -1,9 +1,7 @@
 //! A verb's arguments taken apart as git's own option parser would: clusters, joined values, abbreviations.
 
-use std::sync::OnceLock;
-
 use super::super::arg::Arg;
-use super::options::{DIFF, REV, VERBS};
+use super::options::{Table, table};
 
 /// A verb's arguments.
 #[derive(Debug, Default)]
@@ -39,9 +37,9 @@ impl Name {
 
 /// An option as the table has it.
 #[derive(Clone, Copy)]
-struct Known {
+pub(super) struct Known {
     short: u8,
-    long: &'static str,
+    pub(super) long: &'static str,
     value: ValueKind,
 }
 
@@ -62,7 +60,7 @@ impl Known {
 impl Parsed {
     /// Parses the arguments of a verb (`stash push` for one with a subcommand).
     pub(super) fn new(verb: &str, args: &[Arg]) -> Self {
-        let spec = options_of(verb);
+        let spec = table().options_of(verb);
         let mut parsed = Self::default();
         let mut at = 0;
         while let Some(arg) = args.get(at) {
@@ -215,34 +213,17 @@ impl Parsed {
     }
 }
 
-/// The options of a verb, taken apart once; none for verbs the table does not know.
-fn options_of(verb: &str) -> &'static [Known] {
-    static TAKEN_APART: [OnceLock<Box<[Known]>>; VERBS.len()] = [const { OnceLock::new() }; VERBS.len()];
-    match VERBS.binary_search_by(|entry| entry.verb.cmp(verb)) {
-        Ok(index) => TAKEN_APART[index].get_or_init(|| {
-            let mut options = Vec::with_capacity(64);
-            read_list(VERBS[index].options, &mut options);
-            options.into_boxed_slice()
-        }),
-        Err(_) => &[],
-    }
-}
-
-pub(super) fn in_table(verb: &str) -> bool {
-    VERBS.binary_search_by(|entry| entry.verb.cmp(verb)).is_ok()
-}
-
 /// Reads a list in the table's notation, shared lists included.
-fn read_list(list: &'static str, options: &mut Vec<Known>) {
+pub(super) fn read_list(table: &Table, list: &'static str, options: &mut Vec<Known>) {
     for item in list.split(' ') {
         match item {
             "" | "#" => continue,
             "@rev" => {
-                read_list(REV, options);
+                read_list(table, table.rev, options);
                 continue;
             }
             "@diff" => {
-                read_list(DIFF, options);
+                read_list(table, table.diff, options);
                 continue;
             }
             _ => {}

@@ -4,7 +4,8 @@ use super::super::arg::Arg;
 use super::super::effect::Effects;
 use super::super::intent::Access;
 use super::NamedPath;
-use super::parsed::{self, Parsed};
+use super::options::table;
+use super::parsed::Parsed;
 
 /// What one verb with its arguments does.
 #[derive(Debug, Default)]
@@ -25,7 +26,7 @@ pub(super) struct Meaning {
 
 /// Whether git itself has the verb: an alias cannot replace it.
 pub(super) fn is_known(verb: &[u8]) -> bool {
-    std::str::from_utf8(verb).is_ok_and(parsed::in_table)
+    std::str::from_utf8(verb).is_ok_and(|verb| table().contains(verb))
 }
 
 /// Verbs whose first operand may name a subcommand.
@@ -67,7 +68,7 @@ const RUNS: Effects = Effects::GIT_RUNS_PROGRAM;
 /// The meaning of a verb's arguments.
 pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     let Ok(verb) = std::str::from_utf8(verb) else { return unknown() };
-    if !parsed::in_table(verb) {
+    if !table().contains(verb) {
         return unknown();
     }
     let mut meaning = Meaning::default();
@@ -123,7 +124,7 @@ fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (P
         let at = args[..before_dashes].iter().position(|arg| first.is_some() && arg.known() == first);
         if let (Some(name), Some(at)) = (first, at) {
             let full = format!("{verb} {}", String::from_utf8_lossy(name));
-            let is_subcommand = parsed::in_table(&full) || verb == "bisect" || verb == "maintenance";
+            let is_subcommand = table().contains(&full) || verb == "bisect" || verb == "maintenance";
             if is_subcommand {
                 meaning.subcommand = Some(name.to_vec());
                 let own = &args[at + 1..];
