@@ -143,7 +143,7 @@ fn observer() -> Observer {
             "exec" if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => Ok(()),
             "exec" => writeln!(out, "  +  {}", line.message),
             "deny.exec" => {
-                writeln!(out, "  x  {} (rule {})", part_of(line.message), text("rule"))
+                writeln!(out, "  x  {} (rule {})", text("what"), text("rule"))
             }
             "git.received" => writeln!(out, "  <  received: {}", line.message),
             kind if kind.starts_with("deny.") => {
@@ -153,12 +153,6 @@ fn observer() -> Observer {
         };
         let _ = out.flush();
     })
-}
-
-/// The refused command in a refusal's line.
-fn part_of(message: &str) -> &str {
-    let message = message.strip_prefix("guard: Permission denied: ").unwrap_or(message);
-    message.split(" (rule ").next().unwrap_or(message)
 }
 
 fn without_port(what: &str) -> &str {

@@ -16,7 +16,7 @@ use crate::agent::{Profile, missing_key};
 use crate::launch::{
     self, Belongings, Finished, Keys, Launch, LaunchError, LaunchPlan, Options, RunRequest, Streams,
 };
-use crate::outcome::{ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration};
+use crate::outcome::{Denial, ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Folders, Policy, Severity};
 use crate::terminal_text;
 use crate::transcript::{Line, Observer, state_folder};
@@ -632,11 +632,7 @@ fn summary(result: &RunResult) -> Vec<String> {
     }
     for denial in result.denials.iter().take(MOST_SHOWN) {
         let times = if denial.count > 1 { format!(" ({} times)", denial.count) } else { String::new() };
-        let message = denial.message.strip_prefix("guard: Permission denied: ").unwrap_or(&denial.message);
-        // What to do instead was for the agent.
-        let message =
-            message.split(" Instead: ").next().unwrap_or(message).trim_end_matches(" Do not retry.");
-        lines.push(format!("  refused: {}{times}", terminal_text::replace(message)));
+        lines.push(format!("  refused: {}{times}", terminal_text::replace(&refusal(denial))));
     }
     if result.denials.len() > MOST_SHOWN {
         lines.push(format!(
@@ -667,6 +663,16 @@ fn summary(result: &RunResult) -> Vec<String> {
         lines.push(format!("  head: {head}"));
     }
     lines
+}
+
+/// A refusal for people. What to do instead was for the agent.
+fn refusal(denial: &Denial) -> String {
+    let Denial { kind, message, what, rule, reason, .. } = denial;
+    if kind == "deny.exec" && !what.is_empty() {
+        format!("{what} (rule {rule}): {reason}")
+    } else {
+        message.clone()
+    }
 }
 
 /// The hosts that were refused, in one line, where not every refusal is shown.

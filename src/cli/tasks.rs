@@ -311,8 +311,7 @@ fn place(
                 return Ok((feat, tree));
             }
             // A name that was asked for is that or none.
-            Err(WorkspaceError::Refused { problem, .. })
-                if arguments.name.is_none() && problem.contains("there already") => {}
+            Err(WorkspaceError::NameTaken { .. }) if arguments.name.is_none() => {}
             Err(error) => return Err(failed(error)),
         }
     }

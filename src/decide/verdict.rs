@@ -1,5 +1,7 @@
 //! The answer: allow with its conditions, ask, or deny, each with the rule and the place that caused it.
 
+use std::borrow::Cow;
+
 use crate::command::{Analysis, Deferred, Effects, Refusal};
 use crate::policy::{Action, Default, Location, Place, Policy, Rule};
 use crate::terminal_text;
@@ -92,10 +94,15 @@ impl Verdict {
         Self { decision: Decision::Deny, cause, part, intent: Some(index) }
     }
 
+    /// The command that it is about, at most as long as a line of a message may be.
+    pub fn shown_part(&self) -> Cow<'_, str> {
+        const LONGEST_PART: usize = 600;
+        terminal_text::shorten(self.part.as_deref().unwrap_or("the command"), LONGEST_PART)
+    }
+
     /// The refusal as the agent reads it, in one line.
     pub fn refusal_line(&self) -> String {
-        const LONGEST_PART: usize = 600;
-        let part = terminal_text::shorten(self.part.as_deref().unwrap_or("the command"), LONGEST_PART);
+        let part = self.shown_part();
         let cause = &self.cause;
         let instead =
             if cause.instead.is_empty() { String::new() } else { format!(" Instead: {}", cause.instead) };

@@ -88,6 +88,9 @@ pub(super) struct ExecData<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     git: Option<String>,
     folder: Cow<'a, str>,
+    /// The command that was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     interpreter: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,6 +122,7 @@ impl Start {
             path: self.program_path(),
             argv: super::recorded_words(&self.argv, super::RECORDED),
             git: self.hidden_git_verb(),
+            what: None,
             folder: text(self.folder.as_os_str().as_bytes()),
             interpreter: self.chain.get(1).map(|file| text(&file.path)),
             copy_of: self.chain.iter().find_map(|file| file.copy_of.as_deref()).map(text),
@@ -507,6 +511,7 @@ impl Supervisor {
         tracing::debug!(rule = %verdict.cause.rule, "refused");
         self.counts.refusals += 1;
         let data = ExecData {
+            what: Some(verdict.shown_part()),
             rule: Some(&verdict.cause.rule),
             reason: Some(&verdict.cause.reason),
             instead: Some(&verdict.cause.instead),

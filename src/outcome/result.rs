@@ -221,6 +221,9 @@ pub struct Denial {
     pub kind: String,
     /// One line for people.
     pub message: String,
+    /// What was refused: a command, a connection, a call. Empty where the refusals of a rule are only counted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub what: String,
     /// The rule.
     pub rule: String,
     /// Why.

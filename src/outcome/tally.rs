@@ -31,6 +31,7 @@ impl Tally {
         let mut denial = Denial {
             kind: line.event_type.to_string(),
             message: line.message.to_string(),
+            what: text("what"),
             rule: text("rule"),
             reason: text("reason"),
             count: 1,
@@ -42,6 +43,7 @@ impl Tally {
         if of_rule >= MOST_OF_RULE || denials.len() >= MOST_DENIALS {
             denial.message =
                 format!("more refusals by the rule {}; `guard log --denied` shows them", denial.rule);
+            denial.what.clear();
             if count_known(&mut denials, &denial) {
                 return;
             }

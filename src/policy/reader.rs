@@ -68,7 +68,7 @@ pub(super) struct FileRule {
 
 /// Reads a text. What could be read comes back even when there are problems.
 pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
-    let mut reader = Reader { source, problems: Vec::new() };
+    let mut reader = Reader { source, problems: Vec::new(), absences: Vec::new() };
     let mut file = File::default();
     if source.text.len() > LARGEST_FILE {
         reader.error(0..0, format!("the file is larger than {LARGEST_FILE} bytes"), "", None);
@@ -85,14 +85,12 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
             None,
         );
     }
-    let damaged = reader.problems.len();
     reader.policy(table.get_ref(), &mut file);
     if file.is_damaged {
         // Keys that seem to be missing may only be hidden by the damage.
-        let later = reader.problems.split_off(damaged);
-        let is_certain =
-            |problem: &Diagnostic| !problem.message.contains("missing") && !problem.message.contains("needs");
-        reader.problems.extend(later.into_iter().filter(is_certain));
+        let mut index = 0..;
+        let absences = reader.absences;
+        reader.problems.retain(|_| index.next().is_some_and(|index| !absences.contains(&index)));
     }
     (file, reader.problems)
 }
@@ -100,6 +98,8 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
 pub(super) struct Reader<'s> {
     pub(super) source: &'s Source,
     pub(super) problems: Vec<Diagnostic>,
+    /// Which of the problems say that something is absent, by index.
+    absences: Vec<usize>,
 }
 
 pub(super) type Table<'t> = DeTable<'t>;
@@ -111,7 +111,7 @@ impl Reader<'_> {
             Some(value) => {
                 self.number(value, 1, 1);
             }
-            None => self.error(
+            None => self.absent(
                 0..0,
                 "`version` is missing".into(),
                 "",
@@ -121,7 +121,7 @@ impl Reader<'_> {
         file.name = find(table, "name").and_then(|value| self.text(value));
         match &file.name {
             None if find(table, "name").is_none() => {
-                self.error(0..0, "`name` is missing".into(), "", Some("add `name = \"…\"`".into()));
+                self.absent(0..0, "`name` is missing".into(), "", Some("add `name = \"…\"`".into()));
             }
             Some(name) if !is_policy_name(&name.value) => {
                 let span = name.span.clone();
@@ -171,6 +171,12 @@ impl Reader<'_> {
             }
         }
         self.unique_ids(&file.rules);
+    }
+
+    /// Reports something that a file must have and does not.
+    fn absent(&mut self, span: Range<usize>, message: String, label: &str, help: Option<String>) {
+        self.absences.push(self.problems.len());
+        self.error(span, message, label, help);
     }
 
     fn unique_ids(&mut self, rules: &[FileRule]) {
@@ -331,7 +337,7 @@ impl Reader<'_> {
 
     fn missing(&mut self, key: &str, span: &Range<usize>) {
         let header = span.start..(span.start + "[[command]]".len()).min(span.end.max(span.start));
-        self.error(header, format!("a rule needs `{key}`"), "this rule has none", None);
+        self.absent(header, format!("a rule needs `{key}`"), "this rule has none", None);
     }
 
     fn required(&mut self, table: &Table<'_>, key: &'static str, span: &Range<usize>) -> Option<At<String>> {
@@ -410,7 +416,7 @@ impl Reader<'_> {
             "refs",
         ];
         if !says_something.iter().any(|key| find(table, key).is_some()) {
-            self.error(
+            self.absent(
                 span.start..span.start + "[[command]]".len(),
                 "a rule needs a condition".into(),
                 "would match every command",

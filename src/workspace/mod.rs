@@ -93,6 +93,14 @@ pub enum WorkspaceError {
         /// The next step.
         hint: String,
     },
+    /// The branch or the worktree that would be made exists already. Nothing was made.
+    #[error("{what} is there already")]
+    NameTaken {
+        /// The branch or the worktree.
+        what: String,
+        /// The next step.
+        hint: &'static str,
+    },
     /// A commit that no git can read into an index.
     #[error(transparent)]
     Trees(TreeSizeError),
@@ -127,6 +135,7 @@ impl WorkspaceError {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Refused { hint, .. } => Some(hint),
+            Self::NameTaken { hint, .. } => Some(hint),
             Self::Trees(_) => {
                 Some("`guard worktree clean RUN` removes worktree and branch without reading the commit")
             }

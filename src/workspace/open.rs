@@ -306,7 +306,7 @@ impl Workspace {
             .input(command.into_bytes())
             .run();
         match made {
-            Err(_) if repository.commit(branch)?.is_some() => Err(there_already(branch)),
+            Err(_) if repository.commit(branch)?.is_some() => Err(branch_taken(branch)),
             made => Ok(made.map(drop)?),
         }
     }
@@ -466,13 +466,13 @@ impl Wanted {
         let (branch, folder) = names(repository, request)?;
         let worktree = root(repository, request)?.join(folder);
         if worktree.symlink_metadata().is_ok() {
-            return Err(WorkspaceError::refused(
-                format!("{} is there already", worktree.display()),
-                "give another --name, or remove it (`guard worktree clean`)",
-            ));
+            return Err(WorkspaceError::NameTaken {
+                what: worktree.display().to_string(),
+                hint: "give another --name, or remove it (`guard worktree clean`)",
+            });
         }
         if repository.commit(&branch)?.is_some() {
-            return Err(there_already(&branch));
+            return Err(branch_taken(&branch));
         }
         Ok(Self { branch, base, worktree, admin_dir: PathBuf::new(), here: false })
     }
@@ -574,11 +574,11 @@ pub(super) fn missing_objects(error: GitError, repository: &Repository) -> Works
     )
 }
 
-pub(super) fn there_already(branch: &str) -> WorkspaceError {
-    WorkspaceError::refused(
-        format!("the branch {} is there already", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
-        "give another --name, or work in its worktree with --here",
-    )
+pub(super) fn branch_taken(branch: &str) -> WorkspaceError {
+    WorkspaceError::NameTaken {
+        what: format!("the branch {}", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
+        hint: "give another --name, or work in its worktree with --here",
+    }
 }
 
 pub(super) fn base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {

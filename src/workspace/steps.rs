@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::git::{Git, Trust};
 use super::inspect::list;
-use super::open::{Request, Workspace, base, missing_objects, names, root, there_already, trusted_settings};
+use super::open::{Request, Workspace, base, missing_objects, names, root, branch_taken, trusted_settings};
 use super::record::State;
 use super::repository::{Repository, is_id};
 use super::settle::Disposal;
@@ -94,11 +94,11 @@ impl TaskTree {
         let (branch, folder) = names(repository, request)?;
         let worktree = root(repository, request)?.join(folder);
         if worktree.symlink_metadata().is_ok() {
-            let problem = format!("{} is there already", worktree.display());
-            return Err(WorkspaceError::refused(problem, "give another --name, or remove it"));
+            let what = worktree.display().to_string();
+            return Err(WorkspaceError::NameTaken { what, hint: "give another --name, or remove it" });
         }
         if repository.commit(&branch)?.is_some() {
-            return Err(there_already(&branch));
+            return Err(branch_taken(&branch));
         }
         Ok(Self {
             mark: mark.to_string(),
@@ -127,7 +127,7 @@ impl TaskTree {
                 made.run()?;
             }
             Some(_) if is_known || self.is_ours(repository)? => {}
-            Some(_) => return Err(there_already(&self.branch)),
+            Some(_) => return Err(branch_taken(&self.branch)),
         }
         // A worktree whose making was interrupted has no index yet; nobody has worked in it.
         if self.worktree.symlink_metadata().is_ok() {
