@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
+use super::git_message::GitMessage;
 use super::jail::Jail;
 use crate::sys::confine::END_OF_GIT;
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};
@@ -412,7 +413,10 @@ pub(super) fn again_when_interfered<T, E: std::fmt::Display>(
     let mut pause = Duration::from_millis(5);
     loop {
         match call() {
-            Err(error) if error.to_string().contains("/commondir: ") && pause < Duration::from_secs(1) => {
+            Err(error)
+                if GitMessage::UnfinishedWorktree.is_in(&error.to_string())
+                    && pause < Duration::from_secs(1) =>
+            {
                 std::thread::sleep(pause);
                 pause *= 2;
             }

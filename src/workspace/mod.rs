@@ -22,6 +22,7 @@ pub mod fingerprint;
 #[doc(hidden)]
 pub mod fuzzing;
 mod git;
+mod git_message;
 mod hooks;
 mod ignored;
 mod inspect;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::git::GitError;
+use super::git_message::GitMessage;
 use super::ignored::{self, Ignored};
 use super::quarantine::{self, Committer, Parts};
 use super::record::{Lock, Record, State};
@@ -561,9 +562,7 @@ pub(super) fn names(
 /// Files of a partial clone that are not there are fetched for who is trusted only.
 pub(super) fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
     let said = error.to_string();
-    let is_missing =
-        ["promisor remote", "lazy fetching", "transport '"].iter().any(|word| said.contains(word));
-    if repository.trusted || !is_missing {
+    if repository.trusted || !GitMessage::MissingPromisedObjects.is_in(&said) {
         return error.into();
     }
     WorkspaceError::refused(

@@ -16,6 +16,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::git::{Git, GitError, Running, Trust, program};
+use super::git_message::GitMessage;
 use super::jail::{Bounds, Jail};
 use super::open::Workspace;
 use super::receive::{Limits, ReceiveError};
@@ -67,7 +68,7 @@ impl Workspace {
         if matches!(report, Some(Report::Done)) {
             return Ok(Report::Done);
         }
-        if answer.message.contains("pack exceeds maximum allowed size") {
+        if GitMessage::PackTooLarge.is_in(&answer.message) {
             return Err(ReceiveError::TooLarge { limit: limits.bytes });
         }
         let sent = sent?;
@@ -78,7 +79,7 @@ impl Workspace {
             return Err(ReceiveError::Unreadable(message));
         }
         match report {
-            Some(Report::Refused(reason)) if reason.starts_with("unpack") => {
+            Some(Report::Refused(reason)) if GitMessage::NotUnpacked.is_in(&reason) => {
                 Err(ReceiveError::BadObjects(if answer.message.is_empty() { reason } else { answer.message }))
             }
             Some(Report::Refused(reason)) if !answer.message.is_empty() => {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::git::{Git, GitError, Trust};
+use super::git_message::GitMessage;
 use super::open::Workspace;
 use super::pointer::read_linked;
 use super::push::Report;
@@ -388,9 +389,7 @@ impl Workspace {
 }
 
 fn refusal(reason: &str, new: &str) -> ReceiveError {
-    let is_no_commit =
-        ["bad ref", "invalid new value provided"].iter().any(|known| reason.starts_with(known));
-    if is_no_commit {
+    if GitMessage::NotACommit.is_in(reason) {
         return ReceiveError::NotACommit(new.to_string());
     }
     ReceiveError::BadObjects(reason.to_string())

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::git::{Git, GitError, Trust};
+use super::git_message::GitMessage;
 use super::repository::{PATIENCE, Repository};
 use super::settings::Settings;
 use super::{WorkspaceError, doubts};
@@ -60,7 +61,7 @@ impl Repository {
             let text = String::from_utf8_lossy(&answer.output);
             return Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_string).collect());
         }
-        if answer.message.contains("No such remote") {
+        if GitMessage::NoSuchRemote.is_in(&answer.message) {
             return Ok(Vec::new());
         }
         let (code, message) = (answer.code(), without_credentials(&answer.message));
@@ -99,9 +100,9 @@ impl Repository {
         Ok(match report(&answer.output, branch) {
             Some((b' ' | b'*', _)) if answer.status.success() => Pushed::Done { tip, already: false },
             Some((b'=', _)) if answer.status.success() => Pushed::Done { tip, already: true },
-            Some((b'!', why)) if is_not_forward(&why) => Pushed::NotForward,
+            Some((b'!', why)) if GitMessage::NotFastForward.is_in(&why) => Pushed::NotForward,
             Some((b'!', why)) => Pushed::Refused(format!("{why}; {said}")),
-            _ if said.contains("transport 'file' not allowed") => return Err(self.folder_of_here(remote)),
+            _ if GitMessage::FileTransportForbidden.is_in(&said) => return Err(self.folder_of_here(remote)),
             _ if said.is_empty() => Pushed::Refused(format!("git push ended with {}", answer.code())),
             _ => Pushed::Refused(said),
         })
@@ -164,11 +165,6 @@ fn report(output: &[u8], branch: &str) -> Option<(u8, String)> {
         let plain = || summary.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(400).collect();
         (names.1 == branch && flag.len() == 1).then(|| (flag.as_bytes()[0], plain()))
     })
-}
-
-fn is_not_forward(why: &str) -> bool {
-    why.contains("[rejected]")
-        && ["(non-fast-forward)", "(fetch first)"].iter().any(|word| why.contains(word))
 }
 
 /// A text without the credentials of an address, wherever they stand: git repeats parts of those it cannot read.
@@ -257,8 +253,10 @@ mod tests {
         assert_eq!(said("=\trefs/heads/x:refs/heads/x\t[up to date]\n").map(|found| found.0), Some(b'='));
         let (flag, why) =
             said("!\trefs/heads/x:refs/heads/x\t[rejected] (fetch first)\n").unwrap_or_default();
-        assert!(flag == b'!' && is_not_forward(&why));
-        assert!(!is_not_forward("[remote rejected] (pre-receive hook declined: (fetch first))"));
+        assert!(flag == b'!' && GitMessage::NotFastForward.is_in(&why));
+        assert!(
+            !GitMessage::NotFastForward.is_in("[remote rejected] (pre-receive hook declined: (fetch first))")
+        );
         assert_eq!(said("*\trefs/heads/y:refs/heads/y\t[new branch]\n"), None);
         assert_eq!(said("Done\n\t\t\t\n"), None);
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::git::{Git, GitError, Trust};
+use super::git_message::GitMessage;
 use super::pointer::read_linked;
 use super::{WorkspaceError, at};
 
@@ -272,10 +273,10 @@ fn unquote(line: &[u8]) -> Option<Vec<u8>> {
 
 /// What git says where it finds no repository.
 fn no_repository(message: &str, code: i32) -> Result<Option<Repository>, WorkspaceError> {
-    if message.contains("not a git repository") {
+    if GitMessage::NotARepository.is_in(message) {
         return Ok(None);
     }
-    if message.contains("dubious ownership") {
+    if GitMessage::DubiousOwnership.is_in(message) {
         let user = nix::unistd::geteuid();
         return Err(WorkspaceError::refused(
             format!("the repository belongs to another user than the one guard runs as (uid {user})"),

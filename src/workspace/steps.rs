@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::git::{Git, Trust};
 use super::inspect::list;
-use super::open::{Request, Workspace, base, missing_objects, names, root, branch_taken, trusted_settings};
+use super::open::{Request, Workspace, base, branch_taken, missing_objects, names, root, trusted_settings};
 use super::record::State;
 use super::repository::{Repository, is_id};
 use super::settle::Disposal;

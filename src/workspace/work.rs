@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::git::{Answer, Git, GitError, Running};
+use super::git_message::UNREADABLE_DIRECTORY;
 use super::open::Workspace;
 use super::{WorkspaceError, at, pointer, untracked};
 
@@ -219,7 +220,7 @@ fn entry(line: &[u8]) -> Option<Change> {
 /// Folders of the top that git says it could not look into, or not wholly.
 pub(super) fn unseen(message: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
-    for mark in ["could not open directory '", "unable to access '"] {
+    for mark in UNREADABLE_DIRECTORY {
         for (at, _) in message.match_indices(mark) {
             let path = message[at + mark.len()..].split(['/', '\'']).next().unwrap_or_default();
             let path = PathBuf::from(path);
