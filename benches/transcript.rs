@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use guard::transcript::{self, FILE, Redactor, Settings, Sink, Store, Stream, StreamRedactor};
+use guard::transcript::{self, EventType, FILE, Redactor, Settings, Sink, Store, Stream, StreamRedactor};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -96,7 +96,7 @@ fn hot_path() {
             .map(|_| {
                 std::thread::sleep(pause);
                 let start = Instant::now();
-                recorder.record("exec", MESSAGE, &EXEC);
+                recorder.record(EventType::Exec, MESSAGE, &EXEC);
                 start.elapsed()
             })
             .collect();
@@ -120,7 +120,9 @@ fn sustained() {
                 std::thread::scope(|scope| {
                     for _ in 0..threads {
                         let recorder = recorder.clone();
-                        scope.spawn(move || (0..each).for_each(|_| recorder.record("exec", MESSAGE, &EXEC)));
+                        scope.spawn(move || {
+                            (0..each).for_each(|_| recorder.record(EventType::Exec, MESSAGE, &EXEC))
+                        });
                     }
                 });
                 let head = writer.finish().expect("written");
@@ -164,7 +166,7 @@ fn latency() {
     let mut times = Vec::new();
     for _ in 0..40 {
         let start = Instant::now();
-        recorder.record("exec", MESSAGE, &EXEC);
+        recorder.record(EventType::Exec, MESSAGE, &EXEC);
         std::thread::sleep(Duration::from_millis(30));
         let seen = arrivals.lock().expect("one at a time").last().copied();
         times.push(seen.map_or(Duration::MAX, |seen| seen.saturating_duration_since(start)));
@@ -183,7 +185,7 @@ fn finish() {
             let place = folder("short");
             let start = Instant::now();
             let (recorder, writer) = transcript::start(&settings(place.clone()), None).expect("a transcript");
-            (0..3).for_each(|_| recorder.record("exec", MESSAGE, &EXEC));
+            (0..3).for_each(|_| recorder.record(EventType::Exec, MESSAGE, &EXEC));
             let recorded = start.elapsed();
             writer.finish().expect("written");
             let whole = start.elapsed();
@@ -285,7 +287,7 @@ fn redaction() {
 fn reading() {
     let place = folder("read");
     let (recorder, writer) = transcript::start(&settings(place.clone()), None).expect("a transcript");
-    (0..200_000).for_each(|_| recorder.record("exec", MESSAGE, &EXEC));
+    (0..200_000).for_each(|_| recorder.record(EventType::Exec, MESSAGE, &EXEC));
     let head = writer.finish().expect("written");
     let start = Instant::now();
     transcript::check(&place.join(FILE)).expect("readable");
@@ -300,8 +302,12 @@ fn listing() {
         let run = place.join(format!("run-{index}"));
         std::fs::create_dir(&run).expect("a folder");
         let (recorder, writer) = transcript::start(&settings(run), None).expect("a transcript");
-        recorder.record("run.started", "", &serde_json::json!({ "command": ["true"], "policy": "strict" }));
-        recorder.record("run.finished", "", &serde_json::json!({ "exit_code": 0, "denials": [] }));
+        recorder.record(
+            EventType::RunStarted,
+            "",
+            &serde_json::json!({ "command": ["true"], "policy": "strict" }),
+        );
+        recorder.record(EventType::RunFinished, "", &serde_json::json!({ "exit_code": 0, "denials": [] }));
         drop(writer);
     }
     let start = Instant::now();

@@ -15,12 +15,12 @@
 //! intercept  ─ egress decide policy command transcript sandbox sys   questions and notifications from inside → answers. Denies on any error.
 //! outcome    ─ transcript policy        what a run did → one structured result.
 //! launch     ─ egress intercept workspace sandbox outcome transcript decide policy command sys   plan → running process tree → result. The only room that spawns what a user asks for.
-//! agent      ─ outcome policy           a CLI's flags, stream and exits, as data → how it is asked, what it answered. No I/O.
+//! agent      ─ outcome transcript policy   a CLI's flags, stream and exits, as data → how it is asked, what it answered. No I/O.
 //! audit      ─ decide policy command    corpora × policies → tables, reports, snapshots.
 //! executor   ─ agent outcome transcript sys   request → attempts of guard itself → events and one result. Starts nothing else.
 //! forge      ─ egress workspace policy sys   a finished branch → pushed, and a pull request, with the user's credentials; is the base protected. Never inside a run.
 //! store      ─                          tasks and the journal of what was done for them, on disk before anything else happens.
-//! phase      ─ executor agent outcome forge workspace store policy sys   a workflow (data) → steps, each a request to the executor and a commit → a branch. Spawns nothing itself.
+//! phase      ─ executor agent outcome transcript forge workspace store policy sys   a workflow (data) → steps, each a request to the executor and a commit → a branch. Spawns nothing itself.
 //! mcp        ─ executor agent outcome transcript decide policy command   agents and judgements as tools for other programs, over pipes and loopback. Spawns nothing but by the executor.
 //! cli        ─ mcp phase store executor agent launch egress workspace outcome transcript sandbox audit decide policy command   arguments → requests, results → text. The only room that prints.
 //! ```

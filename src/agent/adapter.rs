@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::outcome::ErrorKind;
+use crate::transcript::EventType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -254,7 +255,7 @@ pub struct Stream {
 
 /// What one kind of line means. Values are found by keys with dots between; a number is a place in a list, and of several
 /// paths with `|` between them the first that leads to something counts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventRule {
     /// The kind.
@@ -262,7 +263,7 @@ pub struct EventRule {
     /// Only lines for which this holds. The first rule that fits a line counts.
     pub when: Option<When>,
     /// What we call it.
-    pub becomes: String,
+    pub becomes: EventType,
     /// Where a line for people is.
     pub text: Option<String>,
     /// Where the session's id is.

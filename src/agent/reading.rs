@@ -12,6 +12,7 @@ use super::adapter::{Adapter, EventRule, OutputFormat, When};
 use super::event::AgentEvent;
 use super::quota::Wait;
 use crate::outcome::ErrorKind;
+use crate::transcript::EventType;
 
 /// The longest line or object that is understood; a longer one is counted.
 const LONGEST_LINE: usize = 16 << 20;
@@ -129,12 +130,12 @@ impl Reading {
         self.time = time;
     }
 
-    fn event(&self, event_type: &str, message: String, data: Value) -> AgentEvent {
+    fn event(&self, event_type: EventType, message: String, data: Value) -> AgentEvent {
         AgentEvent { event_type: event_type.to_string(), message, timestamp: self.time, data }
     }
 
     /// Words that are no event of the agent's.
-    fn words(&self, event_type: &str, line: &[u8]) -> AgentEvent {
+    fn words(&self, event_type: EventType, line: &[u8]) -> AgentEvent {
         let text: String = String::from_utf8_lossy(line).chars().take(4096).collect();
         let data = json!({ "text": text });
         self.event(event_type, text, data)
@@ -199,7 +200,7 @@ impl Reading {
             Ok(value) if value.is_object() => value,
             _ => {
                 self.found.unreadable += 1;
-                return see(self.words("agent.text", line));
+                return see(self.words(EventType::AgentText, line));
             }
         };
         let kind = value.get(&self.adapter.stream.kind_key).and_then(Value::as_str).unwrap_or_default();
@@ -212,7 +213,7 @@ impl Reading {
             let kind: String = kind.chars().take(100).collect();
             let message = format!("an event of a kind nobody knows here: {kind}");
             self.count_kind(kind);
-            return see(self.event("agent.other", message, value));
+            return see(self.event(EventType::AgentOther, message, value));
         };
         let kind = kind.to_string();
         self.take(&rule, &kind, value, see);
@@ -236,7 +237,7 @@ impl Reading {
         if !begins && self.object.is_empty() {
             if !line.is_empty() {
                 self.found.unreadable += 1;
-                see(self.words("agent.text", line));
+                see(self.words(EventType::AgentText, line));
             }
             return;
         }
@@ -265,7 +266,7 @@ impl Reading {
             self.found.answer.push('\n');
         }
         if !line.trim_ascii().is_empty() {
-            see(self.words("agent.message", line));
+            see(self.words(EventType::AgentMessage, line));
         }
     }
 
@@ -273,7 +274,7 @@ impl Reading {
         let mut message = text_at(&value, rule.text.as_ref()).unwrap_or_else(|| kind.to_string());
         self.learn(rule, &value, &message);
         cut(&mut message, LONGEST_MESSAGE);
-        see(self.event(&rule.becomes, message, value));
+        see(self.event(rule.becomes, message, value));
     }
 
     /// What a line of a known kind says about how it goes.
@@ -292,7 +293,7 @@ impl Reading {
         if let Some(answer) = text_at(value, rule.answer.as_ref()) {
             self.found.answer = answer;
         }
-        if rule.becomes == "agent.error" {
+        if rule.becomes == EventType::AgentError {
             self.complaint = Some(message.to_string());
         }
         // Whatever comes after a last line takes its meaning away.

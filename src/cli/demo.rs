@@ -9,7 +9,7 @@ use super::exit::Exit;
 use crate::launch::demo::Scene;
 use crate::launch::{self, Keys, Launch, Options, RunRequest, Streams, Task};
 use crate::policy::{Config, Folders, Namespaces};
-use crate::transcript::{Line, OUTPUT, Observer, state_folder};
+use crate::transcript::{EventType, Line, Observer, state_folder};
 use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
 
 /// The hidden command under which this program is the scripted agent.
@@ -130,7 +130,7 @@ fn observer() -> Observer {
     let mut last = String::new();
     Box::new(move |line: &Line<'_>| {
         // A program that tries one folder of PATH after the other is refused in each.
-        if line.event_type.starts_with("deny.") && last == line.message {
+        if line.event_type.is_denial() && last == line.message {
             return;
         }
         last = line.message.to_string();
@@ -138,15 +138,17 @@ fn observer() -> Observer {
         let text = |key: &str| data.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
         let mut out = io::stdout().lock();
         let _ = match line.event_type {
-            OUTPUT => text("text").lines().try_for_each(|said| writeln!(out, "  |  {said}")),
+            EventType::Output => text("text").lines().try_for_each(|said| writeln!(out, "  |  {said}")),
             // A shim is only the way to the program of its name.
-            "exec" if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => Ok(()),
-            "exec" => writeln!(out, "  +  {}", line.message),
-            "deny.exec" => {
+            EventType::Exec if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => {
+                Ok(())
+            }
+            EventType::Exec => writeln!(out, "  +  {}", line.message),
+            EventType::DenyExec => {
                 writeln!(out, "  x  {} (rule {})", text("what"), text("rule"))
             }
-            "git.received" => writeln!(out, "  <  received: {}", line.message),
-            kind if kind.starts_with("deny.") => {
+            EventType::GitReceived => writeln!(out, "  <  received: {}", line.message),
+            denial if denial.is_denial() => {
                 writeln!(out, "  x  {} (rule {})", without_port(text("what")), text("rule"))
             }
             _ => Ok(()),

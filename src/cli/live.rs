@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::phase::TaskEvent;
 use crate::terminal_text;
+use crate::transcript::EventType;
 
 /// How a task is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +71,8 @@ impl Live {
         let mut held =
             self.moving.as_ref().map(|moving| moving.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(moving) = &mut held {
-            match event.event_type.as_str() {
-                "task.step" => {
+            match event.event_type {
+                EventType::TaskStep => {
                     moving.phase.clone_from(&event.message);
                     moving.since = Some(Instant::now());
                     moving.doing.clear();
@@ -81,13 +82,13 @@ impl Live {
                         None => format!("{} tokens", used["tokens"]),
                     };
                 }
-                "task.agent" => {
+                EventType::TaskAgent => {
                     let kind = event.data["event"].as_str().unwrap_or_default();
                     let first: String =
                         event.message.lines().next().unwrap_or_default().chars().take(60).collect();
                     moving.doing = format!("{kind} {}", terminal_text::one_line(&first));
                 }
-                "task.ended" => moving.has_ended = true,
+                EventType::TaskEnded => moving.has_ended = true,
                 _ => {}
             }
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -95,7 +96,7 @@ impl Live {
         if let Some(line) = status_line(event) {
             let _ = writeln!(io::stdout(), "{}", terminal_text::one_line(&line));
         }
-        if event.event_type == "task.said" {
+        if event.event_type == EventType::TaskSaid {
             let now = Timestamp::now().to_zoned(TimeZone::system()).strftime("%H:%M:%S").to_string();
             let who = event.data["who"].as_str().unwrap_or_default();
             let _ = writeln!(io::stdout(), "[{now}] {who}: {}", terminal_text::one_line(&event.message));
@@ -105,9 +106,9 @@ impl Live {
 
 /// How a step stands: `[PLANNING]... In Progress`, `[PLANNING]... Done`.
 fn status_line(event: &TaskEvent) -> Option<String> {
-    let how = match event.event_type.as_str() {
-        "task.step" => "In Progress",
-        "task.step_ended" => match event.data["outcome"].as_str().unwrap_or_default() {
+    let how = match event.event_type {
+        EventType::TaskStep => "In Progress",
+        EventType::TaskStepEnded => match event.data["outcome"].as_str().unwrap_or_default() {
             "done" => "Done",
             "needs_human" => "Needs Human",
             "budget_exhausted" => "Budget Exhausted",

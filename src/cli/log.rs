@@ -9,7 +9,7 @@ use super::args::Log;
 use super::exit::Exit;
 use super::{Failure, note};
 use crate::terminal_text;
-use crate::transcript::{Event, FINISHED, FindError, Reader, Run, RunState, Step, Store, Stream};
+use crate::transcript::{Event, EventType, FindError, Reader, Run, RunState, Step, Store, Stream};
 
 /// How often a growing transcript is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -27,7 +27,7 @@ pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
             Step::Event(event) => {
                 number += 1;
                 printer.print(&event, reader.line(), out)?;
-                if args.follow && event.event_type == FINISHED {
+                if args.follow && event.event_type == EventType::RunFinished {
                     return Ok(Exit::Success);
                 }
             }
@@ -99,8 +99,15 @@ pub(super) fn unreadable(run: &Run, error: &io::Error) -> Failure {
 
 /// Whether an event is about the network.
 fn is_network(event_type: &str) -> bool {
-    matches!(event_type, "connect" | "bind" | "deny.connect" | "deny.bind" | "deny.network")
-        || event_type.starts_with("network.")
+    let known = event_type.parse();
+    matches!(
+        known,
+        Ok(EventType::Connect
+            | EventType::Bind
+            | EventType::DenyConnect
+            | EventType::DenyBind
+            | EventType::DenyNetwork)
+    ) || event_type.starts_with("network.")
         || event_type.starts_with("gateway.")
 }
 

@@ -10,7 +10,7 @@ use super::exit::Exit;
 use super::log::{find, open, unreadable};
 use super::screen::Screen;
 use super::{Failure, note};
-use crate::transcript::{CUT, Step};
+use crate::transcript::{EventType, Step};
 
 pub(super) fn run(args: &Replay, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut pace = pace(args)?;
@@ -23,7 +23,7 @@ pub(super) fn run(args: &Replay, out: &mut dyn Write) -> Result<Exit, Failure> {
             Step::Bad(_) => continue,
             Step::End { .. } => break,
         };
-        if event.event_type == CUT {
+        if event.event_type == EventType::TranscriptCut {
             note(&format!("guard: note: {}", crate::terminal_text::escape(&event.message)));
         }
         let Some((_, bytes)) = event.output() else { continue };

@@ -19,7 +19,7 @@ use crate::launch::{
 use crate::outcome::{Denial, ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Folders, Policy, Severity};
 use crate::terminal_text;
-use crate::transcript::{Line, Observer, state_folder};
+use crate::transcript::{EventType, Line, Observer, state_folder};
 
 /// Runs the command, or shows what would be run.
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -668,7 +668,7 @@ fn summary(result: &RunResult) -> Vec<String> {
 /// A refusal for people. What to do instead was for the agent.
 fn refusal(denial: &Denial) -> String {
     let Denial { kind, message, what, rule, reason, .. } = denial;
-    if kind == "deny.exec" && !what.is_empty() {
+    if *kind == EventType::DenyExec && !what.is_empty() {
         format!("{what} (rule {rule}): {reason}")
     } else {
         message.clone()

@@ -25,6 +25,7 @@ use super::upstream::Upstream;
 use super::usage::{Scanner, Tokens};
 use crate::policy::{Answer, Call, Gateway};
 use crate::sys::secret::Secret;
+use crate::transcript::EventType;
 
 /// The largest question.
 const LARGEST_BODY: usize = 64 << 20;
@@ -106,7 +107,7 @@ impl Service {
             No::Unavailable(reason) => {
                 let data =
                     json!({ "gateway": self.plan.name, "pid": visitor.tid, "what": what, "problem": reason });
-                office.recorder.record("gateway.error", &format!("{what}: {reason}"), &data);
+                office.recorder.record(EventType::GatewayError, &format!("{what}: {reason}"), &data);
                 return said(&refusals.unavailable, &refusals.content_type, &format!("guard: {reason}"));
             }
         };
@@ -523,7 +524,7 @@ impl Watch for Answered {
     fn end(&mut self, is_whole: bool) {
         if let Some(cutter) = self.cutter.as_ref().filter(|cutter| cutter.count > 0) {
             let text = format!("{} repeated its key in an answer; it was cut out", self.gateway);
-            self.office.recorder.record("note", &text, &json!({ "times": cutter.count }));
+            self.office.recorder.record(EventType::Note, &text, &json!({ "times": cutter.count }));
         }
         let mut tokens = None;
         if let Some(scanner) = self.scanner.take()
@@ -547,7 +548,7 @@ impl Watch for Answered {
             "milliseconds": u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX), "tokens": tokens, "whole": is_whole,
         });
         let message = format!("{} → {}", self.what, self.status.as_u16());
-        self.office.recorder.record("gateway.request", &message, &data);
+        self.office.recorder.record(EventType::GatewayRequest, &message, &data);
     }
 }
 

@@ -21,6 +21,7 @@ use super::socks::{self, Code};
 use super::tunnel::{self, Beginning};
 use crate::decide::NetworkRefusal;
 use crate::policy::{Host, Way};
+use crate::transcript::EventType;
 
 /// How long a server may think before it answers.
 const ANSWER: Duration = Duration::from_secs(15 * 60);
@@ -257,7 +258,7 @@ fn refuse(office: &Office, visitor: Visitor, host: &str, port: u16, verb: &str, 
 fn not_reached(office: &Office, visitor: Visitor, host: &Host, port: u16, error: &DialError) {
     let data =
         json!({ "pid": visitor.tid, "host": host.to_string(), "port": port, "problem": error.to_string() });
-    office.recorder.record("network.error", &error.to_string(), &data);
+    office.recorder.record(EventType::NetworkError, &error.to_string(), &data);
 }
 
 struct Upward {
@@ -293,7 +294,7 @@ impl Watch for Downward {
             "milliseconds": milliseconds(self.began), "whole": is_whole,
         });
         self.office.recorder.record(
-            "network.request",
+            EventType::NetworkRequest,
             &format!("{} → {}", self.what, self.status.as_u16()),
             &data,
         );
@@ -338,7 +339,7 @@ async fn carry(
     let meter = office.meter(&named, port, visitor);
     office.ledger.note(&named, port, |row| row.connections += 1);
     let data = json!({ "pid": visitor.tid, "host": named, "port": port, "way": way });
-    office.recorder.record("network.open", &format!("{way} to {named}:{port}"), &data);
+    office.recorder.record(EventType::NetworkOpen, &format!("{way} to {named}:{port}"), &data);
     let closing = Closing { office: office.clone(), meter, visitor, named, port, began: Instant::now() };
     tunnel::carry(&client, &dialled.stream, &first, &dialled.early, &closing.meter).await;
 }
@@ -362,7 +363,7 @@ impl Drop for Closing {
             "milliseconds": milliseconds(self.began),
         });
         self.office.recorder.record(
-            "network.close",
+            EventType::NetworkClose,
             &format!("{named}:{port}: {up} bytes up, {down} down"),
             &data,
         );

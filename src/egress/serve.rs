@@ -33,7 +33,7 @@ use super::upstream::trust;
 use super::{lookup, proxy, tunnel};
 use crate::decide::{NetworkRefusal, NetworkRules};
 use crate::outcome::HostTraffic;
-use crate::transcript::Recorder;
+use crate::transcript::{EventType, Recorder};
 
 /// Connections at once, unless the policy says otherwise.
 const USUAL_CONNECTIONS: usize = 512;
@@ -200,7 +200,7 @@ impl Office {
         self.refusals.set(self.refusals.get() + 1);
         self.ledger.note(host, port, |row| row.refused += 1);
         let data = json!({ "pid": visitor.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason });
-        self.recorder.record("deny.network", &format!("{what}: {reason}"), &data);
+        self.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 
     /// Whether the last name that a program was refused to look up was another one, or it was another program.
@@ -370,7 +370,7 @@ async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Rc<Office> {
     let trusted = match opened.iter().any(wants_tls).then(trust) {
         Some(Ok(trusted)) => Some(trusted),
         Some(Err(error)) => {
-            office.recorder.record("gateway.error", &error.to_string(), &json!({}));
+            office.recorder.record(EventType::GatewayError, &error.to_string(), &json!({}));
             None
         }
         None => None,
@@ -385,7 +385,7 @@ async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Rc<Office> {
             Ok(listener) => {
                 tokio::task::spawn_local(receive(listener, behind, office.clone()));
             }
-            Err(error) => office.recorder.record("gateway.error", &error.to_string(), &json!({})),
+            Err(error) => office.recorder.record(EventType::GatewayError, &error.to_string(), &json!({})),
         }
     }
     // Without a sender the run is over as well.
@@ -411,7 +411,7 @@ async fn receive(listener: TcpListener, behind: Behind, office: Rc<Office>) {
             if office.outsiders.get() <= 10 {
                 let data = json!({ "from": from.to_string() });
                 office.recorder.record(
-                    "network.outsider",
+                    EventType::NetworkOutsider,
                     "somebody who is not of the run was turned away",
                     &data,
                 );

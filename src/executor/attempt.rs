@@ -14,6 +14,7 @@ use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
 use crate::agent::{AgentEvent, Conclusion, Invocation, Reading, Wait};
 use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 use crate::sys::confine::ends_with_parent;
+use crate::transcript::EventType;
 
 /// What an attempt came to.
 pub(super) struct Tried {
@@ -229,7 +230,7 @@ pub(super) fn run(
     let ending = ending(&result);
     let conclusion = reading.map(|reading| reading.conclude(ending, asked.as_deref(), &stderr));
     if let Some(note) = conclusion.as_ref().and_then(|end| ignored_events(&end.unknown_kinds)) {
-        see(AgentEvent::new("exec.note", note, serde_json::json!({})));
+        see(AgentEvent::new(EventType::ExecNote, note, serde_json::json!({})));
     }
     Tried { result, conclusion, messages, stderr, notes }
 }

@@ -12,7 +12,7 @@ use super::session::Session;
 use super::{Cancel, ExecRequest};
 use crate::agent::{AgentEvent, Reading};
 use crate::outcome::RunResult;
-use crate::transcript::{Event, FINISHED, OUTPUT, STARTED, Stream, decode_base64};
+use crate::transcript::{Event, EventType, Stream, decode_base64};
 
 /// What is kept of what the agent prints beside its stream.
 const KEPT: usize = 64 << 10;
@@ -110,7 +110,7 @@ impl<'l> Listener<'l> {
 
     fn line(&mut self, line: &[u8]) {
         let printed = serde_json::from_slice::<Printed<'_>>(line).ok();
-        if let Some(printed) = printed.filter(|printed| printed.event_type == OUTPUT) {
+        if let Some(printed) = printed.filter(|printed| printed.event_type == EventType::Output) {
             return self.output(printed);
         }
         // The last line is the result; it has no type.
@@ -119,10 +119,10 @@ impl<'l> Listener<'l> {
             self.result = serde_json::from_slice(line).ok().or(self.result.take());
             return;
         }
-        if event.event_type == STARTED {
+        if event.event_type == EventType::RunStarted {
             self.begun(&event.data);
         }
-        if event.event_type != FINISHED {
+        if event.event_type != EventType::RunFinished {
             let timestamp = time(&event.timestamp);
             let Event { event_type, message, data, .. } = event;
             (self.see)(AgentEvent { event_type, message, timestamp, data });
@@ -134,7 +134,7 @@ impl<'l> Listener<'l> {
         self.cancel.begun();
         if data.get("leaves_changes_behind").and_then(Value::as_bool) == Some(true) {
             self.notes.push(LEFT_OUT.to_string());
-            (self.see)(AgentEvent::new("exec.note", LEFT_OUT, json!({})));
+            (self.see)(AgentEvent::new(EventType::ExecNote, LEFT_OUT, json!({})));
         }
         let text = |key: &str| data.get(key).and_then(Value::as_str);
         if let (Some(session), Some(branch), Some(worktree)) =
@@ -163,7 +163,7 @@ impl<'l> Listener<'l> {
             keep(&mut self.stderr, &text);
         }
         let data = json!({ "stream": stream.name(), "text": text });
-        (self.see)(AgentEvent { event_type: OUTPUT.to_string(), message: text, timestamp, data });
+        (self.see)(AgentEvent { event_type: EventType::Output.to_string(), message: text, timestamp, data });
     }
 }
 

@@ -34,6 +34,7 @@ use serde_json::json;
 
 use crate::agent::{Adapter, AgentEvent, Ask};
 use crate::outcome::ErrorKind;
+use crate::transcript::EventType;
 use attempt::Tried;
 use result::Failure;
 use retry::Next;
@@ -104,7 +105,7 @@ impl Executor {
             see(event);
         };
         for note in &prepared.notes {
-            tell(AgentEvent::new("exec.note", note.clone(), json!({})));
+            tell(AgentEvent::new(EventType::ExecNote, note.clone(), json!({})));
         }
         let mut attempts: Vec<Attempt> = Vec::new();
         let (tried, why_not) = loop {
@@ -200,10 +201,10 @@ fn retry_event(tried: &Tried, attempt: usize, wait: Duration) -> AgentEvent {
     let mut data = about(tried, attempt);
     data["wait_ms"] = json!(wait.as_millis() as u64);
     let message = format!("{}: trying again", tried.error_kind().map_or("", ErrorKind::as_str));
-    AgentEvent::new("exec.retry", message, data)
+    AgentEvent::new(EventType::ExecRetry, message, data)
 }
 
 fn not_retried_event(tried: &Tried, attempt: usize, why_not: &str) -> AgentEvent {
     let message = format!("{}: {why_not}", tried.error_kind().map_or("", ErrorKind::as_str));
-    AgentEvent::new("exec.not_retried", message, about(tried, attempt))
+    AgentEvent::new(EventType::ExecNotRetried, message, about(tried, attempt))
 }

@@ -16,14 +16,15 @@ use serde_json::{Value, json};
 use super::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::agent::AgentEvent;
 use crate::outcome::ErrorKind;
+use crate::transcript::EventType;
 
 /// Events, and as the last one the result; ending it early cancels the run.
 pub type EventStream = Pin<Box<dyn Stream<Item = AgentEvent> + Send>>;
 
 /// The type of the last event of an [`EventStream`]; its data is the result.
-pub const RESULT: &str = "exec.result";
+pub const RESULT: &str = EventType::ExecResult.as_str();
 /// Stands where events were dropped: `data` is `{"count"}`.
-pub const DROPPED: &str = "exec.dropped";
+pub const DROPPED: &str = EventType::ExecDropped.as_str();
 
 /// A request on its way. Dropping it cancels the request: its run is asked to end, and killed with everything it started
 /// when it does not within seconds.
@@ -287,7 +288,7 @@ mod tests {
     use super::*;
 
     fn event(text: &str) -> AgentEvent {
-        AgentEvent::new("agent.message", text, json!({ "content": text }))
+        AgentEvent::new(EventType::AgentMessage, text, json!({ "content": text }))
     }
 
     #[test]

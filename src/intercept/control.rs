@@ -14,7 +14,7 @@ use super::wire::{self, Question};
 use super::{Repositories, answer};
 use crate::command::Context;
 use crate::policy::Policy;
-use crate::transcript::Recorder;
+use crate::transcript::{EventType, Recorder};
 
 /// A question that takes longer to be asked than this is none.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -127,7 +127,7 @@ fn converse(answering: &Desk, mut stream: UnixStream) -> io::Result<()> {
         Err(error) => {
             let data = serde_json::json!({ "problem": error.to_string() });
             answering.answering.recorder.record(
-                "control.garbage",
+                EventType::ControlGarbage,
                 "something that is no question came to the control socket",
                 &data,
             );

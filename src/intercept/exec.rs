@@ -22,7 +22,7 @@ use crate::decide::Verdict;
 use crate::policy::Action;
 use crate::sys::ptrace;
 use crate::sys::seccomp::{Notification, Reply};
-use crate::transcript::Prepared;
+use crate::transcript::{EventType, Prepared};
 
 /// Longest path.
 const LONGEST_PATH: usize = 4096;
@@ -334,7 +334,7 @@ impl Supervisor {
         // The same for links that lead through a process (ELOOP, EXDEV): what they mean depends on who asks.
         if matches!(errno, libc::EPERM | libc::ESRCH | libc::EFAULT | libc::ELOOP | libc::EXDEV) {
             self.refuse(
-                "deny.exec",
+                EventType::DenyExec,
                 notification.tid,
                 "a program start that cannot be read",
                 "sandbox.unreadable",
@@ -456,7 +456,7 @@ impl Supervisor {
                     return None;
                 }
                 self.refuse(
-                    "deny.exec",
+                    EventType::DenyExec,
                     notification.tid,
                     "a program start that cannot be verified",
                     "sandbox.unverified",
@@ -475,7 +475,11 @@ impl Supervisor {
         }
         self.counts.starts += 1;
         // Whether it really starts is not known without the exec stop.
-        self.setting.recorder.record("exec.allowed", &line(&start.argv), &start.data(notification.tid, None));
+        self.setting.recorder.record(
+            EventType::ExecAllowed,
+            &line(&start.argv),
+            &start.data(notification.tid, None),
+        );
         Some(Reply::Continue)
     }
 
@@ -517,7 +521,7 @@ impl Supervisor {
             instead: Some(&verdict.cause.instead),
             ..start.data(pid, Some(verdict))
         };
-        self.setting.recorder.record("deny.exec", &verdict.refusal_line(), &data);
+        self.setting.recorder.record(EventType::DenyExec, &verdict.refusal_line(), &data);
     }
 
     /// Asks a person in a thread of its own, one question at a time.
@@ -561,7 +565,7 @@ impl Supervisor {
         };
         let data = serde_json::json!({ "answer": said, "rule": verdict.cause.rule });
         self.setting.recorder.record(
-            "answer",
+            EventType::Answer,
             &format!("a person said {said}: {}", line(&start.argv)),
             &data,
         );

@@ -14,6 +14,7 @@ use super::network::open_below;
 use super::supervisor::{Supervisor, folder_of};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{fs, process};
+use crate::transcript::EventType;
 
 const LONGEST_PATH: usize = 4096;
 const LONGEST_NAME: usize = 255;
@@ -85,7 +86,7 @@ impl Supervisor {
                 return Reply::Error(libc::EROFS);
             }
             self.refuse(
-                "deny.metadata",
+                EventType::DenyMetadata,
                 notification.tid,
                 &format!("{call} of {}", path.display()),
                 "sandbox.metadata",
@@ -99,7 +100,7 @@ impl Supervisor {
         {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
             self.refuse(
-                "deny.metadata",
+                EventType::DenyMetadata,
                 notification.tid,
                 &format!("{call} of {} to {:04o}", path.display(), mode & 0o7777),
                 "sandbox.set-id",

@@ -24,6 +24,7 @@ use crate::policy::{Host, plain};
 use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::socket;
+use crate::transcript::EventType;
 
 /// Sockets that the run itself has bound: on loopback by their inodes, at paths by their names.
 #[derive(Debug, Default)]
@@ -211,7 +212,7 @@ impl Supervisor {
             return Some(Reply::Error(libc::EACCES));
         }
         if let Some(server) = self.own_server(to) {
-            self.note("connect", notification.tid, &to.to_string());
+            self.note(EventType::Connect, notification.tid, &to.to_string());
             let address = if server == to { address } else { socket::internet_address(server) };
             return self.connect_later(notification, fd, address, None);
         }
@@ -247,7 +248,7 @@ impl Supervisor {
         let data = serde_json::json!({
             "pid": tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason,
         });
-        self.setting.recorder.record("deny.network", &format!("{what}: {reason}"), &data);
+        self.setting.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 
     /// To a door of the run's own: whoever waits behind it must know that this is not somebody else.
@@ -301,7 +302,7 @@ impl Supervisor {
             // What was opened by its number may have been another's.
             return None;
         } else if self.identities.is_own(notification.tid, object.as_fd()) {
-            self.note("connect", notification.tid, &String::from_utf8_lossy(path));
+            self.note(EventType::Connect, notification.tid, &String::from_utf8_lossy(path));
         } else {
             let shown = String::from_utf8_lossy(path);
             return Some(self.refuse_socket(notification, "connect", &shown, UNIX_OUTSIDE));
@@ -391,10 +392,10 @@ impl Supervisor {
         match narrowed {
             Some(narrowed) if self.may_listen(at.port()) => {
                 if narrowed == at {
-                    self.note("bind", notification.tid, &at.to_string());
+                    self.note(EventType::Bind, notification.tid, &at.to_string());
                     return self.bind_port(fd, address);
                 }
-                self.note("bind", notification.tid, &format!("{at}, narrowed to {narrowed}"));
+                self.note(EventType::Bind, notification.tid, &format!("{at}, narrowed to {narrowed}"));
                 self.bind_port(fd, &socket::internet_address(narrowed))
             }
             None => self.refuse_socket(notification, "bind", &at.to_string(), ELSEWHERE),
@@ -474,7 +475,7 @@ impl Supervisor {
         let mut through = format!("/proc/self/fd/{}{mark}/", object.as_raw_fd()).into_bytes();
         through.extend_from_slice(name.as_bytes());
         let Some(address) = socket::unix_address(&through) else { return Reply::Error(libc::ENAMETOOLONG) };
-        self.note("bind", notification.tid, &shown);
+        self.note(EventType::Bind, notification.tid, &shown);
         let bound = socket::bind(fd, &address);
         if bound.is_ok() {
             self.servers.names.insert(through, full.into_os_string().into_encoded_bytes());
@@ -507,12 +508,12 @@ impl Supervisor {
         refusal: Refusal<'_>,
     ) -> Reply {
         let (rule, reason) = refusal;
-        let event = if call == "connect" { "deny.connect" } else { "deny.bind" };
+        let event = if call == "connect" { EventType::DenyConnect } else { EventType::DenyBind };
         self.refuse(event, notification.tid, &format!("{call} to {to}"), rule, reason);
         Reply::Error(libc::EACCES)
     }
 
-    fn note(&self, event_type: &'static str, tid: i32, to: &str) {
+    fn note(&self, event_type: EventType, tid: i32, to: &str) {
         self.setting.recorder.record(event_type, to, &SocketData { pid: tid, to });
     }
 }

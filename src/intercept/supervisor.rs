@@ -34,7 +34,7 @@ use crate::egress::Doors;
 use crate::policy::Policy;
 use crate::sys::seccomp::{self, Notification, Reply};
 use crate::sys::{calls, process, ptrace};
-use crate::transcript::Recorder;
+use crate::transcript::{EventType, Recorder};
 
 /// An exec of this path is always refused: a process that gets another answer is not supervised.
 pub const CANARY_PROGRAM: &str = "/guard-canary";
@@ -413,7 +413,7 @@ impl Supervisor {
         // Its record is full, and the run is about to end: what is not recorded does not happen.
         if self.setting.recorder.full_at().is_some() {
             self.refuse(
-                "deny.record",
+                EventType::DenyRecord,
                 notification.tid,
                 "a call of a run that has filled its record",
                 "sandbox.record",
@@ -490,7 +490,7 @@ impl Supervisor {
             return Reply::Continue;
         }
         self.refuse(
-            "deny.process",
+            EventType::DenyProcess,
             notification.tid,
             &format!("{name} of process {target}"),
             "sandbox.processes",
@@ -500,14 +500,7 @@ impl Supervisor {
     }
 
     /// Records a refusal by the sandbox itself.
-    pub(super) fn refuse(
-        &mut self,
-        event_type: &'static str,
-        tid: i32,
-        what: &str,
-        rule: &str,
-        reason: &str,
-    ) {
+    pub(super) fn refuse(&mut self, event_type: EventType, tid: i32, what: &str, rule: &str, reason: &str) {
         self.counts.refusals += 1;
         let data = serde_json::json!({ "pid": tid, "what": what, "rule": rule, "reason": reason });
         self.setting.recorder.record(event_type, &format!("{what}: {reason}"), &data);

@@ -10,7 +10,7 @@ use super::supervisor::{Supervisor, folder_of};
 use super::wire;
 use crate::policy::Action;
 use crate::sys::ptrace::{self, Change};
-use crate::transcript::Prepared;
+use crate::transcript::{EventType, Prepared};
 
 /// Numbers of errors end here.
 const MOST_ERRNO: i64 = 4095;
@@ -94,7 +94,7 @@ impl Supervisor {
             data.insert("errno".to_string(), errno.into());
         }
         let message = expected.record.prefixed(&format!("did not start ({why}): "));
-        self.setting.recorder.record("exec.failed", &message, &data);
+        self.setting.recorder.record(EventType::ExecFailed, &message, &data);
     }
 
     /// Records what was on its way when the run ended.
@@ -107,7 +107,7 @@ impl Supervisor {
     /// Records a program that has started, before its first instruction.
     fn started(&mut self, expected: &Expected) {
         self.counts.starts += 1;
-        self.setting.recorder.record_prepared("exec", &expected.record);
+        self.setting.recorder.record_prepared(EventType::Exec, &expected.record);
     }
 
     fn look_again(&mut self, pid: i32, expected: Option<&Expected>) -> io::Result<Actual> {
@@ -134,7 +134,7 @@ impl Supervisor {
             }
             Err(_) => {
                 self.refuse(
-                    "deny.exec",
+                    EventType::DenyExec,
                     pid,
                     "a program that cannot be looked at",
                     "sandbox.unreadable",
@@ -173,7 +173,7 @@ impl Supervisor {
             let asked =
                 expected.map(|expected| expected.record.prefixed(", asked for: ")).unwrap_or_default();
             self.setting.recorder.record(
-                "exec.changed",
+                EventType::ExecChanged,
                 &format!("became something else than it asked for: {}{asked}", line(&start.argv)),
                 &start.data(pid, None),
             );

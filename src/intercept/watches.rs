@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use super::supervisor::{Supervisor, folder_of, is_below};
 use crate::sys::fs;
 use crate::sys::seccomp::{Notification, Reply};
+use crate::transcript::EventType;
 
 const LONGEST_PATH: usize = 4096;
 
@@ -43,7 +44,7 @@ impl Supervisor {
             let shown =
                 std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())).unwrap_or_default();
             self.refuse(
-                "deny.watch",
+                EventType::DenyWatch,
                 tid,
                 &format!("watch {}", shown.display()),
                 "sandbox.watch",

@@ -15,7 +15,7 @@ use crate::outcome::{
     Enforcement, ErrorDetail, ErrorKind, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
 };
 use crate::sys::process::Ended;
-use crate::transcript::{self, Recorder, Stream};
+use crate::transcript::{self, EventType, Recorder, Stream};
 
 impl Running {
     /// The result, recorded and handed out.
@@ -73,7 +73,7 @@ impl Running {
         // What the first process leaves is only its own end: everything that could write is dead.
         let found = self.started.repositories.end(self.started.has_view, &plan.run_folder);
         for finding in found {
-            self.recorder.record("finding", &finding.message, &finding);
+            self.recorder.record(EventType::Finding, &finding.message, &finding);
             ending.findings.push(finding);
         }
         let (files, complete) = ending
@@ -81,7 +81,7 @@ impl Running {
             .unwrap_or_else(|| changes(self.worktree(), self.started.began_at, plan.checkout.is_some()));
         if let Err(error) = plan.belongings.take(&plan.home) {
             self.recorder.record(
-                "note",
+                EventType::Note,
                 &format!("what the home should keep was not kept: {error}"),
                 &json!({}),
             );
@@ -95,7 +95,7 @@ impl Running {
             Some(Ok(false)) | None => None,
         };
         if let Some(message) = message {
-            self.recorder.record("note", &message, &json!({}));
+            self.recorder.record(EventType::Note, &message, &json!({}));
         }
         let (text, cut) = self.printed();
         let mut result = RunResult {
@@ -148,7 +148,7 @@ impl Running {
             None => "ended by itself".to_string(),
             Some(error) => error.clone(),
         };
-        self.recorder.record(transcript::FINISHED, &message, &result);
+        self.recorder.record(EventType::RunFinished, &message, &result);
         result
     }
 

@@ -13,7 +13,7 @@ use nix::sys::eventfd::EventFd;
 use super::caller_output::{is_output_given_up, write_to_caller};
 use super::parent::OutputReader;
 use super::terminal::Screen;
-use crate::transcript::{Recorder, Stream};
+use crate::transcript::{EventType, Recorder, Stream};
 
 /// The end of what was printed, for the result.
 #[derive(Debug, Clone, Default)]
@@ -105,7 +105,7 @@ impl Pump {
                 } else {
                     "the reader of the output went away"
                 };
-                self.recorder.record("note", note, &serde_json::json!({}));
+                self.recorder.record(EventType::Note, note, &serde_json::json!({}));
                 self.to = None;
                 if !is_output_given_up() {
                     // Closing this end tells the agent, as it would have been told without us.

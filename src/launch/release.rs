@@ -24,6 +24,7 @@ use crate::outcome::{Denial, Enforcement, LimitNotInForce};
 use crate::policy::Policy;
 use crate::sandbox::Need;
 use crate::sys::socket;
+use crate::transcript::EventType;
 
 /// What the canary tries, in words.
 const TRIED: [&str; 3] = ["write outside", "connect to the machine", "start a forbidden program"];
@@ -80,7 +81,8 @@ impl Running {
             Some(Some(AgentMessage::ExecFailed(errno))) => {
                 let counts = supervisor.finish();
                 let mut denials = self.denials(counts).into_iter();
-                let refusal = denials.find(|denial| denial.kind == "deny.exec" && !denial.rule.is_empty());
+                let refusal =
+                    denials.find(|denial| denial.kind == EventType::DenyExec && !denial.rule.is_empty());
                 Err(Stopped::NotStarted(ExecFailure { errno, denial: refusal.map(|denial| denial.message) }))
             }
             Some(Some(AgentMessage::Failed(error))) => Err(broken("restrict the agent", error)),
@@ -152,7 +154,7 @@ impl Running {
         if let Some(mib) = limits.memory_mib.filter(|_| !group.bounds_memory) {
             let reason = format!("memory is bounded by a cgroup only, and none can be made: {why}");
             let note = format!("the memory limit of {mib} MiB is not in force: {reason}");
-            self.recorder.record("note", &note, &json!({ "limit": "memory_mib" }));
+            self.recorder.record(EventType::Note, &note, &json!({ "limit": "memory_mib" }));
             not_in_force.push(LimitNotInForce { limit: "memory_mib".to_string(), reason });
         }
         if let (ProcessBound::Supervisor, Some(limit)) = (group.process_bound, limits.processes) {
@@ -160,12 +162,12 @@ impl Running {
                 "the supervisor holds the run to {limit} processes: the kernel does not count those of root, \
                  and no cgroup can be made: {why}"
             );
-            self.recorder.record("note", &note, &json!({ "limit": "processes" }));
+            self.recorder.record(EventType::Note, &note, &json!({ "limit": "processes" }));
         }
         let shims = self.started.plan.shims.as_ref().is_some_and(Shims::are_there);
         if !shims && self.started.plan.shims.is_some() {
             let note = "no shims for git and the shells: they cannot be written to the state directory";
-            self.recorder.record("note", note, &json!({}));
+            self.recorder.record(EventType::Note, note, &json!({}));
         }
         Enforcement {
             landlock_abi: crate::sandbox::landlock_version(),
@@ -206,8 +208,12 @@ impl Running {
             // What is not recorded does not run. There is hardly ever anything to wait for.
             let holds = possible.is_empty() && is_begun.recv().is_ok();
             if holds {
-                recorder.record("canary", "nothing forbidden was possible", &json!({ "tried": TRIED }));
-                recorder.record("sandbox.applied", "the sandbox holds", &enforcement);
+                recorder.record(
+                    EventType::Canary,
+                    "nothing forbidden was possible",
+                    &json!({ "tried": TRIED }),
+                );
+                recorder.record(EventType::SandboxApplied, "the sandbox holds", &enforcement);
             }
             // Room for one: this never waits.
             let _ = told.send(possible);

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::checkout::Checkout;
 use crate::outcome::{Change, ChangeKind, Commit, ErrorKind, Finding, MOST_CHANGES, OtherRef, Worktree};
-use crate::transcript::Recorder;
+use crate::transcript::{EventType, Recorder};
 use crate::workspace::dangers::{self, Inspected, Inspection};
 use crate::workspace::fingerprint::{Difference, Fingerprint, Name, Ours, Who};
 use crate::workspace::{Changed, merged};
@@ -117,12 +117,12 @@ impl Task {
                 let count = received.commits.len();
                 let plural = if count == 1 { "" } else { "s" };
                 let message = format!("{count} commit{plural} on {}", self.workspace.branch());
-                recorder.record("git.received", &message, &data);
+                recorder.record(EventType::GitReceived, &message, &data);
             }
             Err(error) => {
                 let message = format!("the commits of the run were not received: {error}");
                 let data = json!({ "branch": self.workspace.branch(), "retryable": error.is_retryable() });
-                recorder.record("git.refused", &message, &data);
+                recorder.record(EventType::GitRefused, &message, &data);
                 if let ReceiveError::Trees(_) = error {
                     let advice = "`guard worktree clean` removes the worktree; do not fetch from its private repository";
                     ending.findings.push(Finding {
@@ -158,7 +158,7 @@ impl Task {
         }
         self.compare(&settled, &mut ending);
         for finding in &ending.findings {
-            recorder.record("finding", &finding.message, finding);
+            recorder.record(EventType::Finding, &finding.message, finding);
         }
         ending.worktree = Some(self.worktree(&settled, &received));
         ending

@@ -36,7 +36,7 @@ use crate::policy::{Pattern, Policy};
 use crate::sys::process::{self, Ended};
 use crate::sys::signals::Caught;
 use crate::sys::terminal;
-use crate::transcript::{self, Line, Observer, Recorder, Sink, Stream, Writer};
+use crate::transcript::{self, EventType, Line, Observer, Recorder, Sink, Stream, Writer};
 
 /// After a polite signal, before the end.
 const GRACE: Duration = Duration::from_secs(5);
@@ -185,7 +185,7 @@ pub(super) fn oversee(
             running.started.setup = None;
             running.end_everything(None);
             running.see_all_dead();
-            running.recorder.record("note", &failure.to_string(), &json!({}));
+            running.recorder.record(EventType::Note, &failure.to_string(), &json!({}));
             running.close();
             Err(failure)
         }
@@ -221,7 +221,7 @@ fn attach(
         recorder.hurry();
     }
     recorder.record(
-        transcript::STARTED,
+        EventType::RunStarted,
         &format!("policy {}", plan.policy),
         &json!({
             "command": plan.argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
@@ -238,7 +238,7 @@ fn attach(
         }),
     );
     for note in plan.notes.iter().chain(&started.notes) {
-        recorder.record("note", note, &json!({}));
+        recorder.record(EventType::Note, note, &json!({}));
     }
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let everything_dead =
@@ -361,7 +361,7 @@ impl Running {
         };
         if let Err(error) = started {
             self.recorder.record(
-                "note",
+                EventType::Note,
                 &format!("there is no thread for what the run says: {error}"),
                 &json!({}),
             );
@@ -423,7 +423,8 @@ impl Running {
                     // Whoever has a terminal of its own was interrupted there by the key, and did not end.
                     let was_interrupted = self.raw.is_some() && signal == Signal::SIGINT;
                     let forwarded = if was_interrupted { Signal::SIGTERM } else { signal };
-                    kill_at = Some(self.ask_to_end(forwarded, "signal", format!("{forwarded} forwarded")));
+                    kill_at =
+                        Some(self.ask_to_end(forwarded, EventType::Signal, format!("{forwarded} forwarded")));
                 }
                 Event::Nothing => {}
             }
@@ -439,8 +440,11 @@ impl Running {
                 // What is not recorded does not run.
                 Some(Cut::Transcript | Cut::Record) => break,
                 Some(cut) => {
-                    kill_at =
-                        Some(self.ask_to_end(Signal::SIGTERM, "timeout", format!("{} reached", cut.kind())));
+                    kill_at = Some(self.ask_to_end(
+                        Signal::SIGTERM,
+                        EventType::Timeout,
+                        format!("{} reached", cut.kind()),
+                    ));
                 }
             }
         }
@@ -488,7 +492,7 @@ impl Running {
 
     /// Sends the agent a signal; the time at which politeness ends. Recorded aside: a transcript that waits for its
     /// reader must not keep the run from being ended.
-    fn ask_to_end(&self, signal: Signal, event_type: &'static str, message: String) -> Instant {
+    fn ask_to_end(&self, signal: Signal, event_type: EventType, message: String) -> Instant {
         self.send_signal(signal);
         let recorder = self.recorder.clone();
         let work = move || recorder.record(event_type, &message, &json!({ "signal": signal.as_str() }));

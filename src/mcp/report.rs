@@ -11,7 +11,7 @@ use super::calls::Calls;
 use super::kept::State;
 use super::parameters::Parameters;
 use crate::outcome::{ErrorKind, RunResult};
-use crate::transcript::{FINISHED, Reader, RunState, Step, Store};
+use crate::transcript::{EventType, Reader, RunState, Step, Store};
 
 /// Calls that are listed.
 const MOST_LISTED: usize = 20;
@@ -149,7 +149,7 @@ fn run(id: &str) -> Reported {
     };
     loop {
         match reader.step() {
-            Ok(Step::Event(event)) if event.event_type == FINISHED => {
+            Ok(Step::Event(event)) if event.event_type == EventType::RunFinished => {
                 return Reported { status: Some("done"), result: Some(event.data), ..found };
             }
             Ok(Step::End { .. }) | Err(_) => return Reported { status: Some("broken_off"), ..found },

@@ -21,7 +21,7 @@ pub struct Tally {
 impl Tally {
     /// Takes notice of a line.
     pub fn see(&self, line: &Line<'_>) {
-        if !line.event_type.starts_with("deny.") {
+        if !line.event_type.is_denial() {
             return;
         }
         let data: serde_json::Value = serde_json::from_str(line.data).unwrap_or_default();
@@ -68,10 +68,11 @@ fn count_known(denials: &mut [Denial], denial: &Denial) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transcript::EventType;
 
     fn see(tally: &Tally, rule: &str, message: &str) {
         let data = serde_json::json!({ "rule": rule, "reason": "why" }).to_string();
-        tally.see(&Line { event_type: "deny.exec", message, data: &data, json: b"" });
+        tally.see(&Line { event_type: EventType::DenyExec, message, data: &data, json: b"" });
     }
 
     /// Who causes thousands of refusals by some rules hides none by another, and every one is counted.

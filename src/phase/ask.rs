@@ -14,6 +14,7 @@ use super::template::Template;
 use super::workflow::{Role, Step, Work};
 use crate::executor::{ExecRequest, ExecResult};
 use crate::outcome::ErrorKind;
+use crate::transcript::EventType;
 
 /// How much of a diff is put into a prompt.
 const MOST_DIFF: usize = 192 << 10;
@@ -274,7 +275,7 @@ impl Runner<'_> {
         let (see, cancel) = (&mut *self.see, &self.cancel);
         let result = self.office.executor.execute(&request, cancel, &mut |event| {
             let data = json!({ "who": title, "event": event.event_type, "data": event.data });
-            see(TaskEvent::new("task.agent", event.message, data));
+            see(TaskEvent::new(EventType::TaskAgent, event.message, data));
         });
         if self.cancel.is_set() {
             return Err(PhaseError::Interrupted);

@@ -9,6 +9,7 @@ use super::task::{RUNNER, Status, TaskEvent};
 use super::template::sentence;
 use super::workflow::{BACK, Is, Role, Step, Work};
 use super::{answer, papers};
+use crate::transcript::EventType;
 use crate::workspace::StepCommit;
 
 /// A commit of the runner's own: what, and with which files.
@@ -224,7 +225,7 @@ impl Runner<'_> {
         let changes: Vec<(String, Option<Vec<u8>>)> = papers.changes.iter().map(bytes).collect();
         let id = tree.commit(&papers.commit, &changes)?;
         let subject = papers.commit.message.lines().next().unwrap_or_default().to_string();
-        (self.see)(TaskEvent::new("task.commit", subject, json!({ "commit": id })));
+        (self.see)(TaskEvent::new(EventType::TaskCommit, subject, json!({ "commit": id })));
         Ok(id)
     }
 }

@@ -9,6 +9,7 @@ use super::workflow::{Is, Role, Step, Work};
 use super::{answer, feedback, papers};
 use crate::executor::ExecRequest;
 use crate::outcome::ErrorKind;
+use crate::transcript::EventType;
 
 /// What became of an answer.
 pub(super) enum Judged {
@@ -249,7 +250,7 @@ impl Runner<'_> {
             if !self.has_named_tests() {
                 self.say(RUNNER, "Tests not run: no test command was found. `--tests COMMAND` names one.");
             }
-            (self.see)(TaskEvent::new("task.tests", "not run", json!({ "step": step.id })));
+            (self.see)(TaskEvent::new(EventType::TaskTests, "not run", json!({ "step": step.id })));
             return Ok(None);
         };
         self.say(RUNNER, format!("Running {}...", shell_words::join(words)));
@@ -264,7 +265,11 @@ impl Runner<'_> {
             return Err(PhaseError::Interrupted);
         }
         let data = json!({ "step": step.id, "success": result.run.success, "run_id": result.run.run_id });
-        (self.see)(TaskEvent::new("task.tests", if result.run.success { "passed" } else { "failed" }, data));
+        (self.see)(TaskEvent::new(
+            EventType::TaskTests,
+            if result.run.success { "passed" } else { "failed" },
+            data,
+        ));
         if result.run.success {
             return Ok(None);
         }

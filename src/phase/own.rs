@@ -7,6 +7,7 @@ use super::conclude::Papers;
 use super::runner::{Next, PhaseError, Runner};
 use super::task::{RUNNER, Status, TaskEvent};
 use super::workflow::Step;
+use crate::transcript::EventType;
 use crate::workspace::{Merged, StepCommit};
 
 /// What a service takes as the text of a pull request.
@@ -194,7 +195,7 @@ impl Runner<'_> {
                 Ok(path.display().to_string())
             },
         )?;
-        (self.see)(TaskEvent::new("task.delivered", place.clone(), json!({ "summary": place })));
+        (self.see)(TaskEvent::new(EventType::TaskDelivered, place.clone(), json!({ "summary": place })));
         self.state.delivered = Some(match self.propose(&step.id, &summary)? {
             None => place,
             Some(Ok(url)) => url,

@@ -13,6 +13,7 @@ use super::task::{RUNNER, Setting, State, Status, TaskEvent, Used};
 use super::workflow::{BACK, Doer, END, Own, Step};
 use crate::executor::Cancel;
 use crate::store::{Begun, Journal, StoreError, TaskRow, now};
+use crate::transcript::EventType;
 use crate::workspace::{Repository, WorkspaceError};
 
 /// Why a task cannot go on for now. What it has done is written down.
@@ -227,7 +228,7 @@ impl<'r> Runner<'r> {
         };
         self.say(RUNNER, message);
         let data = serde_json::to_value(&ending).unwrap_or_default();
-        (self.see)(TaskEvent::new("task.ended", status.name(), data));
+        (self.see)(TaskEvent::new(EventType::TaskEnded, status.name(), data));
         Ok(ending)
     }
 
@@ -243,7 +244,7 @@ impl<'r> Runner<'r> {
             };
             self.note_visit(&step)?;
             let data = json!({ "step": step.id, "visit": self.state.visit, "status": step.status, "used": self.state.used });
-            (self.see)(TaskEvent::new("task.step", step.status.clone(), data));
+            (self.see)(TaskEvent::new(EventType::TaskStep, step.status.clone(), data));
             let next = match &step.doer {
                 Doer::Role(role) => self.role_step(&step, role)?,
                 Doer::Own(Own::Merge) => self.merge(&step)?,
@@ -255,7 +256,7 @@ impl<'r> Runner<'r> {
                 Next::Go { .. } => "done",
             };
             let data = json!({ "step": step.id, "visit": self.state.visit, "outcome": outcome });
-            (self.see)(TaskEvent::new("task.step_ended", step.status.clone(), data));
+            (self.see)(TaskEvent::new(EventType::TaskStepEnded, step.status.clone(), data));
             match next {
                 Next::Stop(status, reason) => return Ok((status, reason)),
                 Next::Go { to, .. } if to == END => return Ok((Status::Succeeded, String::new())),
@@ -373,7 +374,7 @@ impl<'r> Runner<'r> {
     pub(super) fn keep_all(&mut self) -> Result<(), PhaseError> {
         let kept = self.setting.tree.keep(&format!("task-{}/{}", self.id, uuid::Uuid::now_v7()))?;
         let data = json!({ "ref": kept });
-        (self.see)(TaskEvent::new("task.kept", format!("what was there is kept at {kept}"), data));
+        (self.see)(TaskEvent::new(EventType::TaskKept, format!("what was there is kept at {kept}"), data));
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::runner::{PhaseError, Runner};
 use super::task::{RUNNER, TaskEvent};
 use crate::forge::{self, Proposal, Protection, PullRequest, Push, Remote, Token};
+use crate::transcript::EventType;
 use crate::workspace::Repository;
 
 /// What is known of the base where the branch would go.
@@ -92,7 +93,7 @@ impl Runner<'_> {
         Ok(Some(made.map(|request| {
             let how = if request.existed { "found" } else { "opened" };
             let data = json!({ "number": request.number, "url": request.url, "existed": request.existed });
-            (self.see)(TaskEvent::new("task.pull_request", request.url.clone(), data));
+            (self.see)(TaskEvent::new(EventType::TaskPullRequest, request.url.clone(), data));
             self.say(RUNNER, format!("Pull request {how}: {}", request.url));
             request.url
         })))

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::workflow::{Agent, Bounds, Workflow};
+use crate::transcript::EventType;
 use crate::workspace::TaskTree;
 
 /// What does not change while a task goes on.
@@ -179,7 +180,7 @@ impl Status {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskEvent {
     /// `task.said`, `task.step`, `task.step_ended`, `task.agent`, `task.commit`, `task.ended`, …
-    pub event_type: String,
+    pub event_type: EventType,
     /// One line for people.
     pub message: String,
     /// More.
@@ -187,13 +188,13 @@ pub struct TaskEvent {
 }
 
 impl TaskEvent {
-    pub(super) fn new(event_type: &str, message: impl Into<String>, data: Value) -> Self {
-        Self { event_type: event_type.to_string(), message: message.into(), data }
+    pub(super) fn new(event_type: EventType, message: impl Into<String>, data: Value) -> Self {
+        Self { event_type, message: message.into(), data }
     }
 
     /// Somebody says something.
     pub(super) fn said(who: &str, message: impl Into<String>) -> Self {
-        Self::new("task.said", message, json!({ "who": who }))
+        Self::new(EventType::TaskSaid, message, json!({ "who": who }))
     }
 }
 

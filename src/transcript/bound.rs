@@ -11,6 +11,7 @@
 //! that is not recorded. The reserves hold what was under way then, and what is found out at the end of the run. Sizes are
 //! those of lines as they are written, after redaction and escaping.
 
+use super::event_type::EventType;
 use serde::Serialize;
 
 /// What kind of event asks to be written.
@@ -25,7 +26,8 @@ pub(super) enum Class {
 }
 
 impl Class {
-    pub(super) fn of(event_type: &str) -> Self {
+    pub(super) fn of(event_type: EventType) -> Self {
+        let event_type = event_type.as_str();
         let begins_with = |names: &[&str]| names.iter().any(|name| event_type.starts_with(name));
         if begins_with(&["run.", "transcript."]) {
             Self::Always

@@ -7,7 +7,8 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::chain::{self, BEGINNING};
-use super::event::{DROPPED, Event, FINISHED};
+use super::event::Event;
+use super::event_type::EventType;
 use super::reader::{Reader, Step};
 use super::writer::Head;
 
@@ -98,8 +99,8 @@ fn check_all<R: Read>(mut reader: Reader<R>) -> io::Result<Check> {
                     head.seq = event.seq;
                     head.hash = chain::text(&chain::hash(line));
                     head.bytes += line.len() as u64 + 1;
-                    finished = event.event_type == FINISHED;
-                    if event.event_type == DROPPED {
+                    finished = event.event_type == EventType::RunFinished;
+                    if event.event_type == EventType::TranscriptDropped {
                         left_out = Some(event.message);
                     }
                     run_id.get_or_insert(event.run_id);

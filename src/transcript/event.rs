@@ -10,19 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::base64;
-
-/// The first event of a run.
-pub const STARTED: &str = "run.started";
-/// The last event of a run; its data is the run's result.
-pub const FINISHED: &str = "run.finished";
-/// A piece of what the agent printed: `data` is `{"stream", "text"}` or `{"stream", "base64"}`.
-pub const OUTPUT: &str = "output";
-/// From here on something is left out because the transcript reached its bound.
-pub const CUT: &str = "transcript.cut";
-/// The transcript reached its bound: the run is ended.
-pub const FULL: &str = "transcript.full";
-/// How much was left out, just before the end.
-pub const DROPPED: &str = "transcript.dropped";
+use super::event_type::{EventType, is_denial};
 
 /// One line of a transcript.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -53,7 +41,7 @@ pub struct Event {
 impl Event {
     /// True when something was refused.
     pub fn is_denial(&self) -> bool {
-        self.event_type.starts_with("deny.")
+        is_denial(&self.event_type)
     }
 
     /// When it happened; `None` when the text is no time.
@@ -63,7 +51,7 @@ impl Event {
 
     /// The stream and the bytes of an output event; `None` for every other one.
     pub fn output(&self) -> Option<(Stream, Vec<u8>)> {
-        if self.event_type != OUTPUT {
+        if self.event_type != EventType::Output {
             return None;
         }
         let text = |key: &str| self.data.get(key).and_then(Value::as_str);

@@ -3,7 +3,8 @@
 //! One run has one file, `transcript.jsonl`, written outside the sandbox by one thread: callers append to a buffer under
 //! a mutex ([`Recorder`]), the thread redacts, chains and writes ([`Writer`]). A line is an [`Event`]; it is the only
 //! schema, for the live display, replay and reports too. The caller's part of the contract: the first event is
-//! [`STARTED`], the last is [`FINISHED`]; a file without that last line belongs to a run that was cut.
+//! [`EventType::RunStarted`], the last is [`EventType::RunFinished`]; a file without that last line belongs to a run that
+//! was cut.
 //!
 //! Never: a secret on the disk, an unbounded queue, an fsync while the agent waits, a line changed after it was written.
 
@@ -12,6 +13,7 @@ mod bound;
 mod chain;
 mod check;
 mod event;
+mod event_type;
 mod output;
 mod reader;
 mod recorder;
@@ -22,7 +24,8 @@ mod writer;
 
 pub use base64::{base64, decode as decode_base64};
 pub use check::{Check, Outcome, Problem, check};
-pub use event::{CUT, DROPPED, Event, FINISHED, FULL, OUTPUT, STARTED, Stream};
+pub use event::{Event, Stream};
+pub use event_type::EventType;
 pub use reader::{LONGEST_LINE, Reader, Step};
 pub use recorder::{Prepared, Recorder};
 pub use redact::{MARK, Redactor, StreamRedactor};

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::event::{Stream, now};
+use super::event_type::EventType;
 
 /// Output waits while this much is waiting to be written.
 const ROOM_FOR_OUTPUT: usize = 2 << 20;
@@ -55,7 +56,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// Records an event. `data` should serialise to a JSON object; `run.…` types are the caller's first and last words.
-    pub fn record(&self, event_type: &'static str, message: &str, data: &impl Serialize) {
+    pub fn record(&self, event_type: EventType, message: &str, data: &impl Serialize) {
         self.push(event_type, message, |bytes| {
             let split = bytes.len();
             if let Err(error) = serde_json::to_writer(&mut *bytes, data) {
@@ -68,11 +69,11 @@ impl Recorder {
     }
 
     /// Records an event that was prepared before, so that recording it takes no longer than copying it.
-    pub fn record_prepared(&self, event_type: &'static str, prepared: &Prepared) {
+    pub fn record_prepared(&self, event_type: EventType, prepared: &Prepared) {
         self.push(event_type, &prepared.message, |bytes| bytes.extend_from_slice(&prepared.data));
     }
 
-    fn push(&self, event_type: &'static str, message: &str, write_data: impl FnOnce(&mut Vec<u8>)) {
+    fn push(&self, event_type: EventType, message: &str, write_data: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.shared.with_room(ROOM);
         if state.closed {
             return;
@@ -193,7 +194,7 @@ pub(super) struct Entry {
 }
 
 pub(super) enum Kind {
-    Event(&'static str),
+    Event(EventType),
     Output(Stream),
 }
 

@@ -13,7 +13,8 @@ use jiff::Timestamp;
 use nix::fcntl::{FcntlArg, fcntl};
 use serde_json::Value;
 
-use super::event::{Event, FINISHED};
+use super::event::Event;
+use super::event_type::EventType;
 use super::reader::{LONGEST_LINE, Reader, Step, open_file};
 
 /// The name of a run's transcript in its folder.
@@ -158,7 +159,7 @@ impl Run {
         self.bytes = file.metadata()?.len();
         self.last = last_line(&mut file, self.bytes)?
             .and_then(|line| serde_json::from_slice(&line).ok())
-            .filter(|event: &Event| event.event_type == FINISHED);
+            .filter(|event: &Event| event.event_type == EventType::RunFinished);
         file.seek(SeekFrom::Start(0))?;
         match Reader::new(file).step()? {
             Step::Event(event) => self.first = Some(*event),

@@ -17,7 +17,8 @@ use serde_json::json;
 
 use super::bound::{Admission, Bound, Class};
 use super::chain::{self, Chain};
-use super::event::{CUT, DROPPED, FINISHED, FULL, OUTPUT, Stream, now};
+use super::event::{Stream, now};
+use super::event_type::EventType;
 use super::output::Output;
 use super::recorder::{Batch, Entry, Kind, Recorder, Shared, Waited};
 use super::redact::Redactor;
@@ -62,7 +63,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     /// The event's type.
-    pub event_type: &'a str,
+    pub event_type: EventType,
     /// The event's message.
     pub message: &'a str,
     /// The event's data, as JSON.
@@ -303,14 +304,14 @@ impl Pen {
         batch.bytes.shrink_to(KEPT_BUFFER);
     }
 
-    fn event(&mut self, event_type: &'static str, entry: &Entry, bytes: &[u8]) {
-        if event_type == FINISHED {
+    fn event(&mut self, event_type: EventType, entry: &Entry, bytes: &[u8]) {
+        if event_type == EventType::RunFinished {
             self.last_words(entry.time);
         }
         let (message, data) = (&bytes[entry.start..entry.split], &bytes[entry.split..entry.end]);
         self.clean(message, data);
         self.write(Class::of(event_type), event_type, entry.time);
-        self.finished |= event_type == FINISHED;
+        self.finished |= event_type == EventType::RunFinished;
     }
 
     /// Redacts into `self.message` and `self.data`, and cuts what is too long. Cut last: half a secret is no match.
@@ -347,7 +348,7 @@ impl Pen {
         let event = output.push(&self.redactor, piece, last, &mut self.data);
         if event {
             self.message.clear();
-            self.write(Class::Output, OUTPUT, time);
+            self.write(Class::Output, EventType::Output, time);
         }
     }
 
@@ -361,7 +362,7 @@ impl Pen {
             let time = now();
             if time - output.since >= HELD && output.show(&mut self.data) {
                 self.message.clear();
-                self.write(Class::Output, OUTPUT, time);
+                self.write(Class::Output, EventType::Output, time);
             }
         }
     }
@@ -383,24 +384,24 @@ impl Pen {
                 "left out: {} bytes of output, {} other events",
                 dropped.output_bytes, dropped.events
             );
-            self.own(DROPPED, &message, time, &json!(dropped));
+            self.own(EventType::TranscriptDropped, &message, time, &json!(dropped));
         }
     }
 
     /// An event of the transcript itself.
-    fn own(&mut self, event_type: &'static str, message: &str, time: i64, data: &serde_json::Value) {
+    fn own(&mut self, event_type: EventType, message: &str, time: i64, data: &serde_json::Value) {
         self.message = message.as_bytes().to_vec();
         self.data = data.to_string().into_bytes();
         self.write(Class::Always, event_type, time);
     }
 
     /// Puts `self.message` and `self.data` into the chain, if the bound allows it.
-    fn write(&mut self, class: Class, event_type: &str, time: i64) {
+    fn write(&mut self, class: Class, event_type: EventType, time: i64) {
         if self.finished {
             return;
         }
         let message = String::from_utf8_lossy(&self.message);
-        let length = self.chain.length_of(event_type, &message, &self.data);
+        let length = self.chain.length_of(event_type.as_str(), &message, &self.data);
         if self.bound.becomes_full(class, length) {
             self.full(time);
         }
@@ -410,7 +411,7 @@ impl Pen {
             Admission::Cut => return self.cut(class, time),
             Admission::Write => {}
         }
-        let line = self.chain.append(event_type, &message, time, &self.data, &mut self.ready);
+        let line = self.chain.append(event_type.as_str(), &message, time, &self.data, &mut self.ready);
         self.bound.written += line.len() as u64 + 1;
         if let Some(observer) = &mut self.observer {
             let data = String::from_utf8_lossy(&self.data);
@@ -424,7 +425,7 @@ impl Pen {
         self.shared.full_at.store(limit, Ordering::Release);
         let (message, data) = (std::mem::take(&mut self.message), std::mem::take(&mut self.data));
         let words = format!("the transcript reached {limit} bytes; the run is ended");
-        self.own(FULL, &words, time, &json!({ "limit_bytes": limit }));
+        self.own(EventType::TranscriptFull, &words, time, &json!({ "limit_bytes": limit }));
         (self.message, self.data) = (message, data);
     }
 
@@ -439,7 +440,7 @@ impl Pen {
             self.shared.output_cut.store(true, Ordering::Relaxed);
         }
         let message = format!("the transcript reached {limit} bytes; from here on it has no more {what}");
-        self.own(CUT, &message, time, &json!({ "dropped": what, "limit_bytes": limit }));
+        self.own(EventType::TranscriptCut, &message, time, &json!({ "dropped": what, "limit_bytes": limit }));
     }
 
     fn flush(&mut self) {

@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::transcript::{self, Settings};
+use guard::transcript::{self, EventType, Settings};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -213,14 +213,14 @@ fn following_ends_with_the_run() {
         redact_values: Vec::new(),
     };
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
-    recorder.record("run.started", "begin", &json!({}));
+    recorder.record(EventType::RunStarted, "begin", &json!({}));
     std::thread::sleep(Duration::from_millis(100));
     assert!(text(&run(&state, &["runs"])).contains("running"));
     let child = follow(&state, "live");
     std::thread::sleep(Duration::from_millis(200));
-    recorder.record("exec", "in the middle", &json!({}));
+    recorder.record(EventType::Exec, "in the middle", &json!({}));
     std::thread::sleep(Duration::from_millis(200));
-    recorder.record("run.finished", "the end", &json!({}));
+    recorder.record(EventType::RunFinished, "the end", &json!({}));
     let output = child.wait_with_output().unwrap();
     let lines: Vec<String> = text(&output).lines().map(|line| line[12..].to_string()).collect();
     assert_eq!(

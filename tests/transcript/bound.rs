@@ -1,6 +1,6 @@
 //! A transcript does not grow beyond its bound, and says what it left out.
 
-use guard::transcript::{self, Outcome, Settings, Stream, check};
+use guard::transcript::{self, EventType, Outcome, Settings, Stream, check};
 use serde_json::json;
 
 use super::{events, path, settings, types};
@@ -12,15 +12,15 @@ fn output_goes_first_then_events_and_the_end_is_always_there() {
     let scratch = Scratch::new("bound");
     let settings = Settings { limit_bytes: LIMIT, ..settings(&scratch) };
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
-    recorder.record("run.started", "", &json!({}));
+    recorder.record(EventType::RunStarted, "", &json!({}));
     for _ in 0..300 {
         recorder.output(Stream::Stdout, &[b'x'; 1000]);
     }
-    recorder.record("deny.exec", "still in", &json!({ "rule": "r", "reason": "why" }));
+    recorder.record(EventType::DenyExec, "still in", &json!({ "rule": "r", "reason": "why" }));
     for _ in 0..500 {
-        recorder.record("exec", &"y".repeat(1000), &json!({}));
+        recorder.record(EventType::Exec, &"y".repeat(1000), &json!({}));
     }
-    recorder.record("run.finished", "the end", &json!({ "exit_code": 0 }));
+    recorder.record(EventType::RunFinished, "the end", &json!({ "exit_code": 0 }));
     let head = writer.finish().unwrap();
 
     let events = events(&scratch);
@@ -47,19 +47,19 @@ fn a_full_transcript_says_so_and_has_room_for_refusals() {
     let scratch = Scratch::new("full");
     let settings = Settings { limit_bytes: LIMIT, reserve_bytes: 10_000, ..settings(&scratch) };
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
-    recorder.record("run.started", "", &json!({}));
+    recorder.record(EventType::RunStarted, "", &json!({}));
     assert_eq!(recorder.full_at(), None);
     // Each control character is six bytes of a line.
     for _ in 0..100 {
-        recorder.record("exec", &"\u{1}".repeat(100), &json!({}));
+        recorder.record(EventType::Exec, &"\u{1}".repeat(100), &json!({}));
     }
     writer.catch_up();
     assert_eq!(recorder.full_at(), Some(2 * LIMIT));
-    recorder.record("deny.exec", "refused", &json!({ "rule": "r" }));
-    recorder.record("finding", "found", &json!({}));
-    recorder.record("git.received", "received", &json!({}));
-    recorder.record("note", "of no importance", &json!({}));
-    recorder.record("run.finished", "the end", &json!({}));
+    recorder.record(EventType::DenyExec, "refused", &json!({ "rule": "r" }));
+    recorder.record(EventType::Finding, "found", &json!({}));
+    recorder.record(EventType::GitReceived, "received", &json!({}));
+    recorder.record(EventType::Note, "of no importance", &json!({}));
+    recorder.record(EventType::RunFinished, "the end", &json!({}));
     let head = writer.finish().unwrap();
     let events = events(&scratch);
     let types = types(&events);
@@ -84,8 +84,8 @@ fn after_the_cut_nothing_slips_in_because_it_is_small() {
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
     recorder.output(Stream::Stdout, &[b'x'; 3_000]);
     recorder.output(Stream::Stdout, b"small\n");
-    recorder.record("exec", &"y".repeat(5_000), &json!({}));
-    recorder.record("exec", "small", &json!({}));
+    recorder.record(EventType::Exec, &"y".repeat(5_000), &json!({}));
+    recorder.record(EventType::Exec, "small", &json!({}));
     writer.finish().unwrap();
     let events = events(&scratch);
     assert_eq!(types(&events), ["transcript.cut", "transcript.full", "transcript.cut", "transcript.dropped"]);
@@ -127,9 +127,13 @@ fn what_could_not_be_read_back_is_not_written() {
     for _ in 0..120 {
         deep = json!([deep]);
     }
-    recorder.record("exec", &"é".repeat(100_000), &json!({ "argv": "a".repeat(9 << 20) }));
-    recorder.record("exec", "deep", &deep);
-    recorder.record("exec", "keys that are no text", &std::collections::BTreeMap::from([(Some([1u8]), 1)]));
+    recorder.record(EventType::Exec, &"é".repeat(100_000), &json!({ "argv": "a".repeat(9 << 20) }));
+    recorder.record(EventType::Exec, "deep", &deep);
+    recorder.record(
+        EventType::Exec,
+        "keys that are no text",
+        &std::collections::BTreeMap::from([(Some([1u8]), 1)]),
+    );
     writer.finish().unwrap();
     let events = events(&scratch);
     assert!(events[0].message.len() < 70_000 && events[0].message.ends_with('…'));

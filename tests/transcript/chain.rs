@@ -1,7 +1,7 @@
 //! Lines bound to each other, and every way to change them.
 
 use guard::cli::SCHEMAS;
-use guard::transcript::{Check, Outcome, Problem, check};
+use guard::transcript::{Check, EventType, Outcome, Problem, check};
 use serde_json::{Value, json};
 
 use super::{RUN, events, path, short_run, start};
@@ -148,7 +148,7 @@ fn times_are_utc_with_microseconds_and_do_not_run_backwards() {
     let (recorder, writer) = start(&scratch);
     let before = jiff::Timestamp::now();
     for _ in 0..1000 {
-        recorder.record("note", "", &json!({}));
+        recorder.record(EventType::Note, "", &json!({}));
     }
     writer.finish().unwrap();
     let after = jiff::Timestamp::now();
@@ -166,11 +166,11 @@ fn times_are_utc_with_microseconds_and_do_not_run_backwards() {
 fn what_is_recorded_after_the_end_is_not_written() {
     let scratch = Scratch::new("late");
     let (recorder, writer) = start(&scratch);
-    recorder.record("run.started", "", &json!({}));
-    recorder.record("run.finished", "", &json!({}));
-    recorder.record("exec", "too late", &json!({}));
+    recorder.record(EventType::RunStarted, "", &json!({}));
+    recorder.record(EventType::RunFinished, "", &json!({}));
+    recorder.record(EventType::Exec, "too late", &json!({}));
     writer.finish().unwrap();
-    recorder.record("exec", "much too late", &json!({}));
+    recorder.record(EventType::Exec, "much too late", &json!({}));
     assert_eq!(super::types(&events(&scratch)), ["run.started", "run.finished"]);
     assert_eq!(check(&path(&scratch)).unwrap().outcome, Outcome::Complete);
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use guard::transcript::{self, Outcome, Sink, Stream, check};
+use guard::transcript::{self, EventType, Outcome, Sink, Stream, check};
 use serde_json::json;
 
 use super::{events, path, settings, start};
@@ -48,13 +48,13 @@ fn a_full_disk_is_told_and_blocks_nobody() {
     let full = Box::new(Device(OpenOptions::new().write(true).open("/dev/full").unwrap()));
     let (recorder, writer) = transcript::start_on(full, &settings(&scratch), Some(observer)).unwrap();
     assert_eq!(recorder.failure(), None);
-    recorder.record("exec", "one", &json!({}));
+    recorder.record(EventType::Exec, "one", &json!({}));
     wait_for(|| recorder.failure().is_some());
     assert!(recorder.failure().unwrap().contains("No space left"), "{:?}", recorder.failure());
     for _ in 0..64 {
         recorder.output(Stream::Stdout, &vec![b'x'; 1 << 20]);
     }
-    recorder.record("run.finished", "", &json!({}));
+    recorder.record(EventType::RunFinished, "", &json!({}));
     let error = writer.finish().unwrap_err();
     assert!(error.to_string().contains("No space left"), "{error}");
     assert!(*seen.lock().unwrap() > 64, "the observer goes on");
@@ -65,7 +65,7 @@ fn an_observer_that_panics_blocks_nobody() {
     let scratch = Scratch::new("panic");
     let observer = Box::new(|_: &transcript::Line<'_>| panic!("this panic belongs to a test"));
     let (recorder, writer) = transcript::start(&settings(&scratch), Some(observer)).unwrap();
-    recorder.record("exec", "one", &json!({}));
+    recorder.record(EventType::Exec, "one", &json!({}));
     for _ in 0..64 {
         recorder.output(Stream::Stdout, &vec![b'x'; 1 << 20]);
     }
@@ -105,21 +105,21 @@ fn the_beginning_and_the_end_are_made_durable() {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let disk = |is_broken| Box::new(Disk { bytes: 0, kept: kept.clone(), is_broken });
     let (recorder, writer) = transcript::start_on(disk(false), &settings(&scratch), None).unwrap();
-    recorder.record("run.started", "", &json!({}));
+    recorder.record(EventType::RunStarted, "", &json!({}));
     writer.hasten();
     wait_for(|| kept.lock().unwrap().len() == 1);
     for _ in 0..100 {
-        recorder.record("exec", "one", &json!({}));
+        recorder.record(EventType::Exec, "one", &json!({}));
         writer.hasten();
     }
-    recorder.record("run.finished", "", &json!({}));
+    recorder.record(EventType::RunFinished, "", &json!({}));
     let head = writer.finish().unwrap();
     let times = kept.lock().unwrap().clone();
     let [first, last] = times[..] else { panic!("{times:?}") };
     assert!((first as u64) < head.bytes && last as u64 == head.bytes, "{times:?} {head:?}");
     // What was lost at the beginning is lost, whatever the end says.
     let (recorder, writer) = transcript::start_on(disk(true), &settings(&scratch), None).unwrap();
-    recorder.record("run.started", "", &json!({}));
+    recorder.record(EventType::RunStarted, "", &json!({}));
     wait_for(|| recorder.failure().is_some());
     assert!(writer.finish().is_err());
 }
@@ -139,7 +139,7 @@ fn who_catches_up_finds_that_everything_was_seen() {
     writer.catch_up();
     for round in 1..=50 {
         for _ in 0..7 {
-            recorder.record("exec", "one", &json!({}));
+            recorder.record(EventType::Exec, "one", &json!({}));
         }
         writer.catch_up();
         assert_eq!(*seen.lock().unwrap(), 7 * round);
@@ -147,7 +147,7 @@ fn who_catches_up_finds_that_everything_was_seen() {
     // Also when it sleeps.
     std::thread::sleep(Duration::from_millis(1500));
     writer.catch_up();
-    recorder.record("exec", "last", &json!({}));
+    recorder.record(EventType::Exec, "last", &json!({}));
     writer.catch_up();
     assert_eq!(*seen.lock().unwrap(), 351);
     writer.finish().unwrap();
@@ -165,10 +165,10 @@ impl serde::Serialize for Panics {
 fn data_that_panics_costs_its_own_event_only() {
     let scratch = Scratch::new("panicking-data");
     let (recorder, writer) = start(&scratch);
-    recorder.record("exec", "before", &json!({}));
+    recorder.record(EventType::Exec, "before", &json!({}));
     let other = recorder.clone();
-    assert!(std::thread::spawn(move || other.record("exec", "lost", &Panics)).join().is_err());
-    recorder.record("exec", "after", &json!({}));
+    assert!(std::thread::spawn(move || other.record(EventType::Exec, "lost", &Panics)).join().is_err());
+    recorder.record(EventType::Exec, "after", &json!({}));
     writer.finish().unwrap();
     let messages: Vec<String> = events(&scratch).into_iter().map(|event| event.message).collect();
     assert_eq!(messages, ["before", "after"]);
@@ -207,7 +207,7 @@ fn many_threads_lose_nothing_and_observers_see_what_is_written() {
             let recorder = recorder.clone();
             scope.spawn(move || {
                 for index in 0..2_000 {
-                    recorder.record("exec", "", &json!({ "thread": thread, "index": index }));
+                    recorder.record(EventType::Exec, "", &json!({ "thread": thread, "index": index }));
                     if index % 50 == 0 {
                         recorder.output(Stream::Stdout, &[b'o'; 5_000]);
                     }
@@ -215,7 +215,7 @@ fn many_threads_lose_nothing_and_observers_see_what_is_written() {
             });
         }
     });
-    recorder.record("run.finished", "", &json!({}));
+    recorder.record(EventType::RunFinished, "", &json!({}));
     writer.finish().unwrap();
     assert_eq!(check(&path(&scratch)).unwrap().outcome, Outcome::Complete);
     let events = events(&scratch);
@@ -232,7 +232,7 @@ fn a_line_reaches_the_file_soon_without_anyone_asking() {
     let scratch = Scratch::new("soon");
     let (recorder, writer) = start(&scratch);
     for round in 1..=3 {
-        recorder.record("exec", "now", &json!({}));
+        recorder.record(EventType::Exec, "now", &json!({}));
         let start = Instant::now();
         wait_for(|| events(&scratch).len() == round);
         // Ten milliseconds are meant; the rest is for a machine that is busy with other tests.

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::transcript::{self, Outcome, Run, RunState, Settings, Stream, check};
+use guard::transcript::{self, EventType, Outcome, Run, RunState, Settings, Stream, check};
 use serde_json::json;
 
 use super::path;
@@ -24,9 +24,9 @@ fn writes_until_killed() {
         redact_values: vec![b"hunter2-hunter2".to_vec()],
     };
     let (recorder, _writer) = transcript::start(&settings, None).unwrap();
-    recorder.record("run.started", "", &json!({ "command": ["x"], "pid": std::process::id() }));
+    recorder.record(EventType::RunStarted, "", &json!({ "command": ["x"], "pid": std::process::id() }));
     for index in 0u64.. {
-        recorder.record("exec", &"m".repeat(index as usize % 3_000), &json!({ "index": index }));
+        recorder.record(EventType::Exec, &"m".repeat(index as usize % 3_000), &json!({ "index": index }));
         recorder.output(Stream::Stdout, &vec![b'o'; index as usize * 7 % 20_000]);
     }
 }

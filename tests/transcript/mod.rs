@@ -11,7 +11,7 @@ mod store;
 
 use std::path::PathBuf;
 
-use guard::transcript::{self, Event, FILE, Reader, Recorder, Settings, Step, Writer};
+use guard::transcript::{self, Event, EventType, FILE, Reader, Recorder, Settings, Step, Writer};
 use serde_json::json;
 
 use crate::support::Scratch;
@@ -58,14 +58,22 @@ pub(crate) fn types(events: &[Event]) -> Vec<&str> {
 /// A run of six events.
 pub(crate) fn short_run(scratch: &Scratch) -> transcript::Head {
     let (recorder, writer) = start(scratch);
-    recorder.record("run.started", "guard run -- make", &json!({ "command": ["make"], "policy": "strict" }));
+    recorder.record(
+        EventType::RunStarted,
+        "guard run -- make",
+        &json!({ "command": ["make"], "policy": "strict" }),
+    );
     for index in 0..4 {
         recorder.record(
-            "exec",
+            EventType::Exec,
             &format!("cc -c {index}.c"),
             &json!({ "index": index, "path": "/usr/bin/cc" }),
         );
     }
-    recorder.record("run.finished", "exit 0", &json!({ "success": true, "exit_code": 0, "denials": [] }));
+    recorder.record(
+        EventType::RunFinished,
+        "exit 0",
+        &json!({ "success": true, "exit_code": 0, "denials": [] }),
+    );
     writer.finish().unwrap()
 }

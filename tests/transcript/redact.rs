@@ -1,6 +1,6 @@
 //! No secret reaches the disk, and nothing else is touched.
 
-use guard::transcript::{self, MARK, Redactor, Settings, Stream, StreamRedactor};
+use guard::transcript::{self, EventType, MARK, Redactor, Settings, Stream, StreamRedactor};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -130,7 +130,7 @@ fn a_value_is_hidden_in_every_place_and_form_of_an_event() {
     };
     let (recorder, writer) = transcript::start(&settings, None).unwrap();
     let inner = json!({ "token": secret }).to_string();
-    recorder.record("note", &format!("message {secret}."), &json!({
+    recorder.record(EventType::Note, &format!("message {secret}."), &json!({
         "argv": ["curl", "-u", format!("me:{secret}")], secret: 1, "inner": inner, "twice": json!(inner).to_string(),
         "number": 987_654_321, "inside": 1_987_654_321_000_u64, "other": 12_345, "text": "987654321",
     }));
@@ -306,7 +306,7 @@ proptest! {
         let texts: Vec<String> = texts.iter().map(|parts| parts.concat()).collect();
         let object: serde_json::Map<String, Value> =
             keys.into_iter().zip(texts).map(|(key, text)| (key, json!([text]))).collect();
-        recorder.record("note", &message.concat(), &object);
+        recorder.record(EventType::Note, &message.concat(), &object);
         drop(writer);
         let events = events(&scratch);
         let clean = format!("{}\u{1}{}", events[0].message, all_text(&events[0].data));

@@ -1,6 +1,6 @@
 //! The folder of runs: listed from first and last lines, garbage beside them, found by part of a name.
 
-use guard::transcript::{FindError, RunState, Store};
+use guard::transcript::{EventType, FindError, RunState, Store};
 use serde_json::json;
 
 use super::{settings, short_run, start};
@@ -22,7 +22,7 @@ fn finished(scratch: &Scratch, name: &str) {
 fn unfinished(scratch: &Scratch, name: &str) {
     let folder = made(scratch, name);
     let (recorder, writer) = start(&folder);
-    recorder.record("run.started", "", &json!({ "command": ["sleep", "1"] }));
+    recorder.record(EventType::RunStarted, "", &json!({ "command": ["sleep", "1"] }));
     drop(writer);
     std::mem::forget(folder);
 }
@@ -114,9 +114,9 @@ fn only_a_finished_run_is_deleted() {
 fn a_long_last_line_is_found_too() {
     let scratch = Scratch::new("long-last");
     let (recorder, writer) = start(&scratch);
-    recorder.record("run.started", "", &json!({}));
+    recorder.record(EventType::RunStarted, "", &json!({}));
     let commits: Vec<String> = (0..50_000).map(|index| format!("{index:040}")).collect();
-    recorder.record("run.finished", "", &json!({ "exit_code": 3, "commits": commits }));
+    recorder.record(EventType::RunFinished, "", &json!({ "exit_code": 3, "commits": commits }));
     writer.finish().unwrap();
     let run = guard::transcript::Run::read(&settings(&scratch).folder);
     assert_eq!((run.state, run.exit_code()), (RunState::Finished, Some(3)));
