@@ -77,7 +77,39 @@ pub struct ConfigError {
     /// The file.
     pub path: PathBuf,
     /// Why not.
-    pub problem: String,
+    pub problem: ConfigProblem,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigProblem {
+    /// The file cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+    /// It is a directory, a device, or far too large.
+    #[error("it is no file of a reasonable size")]
+    NoPlainFile,
+    /// It is no TOML, or has keys that a configuration does not have.
+    #[error("{0}")]
+    Toml(String),
+    /// A section of a gateway that does not exist.
+    #[error("no gateway is called `{name}`; there are {}", known.join(", "))]
+    UnknownGateway {
+        /// The section's name.
+        name: String,
+        /// The gateways that exist.
+        known: Vec<&'static str>,
+    },
+    /// A gateway with several sources for its key.
+    #[error("[gateway.{0}] has one of key_variable, key_file and key_command")]
+    SeveralKeys(String),
+    /// A gateway with a command without a program.
+    #[error("[gateway.{0}] key_command is a list of words: [\"pass\", \"show\", \"key\"]")]
+    EmptyCommand(String),
+    /// A price that is negative or no number.
+    #[error("a price of `{0}` is no amount of money")]
+    Price(String),
 }
 
 impl Config {
@@ -91,42 +123,42 @@ impl Config {
 
     /// Reads a file; one that is not there says nothing.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let bad = |problem: String| ConfigError { path: path.to_path_buf(), problem };
+        let bad = |problem: ConfigProblem| ConfigError { path: path.to_path_buf(), problem };
         let data = match std::fs::metadata(path) {
             Ok(data) => data,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(bad(error.to_string())),
+            Err(error) => return Err(bad(ConfigProblem::Unreadable(error.to_string()))),
         };
         if !data.is_file() || data.len() > LARGEST {
-            return Err(bad("it is no file of a reasonable size".to_string()));
+            return Err(bad(ConfigProblem::NoPlainFile));
         }
-        let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| bad(ConfigProblem::Unreadable(error.to_string())))?;
         Self::parse(&text).map_err(bad)
     }
 
     /// Reads a text.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_string())?;
+    pub fn parse(text: &str) -> Result<Self, ConfigProblem> {
+        let config: Self = toml::from_str(text)
+            .map_err(|error| ConfigProblem::Toml(error.to_string().trim_end().to_string()))?;
         for (name, gateway) in &config.gateway {
             if super::gateway(name).is_none() {
-                let known: Vec<&str> = super::GATEWAYS.iter().map(|(name, _)| *name).collect();
-                return Err(format!("no gateway is called `{name}`; there are {}", known.join(", ")));
+                let known = super::GATEWAYS.iter().map(|(name, _)| *name).collect();
+                return Err(ConfigProblem::UnknownGateway { name: name.clone(), known });
             }
             let sources =
                 [gateway.key_variable.is_some(), gateway.key_file.is_some(), gateway.key_command.is_some()];
             if sources.iter().filter(|given| **given).count() > 1 {
-                return Err(format!("[gateway.{name}] has one of key_variable, key_file and key_command"));
+                return Err(ConfigProblem::SeveralKeys(name.clone()));
             }
             if gateway.key_command.as_ref().is_some_and(Vec::is_empty) {
-                return Err(format!(
-                    "[gateway.{name}] key_command is a list of words: [\"pass\", \"show\", \"key\"]"
-                ));
+                return Err(ConfigProblem::EmptyCommand(name.clone()));
             }
         }
         let is_price = |price: &f64| price.is_finite() && *price >= 0.0;
         for (model, price) in &config.prices {
             if ![price.input, price.output, price.cached.unwrap_or(0.0)].iter().all(is_price) {
-                return Err(format!("a price of `{model}` is no amount of money"));
+                return Err(ConfigProblem::Price(model.clone()));
             }
         }
         Ok(config)
@@ -170,7 +202,7 @@ mod tests {
             ("[prices.x]\ninput = nan\noutput = 0\n", "no amount"),
             ("[[[", "TOML parse error"),
         ] {
-            let error = Config::parse(text).err().unwrap_or_default();
+            let error = Config::parse(text).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(word), "{text}: {error}");
         }
     }

@@ -49,6 +49,45 @@ pub enum HostError {
     Spelling,
 }
 
+/// Text that is no entry of `allow` or `deny`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostEntryError {
+    /// Nothing.
+    #[error("an entry names a host")]
+    Empty,
+    /// A word before the host that is neither `raw` nor methods.
+    #[error("before a host stand `raw` or methods such as `GET,HEAD`, not `{0}`")]
+    Word(String),
+    /// What stands in the place of the host is none.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A net behind a name, or one that is too long.
+    #[error("only an address has a net behind it: `10.0.0.0/8`")]
+    NetOfName,
+    /// The length of a net is no number.
+    #[error("a net is `10.0.0.0/8`")]
+    Net,
+    /// Methods or a path for a connection that is not looked into.
+    #[error("what a `raw` connection carries is not seen: it has no methods and no path")]
+    RawInTheClear,
+    /// A raw connection to any port.
+    #[error("a `raw` connection names its port: `raw host:22`")]
+    RawWithoutPort,
+    /// `https://…`.
+    #[error("an entry is a host, not a URL: `example.org:443`")]
+    Url,
+    /// An IPv6 address without its closing bracket.
+    #[error("a `[` has its `]`")]
+    Bracket,
+    /// A path that could lead elsewhere.
+    #[error("a path begins with `/` and has no `..`, no `//` and no escapes")]
+    Path,
+    /// Ports that are none.
+    #[error("ports are `443`, `80,443`, `8000-8100` or `*`, not `{0}`")]
+    Ports(String),
+}
+
 impl Host {
     /// The host that a text names.
     pub fn parse(text: &str) -> Result<Self, HostError> {
@@ -231,9 +270,9 @@ impl fmt::Display for HostEntry {
 
 impl HostEntry {
     /// What an entry means, or why it means nothing.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, HostEntryError> {
         let mut words: Vec<&str> = text.split_ascii_whitespace().collect();
-        let place = words.pop().ok_or("an entry names a host")?;
+        let place = words.pop().ok_or(HostEntryError::Empty)?;
         let (mut methods, mut raw) = (Vec::new(), false);
         for word in words {
             if word == "raw" {
@@ -241,30 +280,26 @@ impl HostEntry {
             } else if word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b',') {
                 methods.extend(word.split(',').filter(|name| !name.is_empty()).map(str::to_string));
             } else {
-                return Err(format!("before a host stand `raw` or methods such as `GET,HEAD`, not `{word}`"));
+                return Err(HostEntryError::Word(word.to_string()));
             }
         }
         let (host, ports, path) = split(place)?;
         let (hosts, length) = match host {
-            Place::Host(text) => (Hosts::parse(text).map_err(|error| error.to_string())?, None),
-            Place::Net(text, length) => {
-                (Hosts::parse(text).map_err(|error| error.to_string())?, Some(length))
-            }
+            Place::Host(text) => (Hosts::parse(text)?, None),
+            Place::Net(text, length) => (Hosts::parse(text)?, Some(length)),
         };
         let hosts = match (hosts, length) {
             (Hosts::Net(address, widest), Some(length)) if length <= widest => Hosts::Net(address, length),
             (hosts, None) => hosts,
-            _ => return Err("only an address has a net behind it: `10.0.0.0/8`".to_string()),
+            _ => return Err(HostEntryError::NetOfName),
         };
         let in_the_clear = !methods.is_empty() || path.is_some();
         if raw && in_the_clear {
-            return Err(
-                "what a `raw` connection carries is not seen: it has no methods and no path".to_string()
-            );
+            return Err(HostEntryError::RawInTheClear);
         }
         let ports = match ports {
             Some(ports) => ports,
-            None if raw => return Err("a `raw` connection names its port: `raw host:22`".to_string()),
+            None if raw => return Err(HostEntryError::RawWithoutPort),
             None if in_the_clear => vec![(80, 80)],
             None => vec![(80, 80), (443, 443)],
         };
@@ -347,12 +382,12 @@ enum Place<'t> {
 type Parts<'t> = (Place<'t>, Option<Vec<(u16, u16)>>, Option<String>);
 
 /// `host[/net][:ports][/path]`.
-fn split(text: &str) -> Result<Parts<'_>, String> {
+fn split(text: &str) -> Result<Parts<'_>, HostEntryError> {
     if text.contains("://") {
-        return Err("an entry is a host, not a URL: `example.org:443`".to_string());
+        return Err(HostEntryError::Url);
     }
     let (host, mut rest) = match text.strip_prefix('[') {
-        Some(inner) => inner.split_once(']').ok_or("a `[` has its `]`")?,
+        Some(inner) => inner.split_once(']').ok_or(HostEntryError::Bracket)?,
         None => text.split_at(text.find([':', '/']).unwrap_or(text.len())),
     };
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
@@ -363,7 +398,7 @@ fn split(text: &str) -> Result<Parts<'_>, String> {
         let count = digits(after);
         let ends = matches!(after.as_bytes().get(count), None | Some(b':' | b'/'));
         if count > 0 && ends {
-            let length = after[..count].parse().map_err(|_| "a net is `10.0.0.0/8`")?;
+            let length = after[..count].parse().map_err(|_| HostEntryError::Net)?;
             place = Place::Net(host, length);
             rest = &after[count..];
         }
@@ -376,18 +411,18 @@ fn split(text: &str) -> Result<Parts<'_>, String> {
     }
     let path = (!rest.is_empty()).then(|| rest.to_string());
     if path.as_deref().is_some_and(|path| !path.starts_with('/') || !is_below(path, "/")) {
-        return Err("a path begins with `/` and has no `..`, no `//` and no escapes".to_string());
+        return Err(HostEntryError::Path);
     }
     Ok((place, ports, path))
 }
 
-fn port_ranges(text: &str) -> Result<Vec<(u16, u16)>, String> {
-    let bad = || format!("ports are `443`, `80,443`, `8000-8100` or `*`, not `{text}`");
+fn port_ranges(text: &str) -> Result<Vec<(u16, u16)>, HostEntryError> {
+    let bad = || HostEntryError::Ports(text.to_string());
     if text == "*" {
         return Ok(vec![(1, u16::MAX)]);
     }
     let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(bad);
-    let range = |part: &str| -> Result<(u16, u16), String> {
+    let range = |part: &str| -> Result<(u16, u16), HostEntryError> {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let range = (port(from)?, port(to)?);
         if range.0 <= range.1 { Ok(range) } else { Err(bad()) }

@@ -23,16 +23,16 @@ mod values;
 
 pub use address::{plain, special};
 pub use builtin::BUILT_IN;
-pub use config::{AgentConfig, Config, ConfigError, GatewayConfig, LoginUse, Price};
+pub use config::{AgentConfig, Config, ConfigError, ConfigProblem, GatewayConfig, LoginUse, Price};
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};
-pub use host::{Host, HostEntry, HostError, Way};
+pub use host::{Host, HostEntry, HostEntryError, HostError, Way};
 pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
     Action, Budget, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home,
     Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains, Worktree,
 };
-pub use pattern::{PathPattern, Pattern};
+pub use pattern::{PathPattern, Pattern, PatternError};
 pub use preset::{
     Answer, Call, Forbid, GATEWAYS, Gateway, KEY_VARIABLES, ModelPlace, PRESETS, Preset, PresetHost,
     PresetName, Refusals, ToolRules, UsagePlaces, gateway, key_variables, preset,

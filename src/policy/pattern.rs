@@ -40,13 +40,37 @@ struct Lazy {
 const LONGEST_PATTERN: usize = 256;
 const MOST_BRACES: usize = 4;
 
+/// Text that is no pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PatternError {
+    /// It is too long.
+    #[error("it is longer than {LONGEST_PATTERN} bytes")]
+    TooLong,
+    /// It has too many `{…}`.
+    #[error("it has more than {MOST_BRACES} groups of alternatives")]
+    TooManyAlternatives,
+    /// A `[` without its `]`.
+    #[error("a `[` is not closed; for the character itself write `[[]`")]
+    UnclosedClass,
+    /// Another mistake in a glob.
+    #[error("{0}")]
+    Glob(globset::ErrorKind),
+    /// A path pattern that is relative.
+    #[error("it must begin with `/`, `~` or `**/`; for a relative path write `**/NAME`")]
+    Relative,
+    /// A path pattern with a component that no path has.
+    #[error("a path pattern has no empty, `.` or `..` components")]
+    Component,
+}
+
 impl Lazy {
-    fn new(text: &str, separators: bool) -> Result<Self, String> {
+    fn new(text: &str, separators: bool) -> Result<Self, PatternError> {
         if text.len() > LONGEST_PATTERN {
-            return Err(format!("it is longer than {LONGEST_PATTERN} bytes"));
+            return Err(PatternError::TooLong);
         }
         if text.bytes().filter(|&byte| byte == b'{').count() > MOST_BRACES {
-            return Err(format!("it has more than {MOST_BRACES} groups of alternatives"));
+            return Err(PatternError::TooManyAlternatives);
         }
         let built = GlobBuilder::new(text)
             .literal_separator(separators)
@@ -54,10 +78,8 @@ impl Lazy {
             .empty_alternates(true)
             .build();
         built.map(|glob| Self { glob, matcher: OnceLock::new() }).map_err(|error| match error.kind() {
-            globset::ErrorKind::UnclosedClass => {
-                "a `[` is not closed; for the character itself write `[[]`".to_string()
-            }
-            kind => kind.to_string(),
+            globset::ErrorKind::UnclosedClass => PatternError::UnclosedClass,
+            kind => PatternError::Glob(kind.clone()),
         })
     }
 
@@ -72,11 +94,11 @@ fn is_plain(text: &str) -> bool {
 
 impl Pattern {
     /// Reads a pattern; the error says what is wrong with it.
-    pub fn new(text: &str) -> Result<Self, String> {
+    pub fn new(text: &str) -> Result<Self, PatternError> {
         Ok(Self { form: Self::form(text)?, written: text.to_string() })
     }
 
-    fn form(text: &str) -> Result<Form, String> {
+    fn form(text: &str) -> Result<Form, PatternError> {
         Ok(if is_plain(text) {
             Form::Literal
         } else if text == "*" {
@@ -158,7 +180,7 @@ enum PathForm {
 
 impl PathPattern {
     /// Reads a pattern; the error says what is wrong with it.
-    pub fn new(text: &str) -> Result<Self, String> {
+    pub fn new(text: &str) -> Result<Self, PatternError> {
         if text == OUTSIDE {
             let form = PathForm::Literal(text.to_string());
             return Ok(Self { written: text.to_string(), below_home: false, form });
@@ -168,13 +190,11 @@ impl PathPattern {
             _ => (false, text),
         };
         if !rest.is_empty() && !rest.starts_with('/') && !rest.starts_with("**/") {
-            return Err(
-                "it must begin with `/`, `~` or `**/`; for a relative path write `**/NAME`".to_string()
-            );
+            return Err(PatternError::Relative);
         }
         let rest = if rest.len() > 1 { rest.trim_end_matches('/') } else { rest };
         if rest != "/" && rest.split('/').skip(1).any(|part| matches!(part, "" | "." | "..")) {
-            return Err("a path pattern has no empty, `.` or `..` components".to_string());
+            return Err(PatternError::Component);
         }
         let single = |name: &str| is_plain(name) && !name.contains('/');
         let form = if is_plain(rest) {

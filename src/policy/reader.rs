@@ -263,7 +263,7 @@ impl Reader<'_> {
                 let help = "such as `example.org`, `*.example.org:443`, `10.0.0.0/8:22`, `GET,HEAD example.org/path`";
                 self.error(
                     item.span.clone(),
-                    problem,
+                    problem.to_string(),
                     "no host that could be reached",
                     Some(help.to_string()),
                 );
