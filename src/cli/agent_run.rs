@@ -72,7 +72,7 @@ pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option
         request.command.iter().take(1).map(|word| word.to_string_lossy().into_owned()).collect();
     match check_version(&profile.adapter, &program) {
         Ok(notes) => notes.iter().for_each(|text| note(&format!("guard: {text}"))),
-        Err(problem) => return Some(problem),
+        Err(problem) => return Some(problem.to_string()),
     }
     None
 }

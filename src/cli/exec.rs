@@ -102,7 +102,7 @@ fn request(args: &Exec) -> Result<ExecRequest, Wrong> {
         return Err(wrong(format!("it has more than {} MiB", LARGEST >> 20)));
     }
     let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8".to_string()))?;
-    ExecRequest::from_json(&text).map_err(wrong)
+    ExecRequest::from_json(&text).map_err(|error| wrong(error.to_string()))
 }
 
 fn by_options(asked: &Asked) -> Result<ExecRequest, Wrong> {

@@ -37,18 +37,30 @@ fn numbers(version: &str) -> Vec<u64> {
     plain.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }
 
+/// The CLI that is installed is known not to work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{agent} {found} is installed, and {oldest} or newer is needed: {reason}; update it")]
+pub struct OutdatedAgent {
+    /// The agent's name.
+    pub agent: String,
+    /// The version that is installed.
+    pub found: String,
+    /// The oldest version that works.
+    pub oldest: String,
+    /// Why older ones do not.
+    pub reason: String,
+}
+
 /// Why the CLI that is installed is known not to work; or what the user should know of one that nobody has tried.
-pub fn check_version(adapter: &Adapter, words: &[String]) -> Result<Vec<String>, String> {
+pub fn check_version(adapter: &Adapter, words: &[String]) -> Result<Vec<String>, OutdatedAgent> {
     let (Some(package), Some(program)) = (&adapter.package, words.first()) else { return Ok(Vec::new()) };
     // One that is not there is told by the run.
     let Some(found) = find(program).and_then(|file| version(&file, package)) else { return Ok(Vec::new()) };
     let name = &adapter.name;
     if let Some(oldest) = adapter.oldest.as_ref().filter(|oldest| numbers(&found) < numbers(&oldest.version))
     {
-        return Err(format!(
-            "{name} {found} is installed, and {} or newer is needed: {}; update it",
-            oldest.version, oldest.reason
-        ));
+        let (agent, reason) = (name.clone(), oldest.reason.clone());
+        return Err(OutdatedAgent { agent, found, oldest: oldest.version.clone(), reason });
     }
     let newest = adapter.newest.as_ref().filter(|newest| numbers(&found) > numbers(newest));
     Ok(newest

@@ -21,8 +21,8 @@ mod running;
 mod session;
 
 pub use cancel::Cancel;
-pub use installed::check_version;
-pub use request::{ExecRequest, Sandbox};
+pub use installed::{OutdatedAgent, check_version};
+pub use request::{ExecRequest, RequestError, Sandbox};
 pub use result::{Attempt, EventCounts, ExecResult, apply_conclusion, ending};
 pub use running::{DROPPED, EventStream, RESULT, Running};
 
@@ -156,7 +156,7 @@ impl Executor {
             program.extend(adapter.programs.first().cloned());
         }
         let notes = check_version(&adapter, &program)
-            .map_err(|problem| Failure::new(ErrorKind::ConfigError, problem))?;
+            .map_err(|problem| Failure::new(ErrorKind::ConfigError, problem.to_string()))?;
         let store = Store { folder: self.sessions.join(&adapter.name) };
         let (session, resumes) = match (&request.session_id, adapter.has_sessions()) {
             (Some(id), true) => (Some(store.resume(id, &request.cd)?), true),

@@ -121,34 +121,62 @@ fn nearest(field: &str) -> Option<String> {
     known.into_iter().min_by_key(distance).filter(|name| distance(name) <= 2 + field.len() / 4)
 }
 
+/// Text that is no request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// Nothing but space.
+    #[error("it is empty")]
+    Empty,
+    /// No JSON.
+    #[error("it is not JSON: {0}")]
+    NotJson(String),
+    /// JSON of another kind.
+    #[error("it is {0} and not an object")]
+    NotAnObject(&'static str),
+    /// A field that requests do not have, and the one that is probably meant.
+    #[error("there is no field `{field}`; {}", match nearest {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => "the schema has them all".to_string(),
+    })]
+    UnknownField {
+        /// As it was written.
+        field: String,
+        /// The field with the most similar name.
+        nearest: Option<String>,
+    },
+    /// A field is missing, or has a value that it cannot have.
+    #[error("{0}")]
+    Field(String),
+}
+
 /// Why a text is no request, for whoever wrote it.
-fn explain(text: &str, error: &serde_json::Error) -> String {
+fn explain(text: &str, error: &serde_json::Error) -> RequestError {
     if text.trim().is_empty() {
-        return "it is empty".to_string();
+        return RequestError::Empty;
     }
-    let Ok(value) = serde_json::from_str::<Value>(text) else { return format!("it is not JSON: {error}") };
+    let Ok(value) = serde_json::from_str::<Value>(text) else {
+        return RequestError::NotJson(error.to_string());
+    };
     let Some(fields) = value.as_object() else {
         let what = match value {
             Value::Array(_) => "an array",
             Value::String(_) => "a string",
             _ => "a bare value",
         };
-        return format!("it is {what} and not an object");
+        return RequestError::NotAnObject(what);
     };
     // One field at a time: serde names the first that it does not know, and this is its name.
     let is_unknown = |field: &&String| error.to_string().contains(&format!("unknown field `{field}`"));
     match fields.keys().find(is_unknown) {
-        Some(field) => match nearest(field) {
-            Some(near) => format!("there is no field `{field}`; did you mean `{near}`?"),
-            None => format!("there is no field `{field}`; the schema has them all"),
-        },
-        None => error.to_string(),
+        Some(field) => RequestError::UnknownField { field: field.clone(), nearest: nearest(field) },
+        None => RequestError::Field(error.to_string()),
     }
 }
 
 impl ExecRequest {
     /// A request as JSON; the error says what is wrong with it, in words for people.
-    pub fn from_json(text: &str) -> Result<Self, String> {
+    pub fn from_json(text: &str) -> Result<Self, RequestError> {
         serde_json::from_str(text).map_err(|error| explain(text, &error))
     }
 
@@ -314,7 +342,7 @@ mod tests {
             ("{\"cd\": \"/\", \"timeout\": -1}", "invalid value: integer `-1`"),
             ("{\"cd\": \"/\", \"sandbox\": \"none\"}", "unknown variant `none`, expected `read-only` or"),
         ] {
-            let said = ExecRequest::from_json(text).err().unwrap_or_default();
+            let said = ExecRequest::from_json(text).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(said.contains(words), "{text}: {said}");
         }
         let both = "{\"PROMPT\": \"x\", \"cd\": \"/\", \"SESSION_ID\": \"s\"}";
