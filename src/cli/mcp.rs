@@ -38,7 +38,7 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     };
     let token = token.map_err(|problem| {
         Failure::usage(
-            problem,
+            problem.to_string(),
             "make one: (umask 077; head -c 32 /dev/urandom | base64 > FILE), and name it with --token-file",
         )
     })?;

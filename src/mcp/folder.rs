@@ -7,15 +7,26 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone)]
 pub struct Roots(Vec<PathBuf>);
 
+/// A directory that agents cannot work in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RootError {
+    /// It does not exist, or is no directory.
+    #[error("{}: no such folder", .0.display())]
+    NotFound(PathBuf),
+    /// Clients name directories in JSON, which has no other names.
+    #[error("{}: the name is not UTF-8", .0.display())]
+    NotUtf8(PathBuf),
+}
+
 impl Roots {
     /// Folders that exist.
-    pub fn new(folders: &[PathBuf]) -> Result<Self, String> {
+    pub fn new(folders: &[PathBuf]) -> Result<Self, RootError> {
         let real = |folder: &PathBuf| {
             let found = folder.canonicalize().ok().filter(|found| found.is_dir());
-            let found = found.ok_or_else(|| format!("{}: no such folder", folder.display()))?;
-            // Clients name folders in JSON.
+            let found = found.ok_or_else(|| RootError::NotFound(folder.clone()))?;
             if found.to_str().is_none() {
-                return Err(format!("{}: the name is not UTF-8", found.display()));
+                return Err(RootError::NotUtf8(found));
             }
             Ok(found)
         };
@@ -81,7 +92,7 @@ mod tests {
             assert!(problem.contains("`cd` must be a folder in"), "{path}: {problem}");
         }
         assert!(roots.find("real/inner").is_err() && roots.find("").is_err());
-        assert!(Roots::new(&[odd]).is_err_and(|problem| problem.contains("UTF-8")));
+        assert!(Roots::new(&[odd]).is_err_and(|problem| matches!(problem, RootError::NotUtf8(_))));
         assert!(Roots::new(&[place.join("real/file")]).is_err());
         // Replaced by a link later on.
         fs::remove_file(place.join("link"))?;

@@ -56,21 +56,39 @@ pub struct Listening {
     address: SocketAddr,
 }
 
+/// Why there is no server at an address.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// It is no address.
+    #[error("{0}: this is not an address and a port")]
+    NoAddress(String),
+    /// It is not on loopback.
+    #[error("{0}: other machines could reach this; only loopback addresses are listened on")]
+    NotLoopback(String),
+    /// The kernel refuses.
+    #[error("{address}: cannot listen there: {source}")]
+    Io {
+        /// The address.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
 impl Listening {
     /// Listens there: `127.0.0.1:8731`, `[::1]:0`, `localhost:8731`. Nowhere but on loopback.
-    pub fn on(address: &str) -> Result<Self, String> {
+    pub fn on(address: &str) -> Result<Self, ListenError> {
         let numbers = address.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
         let wanted: SocketAddr = numbers
             .as_deref()
             .unwrap_or(address)
             .parse()
-            .map_err(|_| format!("{address}: this is not an address and a port"))?;
+            .map_err(|_| ListenError::NoAddress(address.to_string()))?;
         if !wanted.ip().is_loopback() {
-            return Err(format!(
-                "{address}: other machines could reach this; only loopback addresses are listened on"
-            ));
+            return Err(ListenError::NotLoopback(address.to_string()));
         }
-        let cannot = |error: io::Error| format!("{address}: cannot listen there: {error}");
+        let cannot = |source: io::Error| ListenError::Io { address: address.to_string(), source };
         let listener = std::net::TcpListener::bind(wanted).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;

@@ -27,9 +27,9 @@ mod stdio;
 mod token;
 mod tools;
 
-pub use folder::Roots;
-pub use http::Listening;
-pub use token::Token;
+pub use folder::{RootError, Roots};
+pub use http::{ListenError, Listening};
+pub use token::{Token, TokenError, TokenProblem};
 
 use std::io;
 use std::path::PathBuf;

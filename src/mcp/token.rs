@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
@@ -16,40 +16,73 @@ const LONGEST: u64 = 4096;
 #[derive(Debug, Clone)]
 pub struct Token([u8; 32]);
 
+/// Why a file gives no token.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
+pub struct TokenError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: TokenProblem,
+}
+
+/// What is wrong with a token's file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenProblem {
+    /// It cannot be read.
+    #[error("the token cannot be read: {0}")]
+    Unreadable(io::Error),
+    /// It cannot be written.
+    #[error("the token cannot be made: {0}")]
+    NotMade(io::Error),
+    /// It is a directory, a pipe or a device.
+    #[error("a token is a file")]
+    NoFile,
+    /// Another user owns it.
+    #[error("the token belongs to somebody else")]
+    ForeignOwner,
+    /// Its mode lets other users read or write it.
+    #[error("others can read the token (mode {:03o}); make another, with mode 600", .0)]
+    OpenMode(u32),
+    /// Its content could be guessed, or is no single word.
+    #[error("a token is one word of {SHORTEST} or more plain characters")]
+    Spelling,
+}
+
 impl Token {
     /// Reads one from a file that nobody else can read.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        let bad = |problem: &str| format!("{}: {problem}", path.display());
-        let cannot = |error: io::Error| bad(&format!("the token cannot be read: {error}"));
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        let bad = |problem: TokenProblem| TokenError { path: path.to_path_buf(), problem };
+        let cannot = |error: io::Error| bad(TokenProblem::Unreadable(error));
         // A pipe in its place must not hold us.
         let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = open.map_err(cannot)?;
         let found = file.metadata().map_err(cannot)?;
         if !found.is_file() {
-            return Err(bad("a token is a file"));
+            return Err(bad(TokenProblem::NoFile));
         }
         if found.uid() != nix::unistd::geteuid().as_raw() {
-            return Err(bad("the token belongs to somebody else"));
+            return Err(bad(TokenProblem::ForeignOwner));
         }
         if found.mode() & 0o077 != 0 {
-            return Err(bad(&format!(
-                "others can read the token (mode {:03o}); make another, with mode 600",
-                found.mode() & 0o777
-            )));
+            return Err(bad(TokenProblem::OpenMode(found.mode() & 0o777)));
         }
         let mut text = String::new();
         file.take(LONGEST).read_to_string(&mut text).map_err(cannot)?;
         let word = text.trim();
         if word.len() < SHORTEST || !word.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(bad(&format!("a token is one word of {SHORTEST} or more plain characters")));
+            return Err(bad(TokenProblem::Spelling));
         }
         Ok(Self(Sha256::digest(word).into()))
     }
 
     /// Reads the one in this file, made if there is none.
-    pub fn read_or_make(path: &Path) -> Result<Self, String> {
+    pub fn read_or_make(path: &Path) -> Result<Self, TokenError> {
         if !path.exists() {
-            make(path).map_err(|error| format!("{}: the token cannot be made: {error}", path.display()))?;
+            let not_made =
+                |error| TokenError { path: path.to_path_buf(), problem: TokenProblem::NotMade(error) };
+            make(path).map_err(not_made)?;
         }
         Self::read(path)
     }
@@ -98,14 +131,14 @@ mod tests {
         let problem = |text: &str, mode: u32| {
             fs::write(&path, text)
                 .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))?;
-            Ok::<_, io::Error>(Token::read(&path).err().unwrap_or_default())
+            Ok::<_, io::Error>(Token::read(&path).err().map(|error| error.to_string()).unwrap_or_default())
         };
         assert!(problem(&word, 0o640)?.contains("others can read"));
         assert!(problem(&word, 0o604)?.contains("others can read"));
         assert!(problem("short", 0o600)?.contains("32"));
         assert!(problem(&"two words ".repeat(9), 0o600)?.contains("one word"));
         assert!(problem("", 0o600)?.contains("one word"));
-        assert!(Token::read(&folder).err().unwrap_or_default().contains("a token is a file"));
+        assert!(Token::read(&folder).is_err_and(|error| matches!(error.problem, TokenProblem::NoFile)));
         assert!(Token::read(&folder.join("none")).is_err());
         fs::remove_dir_all(&folder)
     }
