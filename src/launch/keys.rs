@@ -132,7 +132,7 @@ fn from_file(path: &Path) -> Result<Secret, String> {
     }
     let mut bytes = Vec::with_capacity(LARGEST + 1);
     file.take(LARGEST as u64).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    Secret::one_word(bytes)
+    Secret::one_word(bytes).map_err(|error| error.to_string())
 }
 
 fn from_command(words: &[String]) -> Result<Secret, String> {
@@ -145,5 +145,5 @@ fn from_command(words: &[String]) -> Result<Secret, String> {
     };
     let mut command = Command::new(program);
     command.args(rest).env("PATH", search.path()).stdin(Stdio::inherit()).stderr(Stdio::inherit());
-    Secret::printed_by(&mut command, PATIENCE)
+    Secret::printed_by(&mut command, PATIENCE).map_err(|error| error.to_string())
 }

@@ -5,7 +5,7 @@ use std::ffi::{CString, OsStr};
 use std::io::{self, Read};
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
@@ -20,6 +20,33 @@ pub struct Secret {
     page: NonNull<std::ffi::c_void>,
     size: usize,
     length: usize,
+}
+
+/// Why there is no secret.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// Nothing but space.
+    #[error("it is empty")]
+    Empty,
+    /// Something with space or control characters in it, or too long.
+    #[error("it is more than one word")]
+    NotOneWord,
+    /// The system refuses memory, a process or its output.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The program that should print it has no output.
+    #[error("it has no output")]
+    NoOutput,
+    /// The program that should print it takes too long.
+    #[error("it did not end within {} seconds", .0.as_secs())]
+    TimedOut(Duration),
+    /// The program ended, and something still holds its output open.
+    #[error("its output does not end")]
+    EndlessOutput,
+    /// The program that should print it failed.
+    #[error("it ended with {0}")]
+    Failed(ExitStatus),
 }
 
 // SAFETY: the page belongs to this value alone and is only read after it was filled.
@@ -47,14 +74,14 @@ impl Secret {
     }
 
     /// Keeps the one word that these bytes are, without the space around it, and clears them.
-    pub fn one_word(mut bytes: Vec<u8>) -> Result<Self, String> {
+    pub fn one_word(mut bytes: Vec<u8>) -> Result<Self, SecretError> {
         let trimmed = bytes.trim_ascii();
         let result = if trimmed.is_empty() {
-            Err("it is empty".to_string())
+            Err(SecretError::Empty)
         } else if trimmed.len() > LARGEST || !trimmed.iter().all(u8::is_ascii_graphic) {
-            Err("it is more than one word".to_string())
+            Err(SecretError::NotOneWord)
         } else {
-            Self::new(trimmed).map_err(|error| error.to_string())
+            Self::new(trimmed).map_err(SecretError::Io)
         };
         bytes.fill(0);
         // What is not looked at afterwards might not be cleared at all.
@@ -63,9 +90,9 @@ impl Secret {
     }
 
     /// Keeps the one word that a program prints. Its other streams are as the command says.
-    pub fn printed_by(command: &mut Command, patience: Duration) -> Result<Self, String> {
-        let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
-        let output = child.stdout.take().ok_or("it has no output")?;
+    pub fn printed_by(command: &mut Command, patience: Duration) -> Result<Self, SecretError> {
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or(SecretError::NoOutput)?;
         let (to, from) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
             let mut bytes = Vec::with_capacity(LARGEST + 1);
@@ -80,18 +107,18 @@ impl Secret {
                 _ => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    return Err(format!("it did not end within {} seconds", patience.as_secs()));
+                    return Err(SecretError::TimedOut(patience));
                 }
             }
         };
         // What it has started may hold its output open for as long as it likes.
         let left = deadline.saturating_duration_since(Instant::now());
-        let bytes = from.recv_timeout(left).map_err(|_| "its output does not end")?;
+        let bytes = from.recv_timeout(left).map_err(|_| SecretError::EndlessOutput)?;
         // Whoever gets the secret may fork, and must have one thread then.
         let _ = reader.join();
-        let bytes = bytes.map_err(|error| error.to_string())?;
+        let bytes = bytes?;
         if !status.success() {
-            return Err(format!("it ended with {status}"));
+            return Err(SecretError::Failed(status));
         }
         Self::one_word(bytes)
     }
