@@ -1,41 +1,115 @@
 //! Every exit code of `guard`, in one place.
-//!
-//! | code | `guard check` | `guard policy …` |
-//! |---|---|---|
-//! | 0 | allowed | done; nothing wrong |
-//! | 1 | denied (with `--stdin`: at least one command) | problems found: `lint`, a changed snapshot, a contradicted label, a difference in `diff` |
-//! | 2 | bad usage, unreadable or invalid policy | the same |
-//! | 3 | a person would be asked (with `--stdin`: at least one, none denied) | – |
-//! | 124 | – | `guard run`: a time limit, a budget, or a full record |
-//! | 125 | – | `guard run`: guard itself failed, or the sandbox cannot be had |
-//! | 126 | – | `guard run`: the command was refused, or cannot be executed |
-//! | 127 | – | `guard run`: the command was not found |
-//! | any other | – | `guard run`: the command's own code, or 128 and the number of the signal that ended it |
-//! | 141 | the reader of standard output went away | the same |
-//!
-//! | code | `guard exec` |
-//! |---|---|
-//! | 0 | the agent succeeded |
-//! | 1 | it failed, or was cancelled |
-//! | 2 | bad usage, or a request that cannot be run; no such session, or a busy one |
-//! | 124 | a time limit, a budget, or a full record |
-//! | 125 | guard itself failed, or the sandbox cannot be had |
-//! | 127 | the agent is not installed |
-//!
-//! | code | `guard worktree …` |
-//! |---|---|
-//! | 0 | done |
-//! | 1 | `merge-preview`: conflicts; `receive`: refused; `clean`: something could not be removed |
-//! | 2 | bad usage, no such run |
-//!
-//! | code | `guard log`, `replay`, `runs` | `guard verify` |
-//! |---|---|---|
-//! | 0 | done | the transcript is intact and its run finished |
-//! | 1 | – | it is broken, or its head is another |
-//! | 2 | bad usage, no such run, not readable | the same |
-//! | 3 | – | it is intact up to its last line, but the run's end is missing |
 
 use crate::policy::Action;
+
+/// The exit codes of one or more commands: a code and what it means.
+pub type ExitCodes = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// The exit codes of every command, for the documentation.
+pub const EXIT_CODES: &[ExitCodes] = &[
+    (
+        "guard run",
+        &[
+            (
+                "the command's own",
+                "The command ended by itself, or a signal ended it (128 plus the signal's number).",
+            ),
+            ("124", "The run reached a time limit, used up its budget, or filled its record."),
+            (
+                "125",
+                "guard itself failed, refused to start the run, or could not build the sandbox or receive the commits.",
+            ),
+            ("126", "The policy refuses the command, or the kernel cannot execute it."),
+            ("127", "The command does not exist."),
+        ],
+    ),
+    (
+        "guard exec",
+        &[
+            ("0", "The agent succeeded."),
+            ("1", "The agent failed, or the request was cancelled."),
+            ("2", "Bad usage, a request that cannot be run, or a session that is lost or busy."),
+            ("124", "The run reached a time limit, used up its budget, or filled its record."),
+            (
+                "125",
+                "guard itself failed, could not build the sandbox, or the agent is too old or wrongly configured.",
+            ),
+            ("127", "The agent is not installed."),
+        ],
+    ),
+    (
+        "guard task",
+        &[
+            ("0", "The branch is ready."),
+            ("1", "A step failed."),
+            ("2", "Bad usage."),
+            ("3", "A person must decide."),
+            ("124", "A budget is used up."),
+            ("125", "guard itself failed."),
+            ("130", "The task was interrupted. `guard task resume` continues it."),
+        ],
+    ),
+    (
+        "guard check",
+        &[
+            ("0", "Allowed."),
+            ("1", "Denied. With `--stdin`: at least one command is denied."),
+            ("2", "Bad usage, or the policy cannot be used."),
+            ("3", "A person would be asked. With `--stdin`: at least one command, and none is denied."),
+        ],
+    ),
+    (
+        "guard policy",
+        &[
+            ("0", "Done, and nothing is wrong."),
+            (
+                "1",
+                "`lint` found problems, `diff` found a difference, or `audit` found a changed decision or a wrong label.",
+            ),
+            ("2", "Bad usage, or the policy cannot be used."),
+        ],
+    ),
+    (
+        "guard workflow",
+        &[
+            ("0", "Done."),
+            ("1", "The workflow has errors."),
+            ("2", "Bad usage, or there is no such workflow."),
+        ],
+    ),
+    (
+        "guard worktree",
+        &[
+            ("0", "Done."),
+            (
+                "1",
+                "`merge-preview` found conflicts, `receive` refused commits, or `clean` could not remove something.",
+            ),
+            ("2", "Bad usage, or there is no such run."),
+        ],
+    ),
+    (
+        "guard verify",
+        &[
+            ("0", "The transcript is intact and its run finished."),
+            ("1", "The transcript was changed, or its head is another one."),
+            ("2", "Bad usage, no such run, or the transcript cannot be read."),
+            ("3", "The transcript is intact up to its last line, but the end of the run is missing."),
+        ],
+    ),
+    (
+        "guard log, replay, runs, doctor, demo, mcp",
+        &[
+            ("0", "Done."),
+            (
+                "1",
+                "`demo`: a boundary did not hold. `doctor`: this machine cannot enforce every built-in policy.",
+            ),
+            ("2", "Bad usage, no such run, or a file cannot be read."),
+        ],
+    ),
+    ("every command", &[("141", "The reader of standard output went away.")]),
+];
 
 /// How a command of `guard` ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

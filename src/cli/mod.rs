@@ -36,6 +36,7 @@ use clap::error::ErrorKind;
 use crate::policy::{Diagnostic, PolicyError};
 use exit::Exit;
 
+pub use exit::{EXIT_CODES, ExitCodes};
 pub use json::{SCHEMAS, VerdictJson};
 
 /// Runs `guard` with these arguments: the exit code.
