@@ -5,36 +5,37 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Larger files are no configuration.
 const LARGEST: u64 = 1 << 20;
 
-/// What the user has configured.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+/// The user's configuration.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// By the gateway's name.
+    /// API gateways by name: `gemini`, `openai`, `anthropic`, `github`.
     #[serde(default)]
     pub gateway: BTreeMap<String, GatewayConfig>,
-    /// By the model's name, or its beginning.
+    /// Prices by model. A name is matched as a prefix, and the longest one wins.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
-    /// By the agent's name.
+    /// Agents by name: `claude`, `codex`, `gemini`.
     #[serde(default)]
     pub agent: BTreeMap<String, AgentConfig>,
 }
 
-/// What the user says of one agent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+/// What runs of one agent may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
-    /// Whether its runs may use the user's own login.
+    /// Whether runs get a copy of your login. They can read its tokens then. Default: `none`.
     pub login: LoginUse,
 }
 
 /// How a run may use a login that is no key: a subscription, an account.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LoginUse {
     /// Not at all.
@@ -44,29 +45,29 @@ pub enum LoginUse {
     Copy,
 }
 
-/// What the user says of one gateway.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+/// Where one API is, and where its key comes from: at most one of the three `key_` settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayConfig {
-    /// Where the API is; the environment comes first.
+    /// The address of the API. The agent's usual variable, such as `GOOGLE_GEMINI_BASE_URL`, takes precedence.
     pub upstream: Option<String>,
-    /// The variable that holds the key, instead of the usual ones.
+    /// The environment variable that holds the key, instead of the usual one.
     pub key_variable: Option<String>,
-    /// A file that holds the key, readable by its owner only.
+    /// A file that holds the key. Only its owner may read it (mode 600). `~/` is the home directory.
     pub key_file: Option<PathBuf>,
-    /// A program that prints the key.
+    /// A command that prints the key, as a list of arguments. guard runs it outside the sandbox.
     pub key_command: Option<Vec<String>>,
 }
 
-/// What a million tokens cost, in whatever currency `max_cost` is in.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+/// The price of a million tokens, in the currency of `max_cost`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Of a question.
+    /// Price of a million input tokens.
     pub input: f64,
-    /// Of an answer.
+    /// Price of a million output tokens.
     pub output: f64,
-    /// Of a question that was cached; as `input` unless given.
+    /// Price of a million cached input tokens. Without it, they cost as much as other input.
     pub cached: Option<f64>,
 }
 
