@@ -10,6 +10,7 @@ mod audit;
 mod cli;
 mod command;
 mod decide;
+mod docs;
 mod egress;
 mod executor;
 mod forge;

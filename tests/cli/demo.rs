@@ -1,5 +1,6 @@
-//! `guard demo`: the README's first command, and the recording of it there.
+//! `guard demo`, and the recordings of it in the documents.
 
+use crate::docs::{blocks, output_fits};
 use crate::support::{Scratch, guard, text};
 
 fn demo(extra: &[&str]) -> (bool, String) {
@@ -14,13 +15,12 @@ fn demo(extra: &[&str]) -> (bool, String) {
     (output.status.success(), text(&output) + &String::from_utf8_lossy(&output.stderr))
 }
 
-/// The block of the README that begins with the demo's first line.
-fn recording() -> String {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let lines = readme.lines().skip_while(|line| !line.contains("guard demo: a scripted agent"));
-    let block = lines.take_while(|line| line.starts_with("    ") || line.is_empty());
-    let block: Vec<&str> = block.map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
-    block.join("\n").trim_end().to_string()
+/// The code block of a document that begins with the demo's first line.
+fn recording(file: &str) -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let blocks = blocks(&std::fs::read_to_string(path).unwrap());
+    let recording = blocks.into_iter().find(|block| block.text.starts_with("guard demo: a scripted agent"));
+    recording.unwrap_or_else(|| panic!("{file} has no recording of the demo")).text.trim_end().to_string()
 }
 
 /// What the agent says, what is told of it, and the rest: each in its order. On a busy machine the two tellers may be heard
@@ -36,7 +36,7 @@ fn in_parts(text: &str) -> [Vec<&str>; 3] {
 }
 
 #[test]
-fn the_recording_in_the_readme_is_what_it_prints() {
+fn the_recording_in_the_guide_is_what_it_prints() {
     let (success, printed) = demo(&["--namespaces", "require"]);
     if !success && printed.contains("cannot be enforced here") {
         eprintln!("SKIP: namespaces cannot be had here: {printed}");
@@ -44,10 +44,20 @@ fn the_recording_in_the_readme_is_what_it_prints() {
     }
     assert_eq!(
         in_parts(printed.trim_end()),
-        in_parts(&recording()),
-        "put the output of `guard demo` into README.md"
+        in_parts(&recording("docs/guide/demo.md")),
+        "put the output of `guard demo` into docs/guide/demo.md"
     );
     assert!(success);
+}
+
+#[test]
+fn the_excerpt_in_the_readme_is_of_the_recording() {
+    let (excerpt, whole) = (recording("README.md"), recording("docs/guide/demo.md"));
+    let (excerpt, whole): (Vec<&str>, Vec<&str>) = (excerpt.lines().collect(), whole.lines().collect());
+    assert!(
+        output_fits(&excerpt, &whole),
+        "the README shows lines that are not in docs/guide/demo.md, or in another order"
+    );
 }
 
 #[test]

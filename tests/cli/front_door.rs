@@ -1,11 +1,13 @@
-//! The README's own command lines, typed by somebody who has installed guard and an agent and has done nothing else: an empty
+//! The documents' command lines for agents, typed by somebody who has installed guard and an agent and has done nothing else: an empty
 //! home, a repository of their own, and a PATH with what they installed.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
 
+use crate::docs::{blocks, readme_and_pages};
 use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
 use crate::executor::agents::{Cli, KEY as KEY_OF_CLIS};
@@ -13,16 +15,19 @@ use crate::executor::claude::CLAUDE;
 use crate::executor::codex::CODEX;
 use crate::launch::world::{Ran, World, in_two_worlds, one_world, program};
 
-/// Command lines of the README that hold all of these words, without the comment behind them.
-fn readme_lines(words: &[&str]) -> Vec<String> {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let code =
-        readme.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| !line.starts_with(' '));
-    let wanted = code.filter(|line| words.iter().all(|word| line.contains(word)));
-    let lines: Vec<String> =
-        wanted.map(|line| line.split("   #").next().unwrap_or(line).trim_end().to_string()).collect();
-    assert!(!lines.is_empty(), "the README has no line with {words:?} any more");
-    lines
+/// Command lines of the README and the book that hold all of these words, each once, without the comment behind them.
+fn documented_lines(words: &[&str]) -> Vec<String> {
+    let mut lines = BTreeSet::new();
+    for page in readme_and_pages() {
+        for block in
+            blocks(&std::fs::read_to_string(&page).unwrap()).iter().filter(|block| block.language == "sh")
+        {
+            let wanted = block.text.lines().filter(|line| words.iter().all(|word| line.contains(word)));
+            lines.extend(wanted.map(|line| line.split("   #").next().unwrap_or(line).trim_end().to_string()));
+        }
+    }
+    assert!(!lines.is_empty(), "no document has a line with {words:?} any more");
+    lines.into_iter().collect()
 }
 
 /// Their key.
@@ -94,7 +99,7 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
     if Gemini::installed().is_none() {
         return;
     }
-    let lines = readme_lines(&["guard run", "-- gemini -p"]);
+    let lines = documented_lines(&["guard run", "-- gemini -p"]);
     in_two_worlds(|world| {
         for line in &lines {
             let newcomer = Newcomer::new(world);
@@ -226,11 +231,11 @@ fn a_missing_key_is_said_before_anything_starts() {
     );
 }
 
-/// The README's line for an agent, as root and as a user: it edits, runs the tests, commits, and is refused and told why.
+/// The documents' line for an agent, as root and as a user: it edits, runs the tests, commits, and is refused and told why.
 fn works_first_time(cli: &Cli, words: &[&str]) {
     let Some(program) = cli.program() else { return };
     let tools = program.ancestors().nth(3).unwrap();
-    let [line] = readme_lines(words).try_into().unwrap();
+    let [line] = documented_lines(words).try_into().unwrap();
     // `guard exec` with the same agent is tested in the other two worlds as well.
     in_two_worlds(|world| {
         let newcomer = Newcomer::new(world);

@@ -11,21 +11,18 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("schemas")
 }
 
-/// `GUARD_UPDATE_SCHEMAS=1 cargo test` writes them.
+/// `scripts/regenerate` writes them.
 #[test]
 fn committed_schemas_are_those_the_program_makes() {
     for (name, make) in SCHEMAS {
         let path = folder().join(name);
         let made = format!("{}\n", serde_json::to_string_pretty(&make()).unwrap());
-        if std::env::var_os("GUARD_UPDATE_SCHEMAS").is_some() {
+        if std::env::var_os("GUARD_REGENERATE").is_some() {
             std::fs::create_dir_all(folder()).unwrap();
             std::fs::write(&path, &made).unwrap();
         }
         let committed = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            committed == made,
-            "schemas/{name} is not what the program makes; run GUARD_UPDATE_SCHEMAS=1 cargo test schema"
-        );
+        assert!(committed == made, "schemas/{name} is not what the program makes; run scripts/regenerate");
     }
 }
 

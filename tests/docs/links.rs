@@ -1,0 +1,108 @@
+//! Links between the documents, the table of contents, and the names of tests that documents cite.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::{name, pages, read, readme_and_pages, root};
+
+/// The text without fenced code.
+fn prose(text: &str) -> String {
+    let mut inside = false;
+    let kept = text.lines().filter(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        inside ^= is_fence;
+        !inside && !is_fence
+    });
+    kept.collect::<Vec<_>>().join("\n")
+}
+
+/// Targets of `[text](target)`.
+fn links(text: &str) -> Vec<String> {
+    let starts = text.split("](").skip(1);
+    starts.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target.to_string()).collect()
+}
+
+/// Anchors of the headings, as forges and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let slug = |heading: &str| {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>()
+    };
+    headings.map(slug).collect()
+}
+
+#[test]
+fn every_relative_link_leads_to_a_file_and_a_heading() {
+    let mut files = readme_and_pages();
+    files.extend(
+        ["SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md"].map(|file| root().join(file)),
+    );
+    let mut broken = Vec::new();
+    for file in files {
+        let text = prose(&read(&file));
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if path.is_empty() { file.clone() } else { file.parent().unwrap().join(path) };
+            let is_there =
+                target.exists() && (anchor.is_empty() || anchors(&prose(&read(&target))).contains(anchor));
+            if !is_there || path.starts_with('/') {
+                broken.push(format!("{}: {link}", name(&file)));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_table_of_contents() {
+    let summary = root().join("docs/SUMMARY.md");
+    let listed: BTreeSet<String> = links(&read(&summary)).into_iter().collect();
+    let there: BTreeSet<String> = pages()
+        .iter()
+        .filter(|page| **page != summary)
+        .map(|page| page.strip_prefix(root().join("docs")).unwrap().display().to_string())
+        .collect();
+    assert_eq!(listed, there, "docs/SUMMARY.md and the files of docs/ differ");
+}
+
+#[test]
+fn the_readme_is_short() {
+    let lines = read(&root().join("README.md")).lines().count();
+    assert!(lines <= 150, "README.md has {lines} lines; 150 are the limit");
+}
+
+/// Whether `cargo test` has this module or test: `launch::faults`, `launch::faults::garbage_on_the_control_socket`.
+pub(super) fn is_a_test(path: &str) -> bool {
+    let parts: Vec<&str> = path.split("::").collect();
+    let directory = root().join("tests").join(parts[0]);
+    let file = |name: &str| directory.join(format!("{name}.rs"));
+    match parts[..] {
+        [_] => directory.is_dir(),
+        [_, module] if file(module).exists() => true,
+        [_, test] => defines(&directory.join("mod.rs"), test),
+        [_, module, test] => defines(&file(module), test),
+        _ => false,
+    }
+}
+
+fn defines(file: &Path, test: &str) -> bool {
+    std::fs::read_to_string(file).is_ok_and(|text| text.contains(&format!("fn {test}(")))
+}
+
+#[test]
+fn the_security_tables_cite_tests_that_exist() {
+    let text = read(&root().join("docs/security/boundary.md"));
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
+    let mut cited = 0;
+    for row in rows.filter(|row| row.contains("::")) {
+        let cell = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap();
+        for test in cell.split('`').skip(1).step_by(2).filter(|word| word.contains("::")) {
+            let unit_test = cell.contains("unit tests");
+            assert!(unit_test || is_a_test(test), "docs/security/boundary.md cites `{test}`: {row}");
+            cited += 1;
+        }
+    }
+    assert!(cited > 50, "only {cited} tests are cited");
+}
