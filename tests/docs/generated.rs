@@ -35,6 +35,27 @@ fn reference_pages_are_those_the_program_makes() {
     }
 }
 
+/// A file of tests with snapshots that `scripts/regenerate` does not run would keep old ones.
+#[test]
+fn every_test_with_a_snapshot_is_run_by_the_script() {
+    let script = read(&root().join("scripts/regenerate"));
+    let mut found = 0;
+    for directory in std::fs::read_dir(root().join("tests")).unwrap().map(|entry| entry.unwrap().path()) {
+        for file in std::fs::read_dir(&directory).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+            if file.is_file()
+                && String::from_utf8_lossy(&std::fs::read(&file).unwrap()).contains("assert_snapshot!(")
+            {
+                let module = directory.file_name().unwrap().to_string_lossy();
+                let test = format!("{module}::{}", file.file_stem().unwrap().to_string_lossy());
+                let is_run = script.contains(&format!(" {module}:: ")) || script.contains(&test);
+                assert!(is_run || module == "docs", "scripts/regenerate does not run {test}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 5, "only {found} files of tests have snapshots");
+}
+
 /// `guard … --help` of every command, below headings.
 fn cli() -> String {
     let mut page = format!(
