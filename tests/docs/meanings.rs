@@ -12,7 +12,7 @@ pub(super) const EVENTS: &[(&str, &[(&str, &str)])] = &[
         &[
             (
                 "run.started",
-                "The first event. `data` holds the command, the policy, the working directory and the limits.",
+                "The first event. `data` holds the command, the program, the policy, the working directory, and in a repository the branch and its base.",
             ),
             ("sandbox.applied", "The sandbox is in force. `data` is the result's `enforcement`."),
             (
@@ -84,7 +84,7 @@ pub(super) const EVENTS: &[(&str, &[(&str, &str)])] = &[
             ),
             (
                 "gateway.request",
-                "A request went through an API gateway. `data` holds method, path, status and tokens.",
+                "A request went through an API gateway. `data` holds the request, the model, the status, the bytes and the tokens.",
             ),
             ("gateway.error", "A gateway could not reach its API, or could not understand the answer."),
             ("deny.network", "A host, request or lookup was refused."),
