@@ -164,3 +164,33 @@ impl From<Exit> for u8 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_documented() {
+        use Exit::{
+            Ask, CannotExecute, ClosedPipe, CommandNotFound, OwnFailure, Problem, Success, TimedOut,
+            Unfinished, Usage,
+        };
+        let all = [
+            Success,
+            Problem,
+            Usage,
+            Ask,
+            Unfinished,
+            ClosedPipe,
+            TimedOut,
+            OwnFailure,
+            CannotExecute,
+            CommandNotFound,
+        ];
+        for exit in all {
+            let code = u8::from(exit).to_string();
+            let rows = EXIT_CODES.iter().flat_map(|(_, codes)| *codes);
+            assert!(rows.clone().any(|(documented, _)| *documented == code), "{exit:?}: {code}");
+        }
+    }
+}
