@@ -15,17 +15,17 @@ use serde_json::Value;
 /// Something an agent did, or that was done about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentEvent {
-    /// `agent.message`, `agent.tool_use`, … for an agent's own words; `agent.other` for what nobody knows, `agent.text` for
-    /// what is no JSON; `exec.…` for what the executor does about it; everything else is an event of the run. More may come.
+    /// The event type: `agent.…` for the agent's output, `exec.…` for what `guard exec` does; everything else is an event of
+    /// the run. New types may be added.
     pub event_type: String,
-    /// A line for people.
+    /// One line for people.
     #[serde(default)]
     pub message: String,
-    /// When: RFC 3339, UTC.
+    /// The time: RFC 3339, UTC.
     #[serde(default = "never", serialize_with = "write_time", deserialize_with = "read_time")]
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub timestamp: SystemTime,
-    /// The agent's own object, or what belongs to this type of event. Fields may be added.
+    /// The agent's own object, or data of this event type. Fields may be added.
     #[serde(default)]
     pub data: Value,
 }

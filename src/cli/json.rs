@@ -19,24 +19,24 @@ pub struct VerdictJson<'a> {
     /// The line of standard input this answers, from 1 (`--stdin` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
-    /// The caller's own mark, given back as it came (`--stdin` only).
+    /// The caller's id for this command, returned unchanged (`--stdin` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a serde_json::Value>,
-    /// What becomes of the command.
+    /// The decision.
     decision: DecisionJson,
-    /// The rule behind it: its id, `default`, `git.default`, `deferred`, or `input.…` for what could not be understood.
+    /// The rule that decided: its id, `default`, `git.default`, `deferred`, or `input.…` for input that cannot be parsed.
     rule: &'a str,
-    /// Why.
+    /// The reason.
     reason: &'a str,
-    /// What to do instead; empty when there is nothing to say.
+    /// What to do instead; empty if there is no advice.
     instead: &'a str,
-    /// Where the rule stands; null for what is built into the program.
+    /// Where the rule is; null for rules built into the program.
     source: Option<SourceJson<'a>>,
     /// The part of the command that caused it.
     part: Option<&'a str>,
-    /// The policy asked.
+    /// The name of the policy.
     policy: &'a str,
-    /// Parts that are judged again when they run.
+    /// Parts that guard judges again when they run.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     deferred: Vec<DeferredJson<'a>>,
     /// Every program start found in the command (`--json` only).
@@ -66,7 +66,7 @@ struct SourceJson<'a> {
 struct DeferredJson<'a> {
     /// The command.
     part: &'a str,
-    /// Why it is judged again.
+    /// Why the decision is deferred.
     why: &'a str,
 }
 
@@ -80,15 +80,15 @@ struct IntentJson {
     origin: &'static str,
     /// The index of the intent that contains it.
     parent: Option<usize>,
-    /// git's verb after aliases.
+    /// The git verb, after resolving aliases.
     #[serde(skip_serializing_if = "Option::is_none")]
     verb: Option<String>,
     /// Refs it would change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refs: Vec<String>,
-    /// What it does.
+    /// Its effects.
     effects: Vec<&'static str>,
-    /// Files it is known to use.
+    /// Files it uses, as far as known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     paths: Vec<PathJson>,
 }

@@ -11,13 +11,13 @@ use super::result::Failure;
 use crate::agent::{self, Adapter, OutputFormat};
 use crate::outcome::ErrorKind;
 
-/// How much an agent may change.
+/// What an agent may change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sandbox {
-    /// Nothing: for advice.
+    /// Nothing: the policy `readonly`, in the directory itself.
     ReadOnly,
-    /// The working folder; in a repository a worktree of its own.
+    /// The working directory: the policy `strict`, in a repository with a worktree of its own.
     #[default]
     WorkspaceWrite,
 }
@@ -26,71 +26,71 @@ pub enum Sandbox {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
-    /// What the agent is asked.
+    /// The prompt for the agent.
     #[serde(default, alias = "PROMPT")]
     pub prompt: String,
-    /// A command instead; or, with a prompt, the agent's program where it is not on the path.
+    /// A command to run instead; or, with a prompt, the agent's program if it is not on PATH.
     #[serde(default)]
     pub command: Vec<String>,
-    /// `gemini`, `claude`, `codex`, `agy`, or `generic` for a command that is just run. Unless given: with a prompt the agent
-    /// whose program the command names, `gemini` where there is no command; without one the command is just run.
+    /// `gemini`, `claude`, `codex`, `agy`, or `generic` for any command. Default: with a prompt, the agent whose program
+    /// `command` names, or `gemini`; without a prompt, `generic`.
     #[serde(default)]
     pub agent: Option<String>,
-    /// The folder to work in.
+    /// The working directory.
     pub cd: PathBuf,
-    /// How much it may change.
+    /// What the agent may change.
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// A policy instead of the one that `sandbox` means.
+    /// The policy, instead of the one that `sandbox` selects.
     #[serde(default)]
     pub policy: Option<String>,
-    /// The agent asks nobody; the sandbox holds all the same.
+    /// Tell the agent not to ask for permission. The sandbox is the same either way.
     #[serde(default = "yes")]
     pub yolo: bool,
-    /// The session to go on with.
+    /// The session to continue.
     #[serde(default, alias = "SESSION_ID")]
     pub session_id: Option<String>,
-    /// The model.
+    /// The model; the adapter's default if not given.
     #[serde(default)]
     pub model: Option<String>,
-    /// How the agent prints what it does: `stream-json`, `json` (no events while it works) or `text` (no session can go on,
-    /// and success is no more than code 0 and an answer).
+    /// The agent's output format. With `json` there are no events while it works. With `text` the session cannot be
+    /// continued, and exit code 0 with an answer counts as success.
     #[serde(default)]
     pub output_format: OutputFormat,
-    /// Seconds without output, a new program or work.
+    /// End the run after this many seconds without output, a new program or CPU work.
     #[serde(default = "idle")]
     pub timeout: u64,
-    /// Seconds in all.
+    /// End the run after this many seconds.
     #[serde(default = "total")]
     pub max_duration: u64,
-    /// How often a failure that may pass is tried again.
+    /// How often guard retries a temporary error.
     #[serde(default = "one")]
     pub max_retries: u32,
-    /// In a repository: work in the folder itself instead of a worktree; nothing can be committed then.
+    /// In a repository: work in the directory itself instead of a worktree. Nothing can be committed then.
     #[serde(default)]
     pub in_place: bool,
-    /// In a repository: work in the linked worktree that `cd` lies in, on its branch.
+    /// In a repository: work in the linked worktree that contains `cd`, on its branch.
     #[serde(default)]
     pub here: bool,
-    /// More files or folders that may be read.
+    /// Further files or directories the agent may read.
     #[serde(default)]
     pub read: Vec<PathBuf>,
-    /// More files or folders that may be written, whatever `sandbox` says.
+    /// Further files or directories the agent may write, whatever `sandbox` says.
     #[serde(default)]
     pub write: Vec<PathBuf>,
-    /// More variables for the agent.
+    /// Further environment variables for the agent.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Tokens of a model, questions and answers together.
+    /// End the run after this many tokens, input and output together.
     #[serde(default)]
     pub max_tokens: Option<u64>,
-    /// Requests to a model.
+    /// End the run after this many requests to a model.
     #[serde(default)]
     pub max_requests: Option<u64>,
-    /// All that the agent said and did, in the result.
+    /// Put all events of the agent into the result.
     #[serde(default)]
     pub return_all_messages: bool,
-    /// What it used, in the result.
+    /// Put usage metrics into the result.
     #[serde(default)]
     pub return_metrics: bool,
 }

@@ -27,34 +27,34 @@ impl Failure {
     }
 }
 
-/// One attempt.
+/// One attempt to answer a request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
-    /// The run; its transcript has everything.
+    /// The attempt's run; `guard log` shows it.
     pub run_id: String,
-    /// What went wrong, in a word.
+    /// The error kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<ErrorKind>,
-    /// How long it took.
+    /// The duration in milliseconds.
     pub duration_ms: u64,
-    /// It changed something that is still there: commits, or files. Such an attempt is not repeated.
+    /// The attempt left commits or changed files. guard does not retry it then.
     #[serde(default)]
     pub left_work: bool,
-    /// What it used of a model.
+    /// Its model usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelUsage>,
 }
 
-/// How many events there were.
+/// Counts of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventCounts {
-    /// Told in all.
+    /// Events reported.
     pub told: u64,
-    /// Not read in time by whoever wanted them; everything is in the transcript.
+    /// Events dropped because the caller read too slowly. The transcript has them.
     pub dropped: u64,
-    /// Lines of the agent's stream of kinds that nobody knows here.
+    /// Lines of the agent's stream with an unknown event type.
     pub unknown: u64,
-    /// Lines of the agent's stream that were no JSON objects.
+    /// Lines of the agent's stream that are not JSON objects.
     pub unreadable: u64,
 }
 
@@ -74,19 +74,19 @@ pub struct ExecResult {
     /// The run's result; `success`, `result`, `SESSION_ID`, `error`, `error_kind` and `error_detail` are the agent's.
     #[serde(flatten)]
     pub run: RunResult,
-    /// Every attempt, the last one last.
+    /// All attempts in order.
     pub attempts: Vec<Attempt>,
-    /// How many events there were, in all attempts.
+    /// Counts of events of all attempts.
     #[serde(default)]
     pub events: EventCounts,
-    /// All that the agent said and did, where that was asked for.
+    /// All events of the agent, if `return_all_messages` was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_messages: Option<Vec<Value>>,
-    /// What it used, where that was asked for.
+    /// Usage metrics, if `return_metrics` was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Value>,
-    /// What else the caller should know: that the agent's version is newer than any that was tried, that uncommitted changes
-    /// were left out, that the agent's stream had events of kinds that nobody knows here.
+    /// What else the caller should know: an agent version that was not tested, uncommitted changes that were left out,
+    /// unknown event types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

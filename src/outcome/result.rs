@@ -12,23 +12,23 @@ use super::error_kind::ErrorKind;
 /// `guard run --json`, the last line of `--stream-json`, and the data of a transcript's last event.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunResult {
-    /// The command ended by itself with code 0.
+    /// The command ended by itself with exit code 0; of an agent, its output also reports success.
     pub success: bool,
-    /// The program that ran, by its name.
+    /// The name of the program, or of the agent.
     pub tool: String,
-    /// The session to go on with; the run's id where the tool has no sessions of its own.
+    /// The session that a later request can continue; the run's id if the tool has no sessions.
     #[serde(rename = "SESSION_ID")]
     pub session_id: String,
-    /// What it printed on standard output (or on its terminal): the last MiB of it.
+    /// The last MiB of standard output (or of the terminal); of an agent, its answer.
     pub result: String,
     /// The beginning of `result` is missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub result_truncated: bool,
-    /// How long it took: `1m30s`.
+    /// The duration: `1m30s`.
     pub duration: String,
-    /// The same in milliseconds.
+    /// The duration in milliseconds.
     pub duration_ms: u64,
-    /// What went wrong, in a sentence.
+    /// The error, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// What went wrong, in a word: `idle_timeout`, `timeout`, `command_not_found`, `upstream_error`, `invalid_input`,
@@ -36,50 +36,50 @@ pub struct RunResult {
     /// `budget_exhausted`, `memory_exhausted`, `record_full`, `internal`. More may come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<ErrorKind>,
-    /// What is known about it.
+    /// Details of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_detail: Option<ErrorDetail>,
-    /// The run; opaque.
+    /// The run's id; opaque.
     pub run_id: String,
     /// The policy's name.
     pub policy: String,
-    /// What held the run.
+    /// What enforced the policy.
     pub enforcement: Enforcement,
-    /// The command's own code; 128 and the signal's number when one ended it; null when it never ran.
+    /// The command's exit code; 128 plus the signal's number if a signal ended it; null if it never ran.
     pub exit_code: Option<i32>,
-    /// The signal that ended it, if one did.
+    /// The signal that ended the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Commits that were received, the oldest first.
+    /// Commits that guard received into the repository, oldest first.
     pub commits: Vec<Commit>,
-    /// The worktree the run had, in a repository.
+    /// The run's worktree, in a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<Worktree>,
-    /// Files in the working folder that the run made or changed, relative to it. In a repository: files that are not as in
-    /// the commit the run began at, committed or not, and not ignored; those that are gone among them.
+    /// Files that the run created or changed, relative to the working directory. In a repository: files that differ from the
+    /// commit where the run began, committed or not, deleted ones included; ignored files are not listed.
     pub files_changed: Vec<Change>,
-    /// There are more changed files than are listed.
+    /// Not all changed files are listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub files_changed_truncated: bool,
-    /// What was refused: the first thousand.
+    /// What guard refused: at most 1,000 entries.
     pub denials: Vec<Denial>,
     /// What a reviewer should look at.
     pub findings: Vec<Finding>,
-    /// Who was talked to, and who was not, through guard.
+    /// Traffic and refusals by host.
     #[serde(default)]
     pub network: Vec<HostTraffic>,
-    /// What it used.
+    /// Resources used.
     pub usage: Usage,
-    /// Where everything is written down.
+    /// The transcript of the run.
     pub transcript: TranscriptPlace,
 }
 
-/// A commit of the run's.
+/// A commit of the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Commit {
-    /// Its name.
+    /// The commit's hash.
     pub id: String,
-    /// Who it says made it.
+    /// The author, as the commit states it.
     pub author: String,
     /// The first line of its message.
     pub subject: String,
@@ -88,26 +88,26 @@ pub struct Commit {
 /// The worktree of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Worktree {
-    /// Where it is, or was.
+    /// Its path, also after it was removed.
     pub path: String,
     /// Its branch.
     pub branch: String,
-    /// The commit the run began at.
+    /// The commit where the run began.
     pub base: String,
-    /// The commit the branch is at now.
+    /// The commit the branch points to now.
     pub tip: String,
-    /// Worktree and branch are there; otherwise there was nothing new in them, or they were to be discarded.
+    /// Worktree and branch still exist. Otherwise they held nothing new, or were discarded on request.
     pub kept: bool,
-    /// Paths with work that is not committed.
+    /// Paths with uncommitted work.
     pub uncommitted: Vec<String>,
-    /// Refs that the run made or changed in its private repository: told, not taken.
+    /// Other refs that the run created or changed in its private repository. They are reported, not received.
     pub other_refs: Vec<OtherRef>,
-    /// How many more there are than are listed.
+    /// The number of other refs that are not listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub other_refs_left_out: usize,
-    /// Refs that keep what was removed.
+    /// Refs under which guard saved what it removed.
     pub saved: Vec<String>,
-    /// Commits or refs are still in the run's private repository: `guard worktree receive` tries again.
+    /// Commits are still in the run's private repository; `guard worktree receive` tries again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unreceived: bool,
 }
@@ -116,27 +116,27 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// A ref of the run's private repository.
+/// A ref in the run's private repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OtherRef {
     /// Its name.
     pub name: String,
-    /// What it names; null when it is gone, or no plain ref.
+    /// The object it points to; null if it was deleted or is not a plain ref.
     pub id: Option<String>,
 }
 
 /// Something a reviewer should look at.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// What kind of thing: `danger.…` waits in the work, `repository.changed` was done by others meanwhile,
-    /// `worktree.foreign` lay where it does not belong.
+    /// The kind: `danger.…` is in the run's work, `repository.…` is a change of the repository during the run,
+    /// `worktree.…` is about the worktree itself.
     pub kind: String,
     /// One line for people.
     pub message: String,
-    /// The file, where it is about one.
+    /// The file concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What to do about it.
+    /// Advice for the reviewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<String>,
 }
@@ -149,63 +149,63 @@ impl Finding {
     }
 }
 
-/// What is known about a failure.
+/// Details of an error.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDetail {
     /// The whole message.
     pub message: String,
-    /// The command's code, if it had one.
+    /// The command's exit code.
     pub exit_code: Option<i32>,
-    /// The last lines it printed, at most 20.
+    /// The last lines of standard error, at most 20.
     pub last_lines: Vec<String>,
-    /// The idle limit in force.
+    /// The idle limit in seconds.
     pub idle_timeout_s: Option<u64>,
-    /// The total limit in force.
+    /// The total time limit in seconds.
     pub max_duration_s: Option<u64>,
-    /// Retries made.
+    /// The number of retries.
     pub retries: u32,
-    /// After so many seconds it is worth another try, where that was said.
+    /// Seconds until a retry makes sense, if the API said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
-    /// The same as a point in time.
+    /// The time from which a retry makes sense.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<String>,
-    /// Why a failure that may pass was not tried again.
+    /// Why guard did not retry a temporary error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_retried: Option<String>,
 }
 
-/// What held the run.
+/// What enforced the policy of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Enforcement {
-    /// The version of Landlock that was applied; 0 when the run never started.
+    /// The Landlock ABI version in use; 0 if the run never started.
     pub landlock_abi: i32,
-    /// System calls were filtered and notified.
+    /// seccomp filtered system calls and notified the supervisor.
     pub seccomp: bool,
-    /// Programs were looked at again when they had started.
+    /// The supervisor verified every program at its exec stop.
     pub verify_exec: bool,
-    /// The run had user, mount, PID and IPC namespaces of its own.
+    /// The run had its own mount, PID and IPC namespaces.
     pub namespaces: bool,
-    /// Memory was bounded by a control group.
+    /// A cgroup limited memory.
     pub memory_bound: bool,
-    /// The number of processes was bounded.
+    /// The number of processes was limited.
     pub process_bound: bool,
-    /// What bounded it: `cgroup`, `rlimit` (which without namespaces counts everything of the user on the machine), or
-    /// `supervisor` (for root without a cgroup).
+    /// What limited processes: `cgroup`, `rlimit` (without namespaces it counts all processes of the user), or `supervisor`
+    /// (for root without a cgroup).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_bound_by: Option<String>,
-    /// Limits of the policy that were not in force.
+    /// Limits of the policy that could not be enforced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_in_force: Vec<LimitNotInForce>,
-    /// `git` and the shells on the run's PATH were guard's shims, which say why something is refused. Without them it is
-    /// refused all the same, and the supervisor says why on the program's standard error.
+    /// `git` and the shells on the run's PATH were guard's shims, which explain refusals. Without them the same is refused,
+    /// and the supervisor explains it on the program's standard error.
     #[serde(default)]
     pub shims: bool,
-    /// What was tried before the start and refused, as it must be.
+    /// Forbidden actions that guard tried before the start, and that failed as they must.
     pub canary: Vec<String>,
 }
 
-/// A limit of the policy that nothing could hold the run to.
+/// A limit of the policy that could not be enforced.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitNotInForce {
     /// Its name in `[limits]`.
@@ -214,10 +214,10 @@ pub struct LimitNotInForce {
     pub reason: String,
 }
 
-/// Something that was refused.
+/// A refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Denial {
-    /// The kind of event: `deny.exec`, `deny.connect`, …
+    /// The event type: `deny.exec`, `deny.connect`, …
     pub kind: String,
     /// One line for people.
     pub message: String,
@@ -228,70 +228,70 @@ pub struct Denial {
     pub rule: String,
     /// Why.
     pub reason: String,
-    /// How often the same was refused.
+    /// How often this was refused.
     pub count: u64,
 }
 
 /// What a run used.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
-    /// Programs started.
+    /// The number of programs started.
     pub programs: u64,
-    /// Refusals, all of them.
+    /// The number of refusals.
     pub refusals: u64,
-    /// Processor time of everything that ran, in milliseconds.
+    /// CPU time of all processes, in milliseconds.
     pub cpu_ms: u64,
-    /// The largest memory of one process, in KiB.
+    /// The largest resident set of one process, in KiB.
     pub max_rss_kib: u64,
-    /// What was used of models, through a gateway.
+    /// Model usage through a gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelUsage>,
 }
 
-/// What was used of models.
+/// Model usage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelUsage {
-    /// Requests that use tokens.
+    /// The number of requests that use tokens.
     pub requests: u64,
-    /// Requests that were refused because a budget was used up.
+    /// The number of requests refused because a budget was used up.
     pub refused: u64,
-    /// Tokens of the questions.
+    /// Input tokens.
     pub input_tokens: u64,
-    /// Tokens of the answers.
+    /// Output tokens.
     pub output_tokens: u64,
-    /// Tokens of the questions that were cached.
+    /// Input tokens that the API had cached.
     pub cached_tokens: u64,
-    /// Answers that did not say what they took; theirs is a guess by their length.
+    /// The number of answers without a token count; guard estimated theirs by length.
     pub estimated: u64,
-    /// By the prices in the user's configuration; 0 without any.
+    /// The cost by the prices in config.toml; 0 without prices.
     pub cost: f64,
 }
 
-/// What went to and from one host and port.
+/// Traffic of one host and port.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostTraffic {
-    /// As it was asked for.
+    /// The host as the program named it.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// Connections that were made.
+    /// The number of connections.
     pub connections: u64,
-    /// Requests that could be seen.
+    /// The number of visible requests: plain HTTP and gateways.
     pub requests: u64,
-    /// Refusals.
+    /// The number of refusals.
     pub refused: u64,
-    /// Sent.
+    /// Bytes sent.
     pub bytes_up: u64,
-    /// Received.
+    /// Bytes received.
     pub bytes_down: u64,
 }
 
-/// Where everything is written down.
+/// Where a transcript is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TranscriptPlace {
     /// The file.
     pub path: String,
-    /// The hash of its last line, to compare with later; null inside the transcript itself.
+    /// The hash of its last line, for `guard verify --head`; null inside the transcript itself.
     pub head: Option<String>,
 }
 

@@ -104,7 +104,7 @@ macro_rules! section {
 const OVERRIDE_SECTION: Field = field(
     "override",
     Kind::Flag,
-    "Let this section grant more than the policy it extends. Shown by `guard policy lint`.",
+    "Let this section grant more than the extended policy. `guard policy lint` lists it.",
 );
 
 pub(super) static POLICY: &[Field] = &[
@@ -115,22 +115,26 @@ pub(super) static POLICY: &[Field] = &[
     field(
         "default_action",
         Kind::Action,
-        "What happens to programs that no rule speaks of. `allow` unless given; an extending policy can only tighten it.",
+        "The action for programs that no rule matches. Default: `allow`. A policy that extends another can only tighten it.",
     ),
     field("filesystem", Kind::Table(FILESYSTEM), "What the agent's processes may read and write."),
-    field("network", Kind::Table(NETWORK), "Which hosts they may reach."),
-    field("environment", Kind::Table(ENVIRONMENT), "Which variables they get."),
-    field("limits", Kind::Table(LIMITS), "How long and how much."),
-    field("budget", Kind::Table(BUDGET), "How much of a model's API."),
+    field("network", Kind::Table(NETWORK), "Which hosts the agent's processes may reach."),
+    field("environment", Kind::Table(ENVIRONMENT), "Which environment variables they get."),
+    field("limits", Kind::Table(LIMITS), "Limits of time and resources."),
+    field("budget", Kind::Table(BUDGET), "Limits for the use of a model's API."),
     field("sandbox", Kind::Table(SANDBOX), "How the sandbox is built."),
-    field("home", Kind::Table(HOME), "The run's own, private home."),
-    field("toolchains", Kind::Table(TOOLCHAINS), "Compilers and package caches of the user's home."),
-    field("worktree", Kind::Table(WORKTREE), "The working tree of a task."),
-    field("git", Kind::Table(GIT), "git in the task's repository."),
+    field("home", Kind::Table(HOME), "The run's private home directory."),
+    field(
+        "toolchains",
+        Kind::Table(TOOLCHAINS),
+        "Toolchains and package caches in the user's home directory.",
+    ),
+    field("worktree", Kind::Table(WORKTREE), "The worktree of a run."),
+    field("git", Kind::Table(GIT), "git in the run's repository."),
     field(
         "command",
         Kind::Tables(COMMAND),
-        "Rules, in order. A matching `deny` beats `ask` beats `allow`; of equals the first is named.",
+        "Rules. A matching `deny` beats `ask`, which beats `allow`. Among equal actions the message names the first rule.",
     ),
 ];
 
@@ -138,11 +142,11 @@ section! {
     /// `[filesystem]`.
     FILESYSTEM, FilesystemSection, "filesystem" {
         read: List,
-            "Folders and files that may be read. `{worktree}`, `{home}` (the run's own), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (a role's document) and absolute paths.";
+            "Directories and files the run may read: absolute paths, `{worktree}`, `{home}` (the private one), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (a role's document).";
         write: List,
-            "Folders and files that may be written.";
+            "Directories and files the run may write.";
         execute: List,
-            "Programs may be started only from these. Unless given, from everything that may be read or written.";
+            "Directories and files programs may start from. Default: everything the run may read or write.";
     }
 }
 
@@ -150,17 +154,17 @@ section! {
     /// `[network]`.
     NETWORK, NetworkSection, "network" {
         allow: List,
-            "Hosts that may be reached: `name`, `*.suffix`, `10.0.0.0/8`, each with ports (`:443`, `:80,443`, `:8000-8100`, `:*`; 80 and 443 unless given). `GET,HEAD name/path` allows only such requests in the clear, `raw name:22` a connection that is not TLS. Addresses of private nets are reached only when they are named as such.";
+            "Hosts the run may reach: `name`, `*.suffix`, `10.0.0.0/8`, with optional ports (`:443`, `:80,443`, `:8000-8100`, `:*`; default 80 and 443). `GET,HEAD name/path` allows only such plain HTTP requests; `raw name:22` allows a connection that is not TLS. Private addresses must be named as addresses.";
         deny: List,
-            "Hosts that may not be reached, whatever allows them; written like `allow`.";
+            "Hosts the run may not reach, even if `allow` matches. Same format.";
         presets: Choices(&super::preset::PRESET_NAMES, "preset"),
-            "Hosts and gateways by name: what `guard policy presets` lists.";
+            "Named sets of hosts and gateways; `guard policy presets` lists them.";
         resolve: Map,
-            "Addresses of names, instead of what DNS says: `\"git.example.org\" = \"10.1.2.3\"`.";
+            "Addresses for names, instead of DNS: `\"git.example.org\" = \"10.1.2.3\"`.";
         loopback: Flag,
-            "Whether servers the agent starts on loopback may be reached by it.";
+            "Let the run start servers on any loopback port and connect to them.";
         listen: Ports,
-            "Ports that servers of the run may listen on, on loopback only: `0.0.0.0` and `::` are narrowed to it. Not needed with `loopback = true`, which allows every port.";
+            "Ports that servers of the run may use, on loopback only: `0.0.0.0` and `::` become loopback. Not needed with `loopback = true`.";
     }
 }
 
@@ -168,11 +172,11 @@ section! {
     /// `[environment]`.
     ENVIRONMENT, EnvironmentSection, "environment" {
         pass: List,
-            "Names (with `*`) of variables handed to the agent.";
+            "Names of variables to pass to the run; `*` matches any text.";
         set: Map,
             "Variables with fixed values.";
         redact: List,
-            "Names (with `*`) of variables whose values never reach a record.";
+            "Names of variables whose values are redacted in transcripts; `*` matches any text.";
     }
 }
 
@@ -180,31 +184,31 @@ section! {
     /// `[limits]`.
     LIMITS, LimitsSection, "limits" {
         idle_seconds: Number(0, 86_400),
-            "End a run that has been silent for so long; 0 is never. Not in force when standard input is a terminal.";
+            "End a run that has been idle for this long; 0 means no limit. Not enforced if standard input is a terminal.";
         total_seconds: Number(0, 604_800),
-            "End a run after so long; 0 is never. Not in force when standard input is a terminal.";
+            "End a run after this long; 0 means no limit. Not enforced if standard input is a terminal.";
         processes: Number(1, 65_536),
-            "Processes alive at once.";
+            "The number of processes at once.";
         open_files: Number(16, 1_048_576),
-            "Open files per process.";
+            "The number of open files per process.";
         memory_mib: Number(16, 16_777_216),
-            "Memory of the whole run, at most three quarters of the machine's; in force where a cgroup can be made.";
+            "Memory of the whole run, at most three quarters of the machine's. Enforced where guard can create a cgroup.";
         file_mib: Number(1, 16_777_216),
-            "Size of one written file.";
+            "The size of one file.";
         output_mib: Number(1, 1_048_576),
-            "Output of a run that is kept.";
+            "How much output the transcript holds.";
         connections: Number(1, 65_536),
-            "Connections to the network at once. 512 unless given.";
+            "The number of network connections at once. Default: 512.";
         upload_mib: Number(1, 16_777_216),
-            "Sent to the network by the whole run.";
+            "What the whole run may send.";
         download_mib: Number(1, 16_777_216),
-            "Received from the network by the whole run.";
+            "What the whole run may receive.";
         network_kib_per_second: Number(1, 16_777_216),
-            "The speed of the network, both ways together.";
+            "The network bandwidth, both directions together.";
         command_bytes: Number(1024, 67_108_864),
-            "Largest command that is analysed; a larger one is denied.";
+            "The largest command guard analyses; it denies larger ones.";
         command_depth: Number(4, 64),
-            "Deepest nesting of a command; a deeper one is denied.";
+            "The deepest nesting guard analyses; it denies deeper commands.";
     }
 }
 
@@ -212,11 +216,11 @@ section! {
     /// `[budget]`.
     BUDGET, BudgetSection, "budget" {
         max_tokens: Number(1, 1_000_000_000_000),
-            "Tokens of a model, questions and answers together.";
+            "Tokens, input and output together.";
         max_requests: Number(1, 1_000_000_000),
-            "Requests to a model.";
+            "The number of requests to a model.";
         max_cost: Amount,
-            "Money, by the prices in the user's `config.toml`; a model without a price is then not asked.";
+            "Cost, by the prices in `config.toml`. Requests to a model without a price are refused.";
     }
 }
 
@@ -224,9 +228,9 @@ section! {
     /// `[sandbox]`.
     SANDBOX, SandboxSection, "sandbox" {
         namespaces: Choice(&["auto", "require", "off"]),
-            "`auto` (unless given): namespaces of the run's own where the machine allows them. `require`: no run without them. `off`: none.";
+            "`auto` (default): use namespaces where the machine allows them. `require`: do not run without them. `off`: do not use them.";
         verify_exec: Flag,
-            "Judge a program again at its exec stop, so that a racing thread wins nothing. `true` unless given.";
+            "Verify every program at its exec stop, so that a racing thread gains nothing. Default: `true`.";
     }
 }
 
@@ -234,7 +238,7 @@ section! {
     /// `[home]`.
     HOME, HomeSection, "home" {
         import: List,
-            "Files of the user's home that are copied into the run's: `~/.gitconfig`. They are named in full, and none unless given.";
+            "Files of the user's home directory to copy into the private one, such as `~/.gitconfig`. No patterns. Default: none.";
     }
 }
 
@@ -242,9 +246,9 @@ section! {
     /// `[toolchains]`.
     TOOLCHAINS, ToolchainsSection, "toolchains" {
         detect: Choices(&super::model::TOOLCHAINS, "toolchain"),
-            "Toolchains in the user's home that are found and granted read-only; all unless given, `[]` for none.";
+            "Toolchains to find in the user's home directory and to grant read-only. Default: all; `[]` means none.";
         caches: Choice(&["shared", "private"]),
-            "`shared` (unless given): the user's package caches can be read, under a writable layer of the run's own. `private`: empty caches of the run's own.";
+            "`shared` (default): the run reads the user's package caches, under a private writable layer. `private`: the run has empty caches.";
     }
 }
 
@@ -252,11 +256,11 @@ section! {
     /// `[worktree]`.
     WORKTREE, WorktreeSection, "worktree" {
         root: Text,
-            "The folder for the worktrees of tasks: absolute, or from the repository's folder. `../.worktrees` unless given.";
+            "The directory for worktrees: absolute, or relative to the repository. Default: `../.worktrees`.";
         copy: List,
-            "Untracked files and folders of the user's worktree that a task gets a copy of: `.env.test`, `node_modules`.";
+            "Untracked files and directories of the user's working tree to copy into the worktree, such as `.env.test`.";
         link_readonly: List,
-            "Untracked files and folders of the user's worktree that a task can read, through a link.";
+            "Untracked files and directories of the user's working tree that the run may read, through a link.";
     }
 }
 
@@ -264,33 +268,33 @@ section! {
     /// `[git]`.
     GIT, GitSection, "git" {
         default_action: Action,
-            "What happens to git commands that no rule speaks of. `deny` unless given.";
+            "The action for git commands that no rule matches. Default: `deny`.";
         other_action: Choice(&["allow", "ask", "deny"]),
-            "What happens to git in repositories that are made inside the run's own places (a test's, in `$TMPDIR`): there only rules about programs, files and variables hold, and those that name the effect `git.other`. `deny` unless given.";
+            "The action for git in repositories that the run creates itself, such as a test's in `$TMPDIR`. There only rules about programs, files and variables apply, and those that name the effect `git.other`. Default: `deny`.";
         branch_prefix: Text,
-            "What the branches of tasks begin with.";
+            "The prefix of branch names.";
         trailers: List,
-            "Trailers added to the agent's commits.";
+            "Trailers to add to the agent's commits.";
         sign: Flag,
-            "Whether the agent's commits are signed.";
+            "Sign the agent's commits. Default: `false`.";
         identity: Text,
-            "Who the agent's commits are by, `Name <mail>`; the user unless given.";
+            "The author of the agent's commits, `Name <mail>`. Default: the user.";
         hooks: Flag,
-            "Whether the user's hooks run for the agent's commits. `true` unless given.";
+            "Run the user's hooks for the agent's commits. Default: `true`.";
         receive_mib: Number(1, 1_048_576),
-            "The most that is received from a run, in MiB of packed objects. 512 unless given.";
+            "The most guard receives from a run, in MiB of packed objects. Default: 512.";
     }
 }
 
 pub(super) static COMMAND: &[Field] = &[
     field("id", Kind::Text, "The rule's name in messages, unique in a policy: `git.switch`."),
-    field("action", Kind::Action, "What happens to a command the rule matches."),
-    field("reason", Kind::Text, "Why, in words the agent and people read."),
-    field("instead", Kind::Text, "What to do instead."),
+    field("action", Kind::Action, "The action for a command that the rule matches."),
+    field("reason", Kind::Text, "The reason, shown to the agent and to people."),
+    field("instead", Kind::Text, "What to do instead, shown with the reason."),
     field(
         "program",
         Kind::Texts,
-        "Names of programs (`*` for any text), or paths when they contain a slash.",
+        "Names of programs (`*` matches any text), or paths if they contain a slash.",
     ),
     field(
         "verb",
@@ -300,51 +304,43 @@ pub(super) static COMMAND: &[Field] = &[
     field(
         "subcommand",
         Kind::Texts,
-        "The first word that is no option, of programs that have such (`npm publish`, `apt install`).",
+        "The first argument that is not an option (`publish` of `npm publish`).",
     ),
     field(
         "flags",
         Kind::Texts,
-        "Any of these options is given. git's are full names (`--amend` also matches `--amen`).",
+        "The command has one of these options. For git, full names: `--amend` also matches the abbreviation `--amen`.",
     ),
-    field("unless_flags", Kind::Texts, "None of these options is given."),
-    field("args", Kind::Texts, "Any argument matches one of these patterns."),
+    field("unless_flags", Kind::Texts, "The command has none of these options."),
+    field("args", Kind::Texts, "An argument matches one of these patterns."),
     field("unless_args", Kind::Texts, "No argument matches any of these patterns."),
     field(
         "paths",
         Kind::Texts,
-        "A file the command is known to use matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`. `{outside}` is everything that it writes and that is below nothing the run may write.",
+        "A file that the command uses matches: `/etc/**`, `**/.git/**`, `~/.ssh/**`. `{outside}` matches what it writes outside the directories the run may write.",
     ),
-    field(
-        "unless_paths",
-        Kind::Texts,
-        "Not when every file it is known to use in that way matches one of these.",
-    ),
-    field(
-        "access",
-        Kind::Choice(&["read", "write", "any"]),
-        "Which use of `paths` counts: `any` unless given.",
-    ),
-    field("effects", Kind::Effects, "The command has any of these effects."),
-    field("only_effects", Kind::Effects, "The command has no effects but these."),
-    field("variables", Kind::Texts, "Any of these variables is set just for the command."),
-    field("refs", Kind::Texts, "It would create, move or delete a ref that matches."),
+    field("unless_paths", Kind::Texts, "The rule does not match if every such file matches one of these."),
+    field("access", Kind::Choice(&["read", "write", "any"]), "Which use of `paths` counts. Default: `any`."),
+    field("effects", Kind::Effects, "The command has one of these effects."),
+    field("only_effects", Kind::Effects, "The command has no other effects than these."),
+    field("variables", Kind::Texts, "One of these variables is set for this command only."),
+    field("refs", Kind::Texts, "The command would create, move or delete a matching ref."),
     field(
         "override",
         Kind::Flag,
-        "Replace the rule of this id in the policy extended, or lift its default action. Shown by `guard policy lint`.",
+        "Replace the rule with this id in the extended policy, or loosen its default action. `guard policy lint` lists it.",
     ),
     field(
         "examples",
         Kind::Table(EXAMPLES),
-        "Commands with the decision they must get; checked whenever the policy loads.",
+        "Commands with the decision they must get. guard checks them whenever it loads the policy.",
     ),
 ];
 
 pub(super) static EXAMPLES: &[Field] = &[
-    field("allow", Kind::Commands, "Commands this policy allows."),
-    field("ask", Kind::Commands, "Commands this policy asks about."),
-    field("deny", Kind::Commands, "Commands this policy denies."),
+    field("allow", Kind::Commands, "Commands that this policy must allow."),
+    field("ask", Kind::Commands, "Commands that this policy must ask about."),
+    field("deny", Kind::Commands, "Commands that this policy must deny."),
 ];
 
 /// The name of a known key or word that is close to what was written.

@@ -15,22 +15,22 @@ use super::event_type::{EventType, is_denial};
 /// One line of a transcript.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// What happened, in dotted words: `run.started`, `exec`, `deny.exec`, `output`, `run.finished`, … More may come.
+    /// The event type: `run.started`, `exec`, `deny.exec`, `output`, … New types may be added.
     #[serde(default)]
     pub event_type: String,
     /// One line for people.
     #[serde(default)]
     pub message: String,
-    /// When: RFC 3339, UTC, microseconds.
+    /// The time: RFC 3339, UTC, microseconds.
     #[serde(default)]
     pub timestamp: String,
-    /// What belongs to this type of event. Fields may be added.
+    /// Data of this event type. Fields may be added.
     #[serde(default)]
     pub data: Value,
-    /// The run; opaque.
+    /// The run's id; opaque.
     #[serde(default)]
     pub run_id: String,
-    /// The number of the line, from 1.
+    /// The line number, from 1.
     #[serde(default)]
     pub seq: u64,
     /// The SHA-256 of the line before, without its newline, in lower-case hexadecimal; 64 zeros in the first line.
