@@ -155,6 +155,7 @@ impl Launch {
         let Planned { mut plan, secrets } = planned;
         let policy = self.request.policy.clone();
         check_kernel(&policy, plan.namespaces)?;
+        process::bound_freed_memory();
         // Not before: what was asked for keys and settings may have started something that is to live on.
         process::become_subreaper().map_err(machine("become subreaper"))?;
         let network = network::open(&mut plan, secrets).map_err(machine("open the doors to the network"))?;
@@ -162,7 +163,7 @@ impl Launch {
         let repositories = RepositoryWatch::begin(&plan.folder, &plan.searched);
         let launch = tracing::info_span!("launch", run = %plan.run_id);
         let group = Group::make(&plan.run_id, &plan.limits, self.request.uid == 0);
-        let mut started = launch.in_scope(|| start(plan, &policy, &streams, &group, task.as_ref()));
+        let mut started = launch.in_scope(|| start(&plan, &policy, &streams, &group, task.as_ref()));
         if let Ok((started, _)) = &mut started {
             started.launch = launch;
             started.repositories = repositories;
@@ -257,7 +258,7 @@ enum Mode {
 
 /// Starts the run's processes in the first mode that this machine can do.
 fn start(
-    plan: LaunchPlan,
+    plan: &LaunchPlan,
     policy: &Policy,
     streams: &Streams,
     group: &Group,
@@ -265,14 +266,14 @@ fn start(
 ) -> Result<(Started, Places), Failure> {
     let wanted = plan.namespaces;
     let failed = |error: StartError| Failure::Machine { step: "start the run", problem: error.to_string() };
-    let prepared = prepare::make_directories(&plan).and_then(|()| prepare::furnish(&plan));
+    let prepared = prepare::make_directories(plan).and_then(|()| prepare::furnish(plan));
     prepared.map_err(StartError::at("prepare the run's folders")).map_err(failed)?;
     let mut mode = if wanted == Namespaces::Off { Mode::WithoutNamespaces } else { Mode::Full };
     let mut places = None;
     let mut notes = Vec::new();
     loop {
         if mode == Mode::WithoutNamespaces {
-            check_without_namespaces(&plan, policy, &notes)?;
+            check_without_namespaces(plan, policy, &notes)?;
             if let Some(task) = task {
                 task.point_at_quarantine().map_err(|error| Failure::Machine {
                     step: "prepare the worktree",

@@ -247,3 +247,16 @@ pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
     unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) }?;
     Ok(())
 }
+
+/// Keeps the memory small that was allocated once and is free again. By default every thread has an arena that keeps what was
+/// freed there, and blocks as large as any that was freed before come from the arenas, too: an agent that sends large questions
+/// to the threads of the shim server would make guard hold the memory of all of them (300 MiB instead of less than 200).
+pub fn bound_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: plain integers; called before there is a second thread.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 512 << 10);
+    }
+}
