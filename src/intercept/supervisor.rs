@@ -455,7 +455,7 @@ impl Supervisor {
             [(tid, _)] => Some(*tid),
             _ => None,
         };
-        while let Ok(Some((pid, change))) = ptrace::next_change(false, only(&self.expected)) {
+        while let Ok(Some((pid, change))) = ptrace::next_change(only(&self.expected)) {
             self.changed(pid, change);
         }
     }

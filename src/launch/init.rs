@@ -182,7 +182,7 @@ fn watch(control: &OwnedFd, agent: i32) -> ! {
 /// Takes every child that has ended; tells about the agent. Whether any are left.
 fn reap(control: &OwnedFd, agent: i32) -> bool {
     loop {
-        match process::reap(false) {
+        match process::reap() {
             Ok(Some((pid, status))) if pid == agent => {
                 send(control, &InitMessage::AgentEnded(status));
             }

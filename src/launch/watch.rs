@@ -643,7 +643,7 @@ pub(super) fn take_all_dead(first_process: i32) {
     let own = std::process::id() as i32;
     let mut first = process::thread_fd(first_process).ok();
     for _ in 0..1000 {
-        match process::reap(false) {
+        match process::reap() {
             Ok(Some(_)) => {}
             Err(error) if error.raw_os_error() == Some(libc::ECHILD) => break,
             _ => match first.take() {

@@ -78,7 +78,7 @@ pub fn part(user: Option<(u32, u32)>) -> Result<Apart, SandboxError> {
     }
     // Before anything else: nothing done here may be seen outside. What is mounted there until the view is set up still comes.
     let one_way = MsFlags::MS_REC | MsFlags::MS_SLAVE;
-    at("cut off from other mounts", mount_with(None, Path::new("/"), None, one_way, None))?;
+    at("cut off from other mounts", change_mount(Path::new("/"), one_way))?;
     let plain = sys::NO_SUID | sys::NO_DEVICES | sys::NO_EXEC | sys::READ_ONLY;
     let terminals = [(c"ptmxmode", c"0666"), (c"mode", c"620")];
     Ok(Apart {
@@ -132,20 +132,15 @@ pub fn enter(mut apart: Apart, view: &View) -> Result<(), SandboxError> {
             | MsFlags::MS_RDONLY
             | MsFlags::MS_NOSUID
             | MsFlags::MS_NODEV;
-        at(format!("seal {}", hidden.display()), mount_with(None, hidden, None, flags, None))?;
+        at(format!("seal {}", hidden.display()), change_mount(hidden, flags))?;
     }
     // The working folder was looked up before the mounts changed.
     at("enter /", std::env::set_current_dir("/"))
 }
 
-fn mount_with(
-    source: Option<&str>,
-    target: &Path,
-    kind: Option<&str>,
-    flags: MsFlags,
-    data: Option<&str>,
-) -> io::Result<()> {
-    mount(source, target, kind, flags, data).map_err(io::Error::from)
+fn change_mount(target: &Path, flags: MsFlags) -> io::Result<()> {
+    let none = None::<&str>;
+    mount(none, target, none, flags, none).map_err(io::Error::from)
 }
 
 fn map_user(uid: u32, gid: u32) -> Result<(), SandboxError> {

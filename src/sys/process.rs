@@ -225,9 +225,9 @@ impl Ended {
 }
 
 /// Takes a child of this thread that has ended, if there is one.
-pub fn reap(block: bool) -> io::Result<Option<(i32, i32)>> {
+pub fn reap() -> io::Result<Option<(i32, i32)>> {
     let mut status = 0;
-    let flags = libc::__WALL | libc::__WNOTHREAD | if block { 0 } else { libc::WNOHANG };
+    let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
     // SAFETY: `status` is a valid place for an int.
     match check_int(unsafe { libc::waitpid(-1, &raw mut status, flags) })? {
         0 => Ok(None),

@@ -66,10 +66,10 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
 }
 
 /// The next change of any thread this thread traces, if there is one now. If only one is traced, it is `only`.
-pub fn next_change(block: bool, only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
+pub fn next_change(only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     let mut status = 0;
     // __WNOTHREAD: children of the other threads of this process are not ours to reap.
-    let flags = libc::__WALL | libc::__WNOTHREAD | if block { 0 } else { libc::WNOHANG };
+    let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
     // SAFETY: `status` is a valid place for an int.
     let pid = check_int(unsafe { libc::waitpid(-1, &raw mut status, flags) });
     let pid = match pid {
