@@ -94,7 +94,7 @@ struct Differences {
 }
 
 impl Differences {
-    fn changed<T: PartialEq + std::fmt::Display>(&mut self, what: &str, left: T, right: T) {
+    fn changed<T: PartialEq + std::fmt::Display + ?Sized>(&mut self, what: &str, left: &T, right: &T) {
         if left != right {
             self.values.push(format!("~ {what}: {left} → {right}"));
         }
@@ -149,7 +149,7 @@ impl Git {
         found.changed("git.sign", sign, &other.sign);
         found.changed("git.hooks", hooks, &other.hooks);
         found.changed("git.receive_mib", receive_mib, &other.receive_mib);
-        found.changed("git.identity", person(identity), person(&other.identity));
+        found.changed("git.identity", &person(identity), &person(&other.identity));
         found.list("git.trailers", trailers, &other.trailers);
         found
     }
@@ -160,7 +160,7 @@ impl Worktree {
         let mut found = Differences::default();
         let Self { root, copy, link_readonly } = self;
         let place = |root: &Option<String>| root.clone().unwrap_or_else(|| "../.worktrees".to_string());
-        found.changed("worktree.root", place(root), place(&other.root));
+        found.changed("worktree.root", &place(root), &place(&other.root));
         found.list("worktree.copy", copy, &other.copy);
         found.list("worktree.link_readonly", link_readonly, &other.link_readonly);
         found
@@ -192,10 +192,10 @@ impl Budget {
         let mut found = Differences::default();
         let Self { max_tokens, max_requests, max_cost_micros } = self;
         let bound = |value: &Option<u64>| value.map_or("none".to_string(), |value| value.to_string());
-        found.changed("budget.max_tokens", bound(max_tokens), bound(&other.max_tokens));
-        found.changed("budget.max_requests", bound(max_requests), bound(&other.max_requests));
+        found.changed("budget.max_tokens", &bound(max_tokens), &bound(&other.max_tokens));
+        found.changed("budget.max_requests", &bound(max_requests), &bound(&other.max_requests));
         let (left, right) = (bound(max_cost_micros), bound(&other.max_cost_micros));
-        found.changed("budget.max_cost (millionths)", left, right);
+        found.changed("budget.max_cost (millionths)", &left, &right);
         found
     }
 }
@@ -208,8 +208,8 @@ impl Network {
             joined(pins.iter().map(|(name, address)| format!("{name} = {address}")))
         };
         let ports = |ports: &[u16]| joined(ports.iter().map(u16::to_string));
-        found.changed("network.resolve", pins(resolve), pins(&other.resolve));
-        found.changed("network.listen", ports(listen), ports(&other.listen));
+        found.changed("network.resolve", &pins(resolve), &pins(&other.resolve));
+        found.changed("network.listen", &ports(listen), &ports(&other.listen));
         found.changed("network.loopback", loopback, &other.loopback);
         found.list("network.allow", allow, &other.allow);
         found.list("network.deny", deny, &other.deny);
@@ -227,7 +227,7 @@ impl Filesystem {
         match (execute, &other.execute) {
             (Some(left), Some(right)) => found.list("filesystem.execute", left, right),
             // One policy names what may be started and the other does not: there are no items to compare.
-            _ => found.changed("filesystem.execute", self.execute_in_words(), other.execute_in_words()),
+            _ => found.changed("filesystem.execute", &self.execute_in_words(), &other.execute_in_words()),
         }
         found
     }

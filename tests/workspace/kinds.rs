@@ -24,9 +24,9 @@ fn works(place: &Place, name: &str) -> Workspace {
 
 fn refused(result: Result<Workspace, WorkspaceError>, words: &str) {
     match result {
-        Err(WorkspaceError::Refused { problem, hint }) => {
-            assert!(problem.contains(words), "{problem:?} does not say {words:?}");
-            assert!(!hint.is_empty());
+        Err(error @ (WorkspaceError::Refused { .. } | WorkspaceError::NameTaken { .. })) => {
+            assert!(error.to_string().contains(words), "{error:?} does not say {words:?}");
+            assert!(error.hint().is_some_and(|hint| !hint.is_empty()));
         }
         other => panic!("not refused for {words:?}: {other:?}"),
     }
