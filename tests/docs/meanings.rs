@@ -24,6 +24,8 @@ pub(super) const EVENTS: &[(&str, &[(&str, &str)])] = &[
                 "Output of the command. `data` is `{\"stream\", \"text\"}`, or `{\"stream\", \"base64\"}` for bytes that are not UTF-8.",
             ),
             ("note", "Something the user should know, such as a limit that could not be enforced."),
+            ("signal", "guard passed a signal on to the command."),
+            ("timeout", "The run reached a time limit."),
             ("answer", "A person answered an `ask` rule: `once`, `always` or `no`."),
             (
                 "finding",
