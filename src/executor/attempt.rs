@@ -13,7 +13,7 @@ use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
 use crate::agent::{AgentEvent, Conclusion, Invocation, Reading, Wait};
 use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
-use crate::sys::confine::ends_with_parent;
+use crate::sys::pre_exec::ends_with_parent;
 use crate::transcript::EventType;
 
 /// What an attempt came to.

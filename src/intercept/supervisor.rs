@@ -33,7 +33,7 @@ use crate::decide::{NetworkRules, Verdict};
 use crate::egress::Doors;
 use crate::policy::Policy;
 use crate::sys::seccomp::{self, Notification, Reply};
-use crate::sys::{calls, process, ptrace};
+use crate::sys::{process, ptrace, syscall_numbers};
 use crate::transcript::{EventType, Recorder};
 
 /// An exec of this path is always refused: a process that gets another answer is not supervised.
@@ -221,10 +221,12 @@ pub(super) struct Numbers {
 
 impl Numbers {
     fn new() -> Self {
-        let metadata = crate::sandbox::METADATA.iter().filter_map(|name| Some((calls::number(name)?, *name)));
-        let on_processes =
-            crate::sandbox::ON_PROCESSES.iter().filter_map(|(name, _)| Some((calls::number(name)?, *name)));
-        let forks = crate::sandbox::FORKS.iter().filter_map(|name| calls::number(name)).collect();
+        let metadata =
+            crate::sandbox::METADATA.iter().filter_map(|name| Some((syscall_numbers::number(name)?, *name)));
+        let on_processes = crate::sandbox::ON_PROCESSES
+            .iter()
+            .filter_map(|(name, _)| Some((syscall_numbers::number(name)?, *name)));
+        let forks = crate::sandbox::FORKS.iter().filter_map(|name| syscall_numbers::number(name)).collect();
         Self { metadata: metadata.collect(), on_processes: on_processes.collect(), forks }
     }
 }

@@ -87,7 +87,7 @@ impl Belongs {
     pub(super) fn clean(&self) {
         for folder in &self.folders {
             // What cannot be removed is no reason for a run that has ended to fail.
-            let _ = crate::sys::tree::remove_tree(folder);
+            let _ = crate::sys::remove_tree::remove_tree(folder);
         }
         let _ = std::fs::remove_file(&self.control);
     }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::SandboxError;
 use super::notify::{self, Condition};
-use crate::sys::calls;
+use crate::sys::syscall_numbers;
 
 /// The list, as it stands in `policies/`.
 pub const LIST: &str = include_str!("../../policies/syscalls.toml");
@@ -134,7 +134,7 @@ impl Entry {
 
     /// The calls that this architecture has.
     pub fn numbers(&self) -> Result<Vec<u32>, SandboxError> {
-        let unknown = self.calls.iter().find(|name| !calls::is_known(name));
+        let unknown = self.calls.iter().find(|name| !syscall_numbers::is_known(name));
         match unknown {
             Some(name) => Err(SandboxError::Filter(format!("unknown system call `{name}`"))),
             None => Ok(self.calls.iter().filter_map(|name| number_of(name)).collect()),
@@ -263,7 +263,7 @@ fn rules(conditions: &[Condition]) -> Result<Vec<SeccompRule>, SandboxError> {
 }
 
 fn number_of(name: &str) -> Option<u32> {
-    calls::number(name).and_then(|number| u32::try_from(number).ok())
+    syscall_numbers::number(name).and_then(|number| u32::try_from(number).ok())
 }
 
 /// The calls of a list that this architecture has.

@@ -7,21 +7,21 @@
     reason = "system calls without a safe wrapper elsewhere are wrapped here, and only here"
 )]
 
-pub mod calls;
-pub mod confine;
 pub mod fs;
 pub mod memory;
 pub mod mount;
 pub mod pipe;
+pub mod pre_exec;
 pub mod process;
 pub mod programs;
 pub mod ptrace;
+pub mod remove_tree;
 pub mod seccomp;
 pub mod secret;
 pub mod signals;
 pub mod socket;
+pub mod syscall_numbers;
 pub mod terminal;
-pub mod tree;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -355,14 +355,14 @@ impl Store {
         // First out of the list, so that no half of it is ever seen.
         let leaving = self.folder.join(format!("{LEAVING}{}", run.id));
         std::fs::rename(&run.folder, &leaving)?;
-        crate::sys::tree::remove_tree(&leaving)
+        crate::sys::remove_tree::remove_tree(&leaving)
     }
 
     /// Removes what a killed run left among temporary files.
     pub fn sweep(&self, run: &Run, scratch: &Path) -> io::Result<()> {
         // Looked at again, as above.
         match Run::read(&run.folder).leftovers(scratch) {
-            Some(left) => crate::sys::tree::remove_tree(&left),
+            Some(left) => crate::sys::remove_tree::remove_tree(&left),
             None => Ok(()),
         }
     }
@@ -393,7 +393,7 @@ impl Store {
         for entry in std::fs::read_dir(&self.folder)? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with(LEAVING) {
-                crate::sys::tree::remove_tree(&entry.path())?;
+                crate::sys::remove_tree::remove_tree(&entry.path())?;
             }
         }
         Ok(())

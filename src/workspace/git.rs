@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 
 use super::git_message::GitMessage;
 use super::jail::Jail;
-use crate::sys::confine::END_OF_GIT;
+use crate::sys::pre_exec::END_OF_GIT;
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};
 use crate::sys::signals;
 
@@ -209,7 +209,7 @@ impl Git {
             Trust::User => MOST_MEMORY_OF_USERS,
             Trust::Neutral => MOST_MEMORY,
         };
-        crate::sys::confine::bound_git(&mut command, memory);
+        crate::sys::pre_exec::bound_git(&mut command, memory);
         let mut config: Vec<(String, OsString)> = Vec::new();
         let mut add = |list: &[(&str, &str)]| {
             config.extend(list.iter().map(|(key, value)| ((*key).to_string(), OsString::from(value))));
@@ -327,7 +327,7 @@ impl Git {
 
     /// Has no terminal, and ends with everything it has started.
     pub(super) fn alone(mut self) -> Self {
-        crate::sys::confine::alone_in_session(&mut self.command);
+        crate::sys::pre_exec::alone_in_session(&mut self.command);
         self.is_alone = true;
         self
     }

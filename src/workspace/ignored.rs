@@ -12,7 +12,7 @@ use super::git::Running;
 use super::pointer::{Budget, copy_tree};
 use super::repository::Repository;
 use super::untracked::{is_inside, is_way_plain};
-use crate::sys::tree::remove_tree;
+use crate::sys::remove_tree::remove_tree;
 
 /// A worktree that takes git longer to look through goes without its dependencies.
 const LONGEST_LOOK: Duration = Duration::from_secs(20);

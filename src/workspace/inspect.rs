@@ -159,7 +159,7 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
         .env("GIT_OBJECT_DIRECTORY", &scratch)
         .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", OsStr::from_bytes(&objects.join(&b':')))
         .answer();
-    let _ = crate::sys::tree::remove_tree(&scratch);
+    let _ = crate::sys::remove_tree::remove_tree(&scratch);
     let merged = merged?;
     if merged.code() > 1 {
         let (verb, code) = ("merge-tree".to_string(), merged.code());

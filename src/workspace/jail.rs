@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use nix::sys::resource::Resource;
 
 use crate::sandbox::{self, Grant, Rights, SandboxError};
-use crate::sys::confine::{self, Confinement};
+use crate::sys::pre_exec;
+use crate::sys::pre_exec::Confinement;
 
 /// Where programs and their libraries are; nothing of the user's.
 const SYSTEM: &[&str] = &["/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store"];
@@ -65,7 +66,7 @@ impl Jail {
     }
 
     pub(super) fn confine(self, command: &mut Command) {
-        confine::confine(command, self.confinement);
+        pre_exec::confine(command, self.confinement);
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::sys::tree::remove_tree;
+use crate::sys::remove_tree::remove_tree;
 
 /// The folder in the run's folder for what agents left in places that are not theirs.
 const FOREIGN: &str = "foreign";

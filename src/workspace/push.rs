@@ -258,7 +258,7 @@ fn only_plain_files(objects: &Path) -> Result<(), String> {
 }
 
 fn make_sender(folder: &Path, objects: &[PathBuf], workspace: &Workspace) -> io::Result<()> {
-    crate::sys::tree::remove_tree(folder)?;
+    crate::sys::remove_tree::remove_tree(folder)?;
     for name in ["objects/info", "refs"] {
         DirBuilder::new().mode(0o700).recursive(true).create(folder.join(name))?;
     }

@@ -16,7 +16,7 @@ use super::tree::Tree;
 use super::tree_size::{self, TreeSizeError};
 use super::work::{Changed, LONGEST, unseen};
 use super::{WorkspaceError, at, lfs, name, pointer, refs, untracked};
-use crate::sys::tree::remove_tree;
+use crate::sys::remove_tree::remove_tree;
 
 /// What becomes of the worktree and its branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

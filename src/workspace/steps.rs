@@ -20,7 +20,7 @@ use super::repository::{Repository, is_id};
 use super::settle::Disposal;
 use super::tree::Tree;
 use super::{WorkspaceError, at, pointer, record};
-use crate::sys::tree::remove_tree;
+use crate::sys::remove_tree::remove_tree;
 
 /// How long the end of a run that was killed with its runner is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::pointer::{Budget, copy_tree};
-use crate::sys::tree::remove_tree;
+use crate::sys::remove_tree::remove_tree;
 
 /// Something that was brought into a worktree.
 #[derive(Debug, Clone, Serialize, Deserialize)]

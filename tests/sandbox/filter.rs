@@ -49,7 +49,7 @@ struct Said {
 
 impl Said {
     fn of(names: &[&str], conditions: Vec<Condition>, answer: u32) -> Self {
-        let number = |name: &&str| guard::sys::calls::number(name).map(|number| number as u32);
+        let number = |name: &&str| guard::sys::syscall_numbers::number(name).map(|number| number as u32);
         Self { numbers: names.iter().filter_map(number).collect(), conditions, answer }
     }
 

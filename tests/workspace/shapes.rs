@@ -47,7 +47,7 @@ fn work_that_no_path_reaches_is_not_lost() {
     assert_eq!(settled.moved.len(), 1, "{settled:?}");
     assert_eq!(leaf(&settled.moved[0].1), "work", "it is in the run's folder");
     assert!(started.elapsed() < ENDS, "{:?}", started.elapsed());
-    guard::sys::tree::remove_tree(workspace.run_folder()).unwrap();
+    guard::sys::remove_tree::remove_tree(workspace.run_folder()).unwrap();
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_quarantine_of_any_shape() {
         assert!(!settled.kept && !workspace.worktree().exists(), "{part}");
         assert_eq!(settled.unreceived, part == "objects/odd", "{part}: {settled:?}");
         assert_eq!(git.exists(), settled.unreceived, "{part}");
-        guard::sys::tree::remove_tree(workspace.run_folder()).unwrap();
+        guard::sys::remove_tree::remove_tree(workspace.run_folder()).unwrap();
     }
     let mut workspace = place.open("wide");
     let folder = workspace.quarantine().join("refs/heads/wide");
@@ -153,7 +153,7 @@ fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
     assert_eq!(super::git(workspace.worktree(), &["rev-parse", "HEAD"]), tip);
     workspace.settle(Disposal::Discard).unwrap();
     assert!(!workspace.worktree().exists());
-    guard::sys::tree::remove_tree(&other).unwrap();
+    guard::sys::remove_tree::remove_tree(&other).unwrap();
 }
 
 #[test]
@@ -231,13 +231,13 @@ fn any_shape_goes_and_nothing_else() {
     for (path, mode) in [("3/inner", 0o000), ("4", 0o500), ("5", 0o200), ("", 0o500)] {
         std::fs::set_permissions(tree.join(path), PermissionsExt::from_mode(mode)).unwrap();
     }
-    guard::sys::tree::remove_tree(&tree).unwrap();
+    guard::sys::remove_tree::remove_tree(&tree).unwrap();
     assert!(tree.symlink_metadata().is_err());
     assert_eq!(std::fs::read_to_string(kept.join("file")).unwrap(), "kept");
-    guard::sys::tree::remove_tree(&tree).unwrap();
+    guard::sys::remove_tree::remove_tree(&tree).unwrap();
     std::os::unix::fs::symlink(&kept, &tree).unwrap();
-    guard::sys::tree::remove_tree(&tree).unwrap();
+    guard::sys::remove_tree::remove_tree(&tree).unwrap();
     assert!(kept.join("file").exists() && tree.symlink_metadata().is_err());
-    guard::sys::tree::remove_tree(&folder).unwrap();
+    guard::sys::remove_tree::remove_tree(&folder).unwrap();
     assert!(!folder.exists());
 }
