@@ -5,13 +5,13 @@ use std::rc::Rc;
 use thiserror::Error;
 
 use super::arg::{Arg, display_line_within};
-use super::effect::Effects;
+use super::cwd::{Folder, base_name};
+use super::effects::Effects;
 use super::env::Env;
 use super::intent::{Access, Deferred, Intent, Origin, PathUse, Program};
-use super::place::{Folder, base_name};
 use super::shell::scope::{Scope, Value};
 use super::shell::{self, ShellError, ShellErrorKind};
-use super::{files, git, wrapper};
+use super::{file_operands, git, wrapper};
 use crate::terminal_text;
 
 /// A command to understand.
@@ -357,7 +357,7 @@ impl Analyzer<'_> {
             if args.iter().any(|arg| !arg.is_exact()) {
                 intent.deferred = Some(Deferred::Arguments);
             }
-            files::describe(&name, &args, &start.folder, self.context, &mut intent);
+            file_operands::describe(&name, &args, &start.folder, self.context, &mut intent);
             self.finish(intent, args, &start);
         }
     }
@@ -390,7 +390,7 @@ impl Analyzer<'_> {
         if !start.paths.is_empty() {
             intent.paths.extend_from_slice(&start.paths);
             intent.redirected = start.paths.len();
-            files::note_paths(&mut intent);
+            file_operands::note_paths(&mut intent);
         }
         intent.variables = start.env.assigned();
         intent.parent = start.parent;

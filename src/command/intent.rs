@@ -1,7 +1,7 @@
 //! What a command would do: the output of the analysis and the input of the decision.
 
 use super::arg::Arg;
-use super::effect::Effects;
+use super::effects::Effects;
 
 /// One program start that a command asks for, directly or through something it contains.
 #[derive(Debug, Clone, Default)]

@@ -7,19 +7,19 @@
 
 mod analyze;
 mod arg;
-mod effect;
+mod cwd;
+mod effects;
 mod env;
-mod files;
+mod file_operands;
 mod git;
 mod intent;
-mod place;
 mod shell;
 mod wrapper;
 
 pub use analyze::{Analysis, Context, Limits, Refusal, Request, analyze};
 pub use arg::{Arg, display_line};
-pub use effect::{CLASSES, Effects};
+pub use cwd::Folder;
+pub use effects::{CLASSES, Effects};
 pub use git::{is_known_verb, known_verbs};
 pub use intent::{Access, Deferred, GitIntent, Intent, Origin, PathUse, Program};
-pub use place::Folder;
 pub use shell::{ShellError, ShellErrorKind, accepts as accepts_shell_text};

@@ -1,12 +1,12 @@
 //! Configuration and variables that change what git does: what they make it run, write, or act on.
 
 use super::super::arg::Arg;
-use super::super::effect::Effects;
 use super::super::env::Env;
 use super::super::intent::Access;
-use super::super::place::Folder;
 use super::NamedPath;
-use super::global::Global;
+use super::global_options::Global;
+use crate::command::cwd::Folder;
+use crate::command::effects::Effects;
 
 /// One configuration setting that reaches a command.
 #[derive(Debug, Clone)]

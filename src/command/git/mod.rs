@@ -4,19 +4,20 @@
 //! [`parsed`] a verb's options (with [`options`], the table of them), [`verbs`] what the verb then does.
 
 mod config;
-mod global;
+mod global_options;
+mod option_parser;
 mod options;
-mod parsed;
 mod verbs;
 
 use super::analyze::{Analyzer, Start};
 use super::arg::Arg;
-use super::effect::Effects;
-use super::files;
+use super::cwd;
+use super::cwd::{Folder, base_name, is_within};
+use super::effects::Effects;
+use super::file_operands;
 use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
-use super::place::{self, Folder, base_name, is_within};
 use config::{Part, Setting, Settings};
-use global::Global;
+use global_options::Global;
 
 /// Every verb of git that is known here, for the nearest-name suggestions of policies.
 pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
@@ -109,7 +110,13 @@ impl Git<'_, '_> {
         let meaning = verbs::meaning(&name, &own);
         intent.effects = meaning.effects;
         for (path, access) in &meaning.paths {
-            files::use_path(path, *access, &self.settings.folder, self.analyzer.context, &mut intent.paths);
+            file_operands::use_path(
+                path,
+                *access,
+                &self.settings.folder,
+                self.analyzer.context,
+                &mut intent.paths,
+            );
         }
         let may_be_option =
             |arg: &Arg| arg.prefix().is_empty() || arg.prefix().starts_with(b"-") || arg.splits();
@@ -281,9 +288,15 @@ impl Git<'_, '_> {
             intent.effects.add(self.settings.effects);
         }
         for (path, access) in &self.settings.writes {
-            files::use_path(path, *access, &self.settings.folder, self.analyzer.context, &mut intent.paths);
+            file_operands::use_path(
+                path,
+                *access,
+                &self.settings.folder,
+                self.analyzer.context,
+                &mut intent.paths,
+            );
         }
-        files::note_paths(&mut intent);
+        file_operands::note_paths(&mut intent);
         if self.settings.effects.intersects(Effects::GIT_FOREIGN_CONFIG) {
             intent.deferred.get_or_insert(Deferred::Configuration);
         }
@@ -360,7 +373,7 @@ impl Git<'_, '_> {
         let mut has_foreign_parts = false;
         for (part, value) in &self.settings.named {
             let path = value.known().and_then(|path| self.settings.folder.resolve(path));
-            let Some(path) = path.filter(|path| path.len() <= place::LONGEST_PATH) else {
+            let Some(path) = path.filter(|path| path.len() <= cwd::LONGEST_PATH) else {
                 return Target::Unknown;
             };
             let is_tasks = match part {
@@ -415,10 +428,10 @@ impl Git<'_, '_> {
             (Target::Named(_), _) => {
                 let is_git_dir = |(part, _): &&(Part, Arg)| *part == Part::GitFolder;
                 let (_, value) = self.settings.named.iter().rev().find(is_git_dir)?;
-                Some(place::join(folder, value.known()?))
+                Some(cwd::join(folder, value.known()?))
             }
             (Target::Found | Target::Mixed, None) => Some(folder.clone()),
-            (Target::Found | Target::Mixed, Some(target)) => Some(place::join(folder, target.as_deref()?)),
+            (Target::Found | Target::Mixed, Some(target)) => Some(cwd::join(folder, target.as_deref()?)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-use super::parsed::{Known, read_list};
+use super::option_parser::{Known, read_list};
 
 static TEXT: &str = include_str!("options.txt");
 

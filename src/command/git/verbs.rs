@@ -1,11 +1,11 @@
 //! What each verb of git does, from its options and operands.
 
 use super::super::arg::Arg;
-use super::super::effect::Effects;
 use super::super::intent::Access;
 use super::NamedPath;
+use super::option_parser::Parsed;
 use super::options::table;
-use super::parsed::Parsed;
+use crate::command::effects::Effects;
 
 /// What one verb with its arguments does.
 #[derive(Debug, Default)]

@@ -2,12 +2,12 @@
 
 use super::super::analyze::{Analyzer, Refusal, Start, Stdin};
 use super::super::arg::Arg;
-use super::super::effect::Effects;
 use super::super::intent::{Deferred, Intent, Origin};
-use super::super::place::Folder;
 use super::super::wrapper::is_stdin;
 use super::lex::{is_name_byte, is_name_start};
 use super::scope::{Scope, Value};
+use crate::command::cwd::Folder;
+use crate::command::effects::Effects;
 
 /// Handles a builtin that only a shell can run. True when the command is dealt with.
 pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) -> bool {

@@ -1,9 +1,9 @@
 //! Words to arguments: quoting taken off, braces expanded, known variables put in, the rest marked as unknown.
 
 use super::super::arg::Arg;
-use super::super::place::Folder;
 use super::ast::{Piece, Word};
 use super::scope::{Scope, Value};
+use crate::command::cwd::Folder;
 
 /// More alternatives than this and a brace expansion is left to the moment it runs.
 const MOST_ALTERNATIVES: usize = 1024;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::super::arg::Arg;
-use super::super::place::Folder;
+use crate::command::cwd::Folder;
 
 /// Longer values are not followed: `a=$a$a` would double for ever.
 const LONGEST_VALUE: usize = 1024;

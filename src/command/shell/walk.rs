@@ -4,9 +4,7 @@ use std::collections::HashMap;
 
 use super::super::analyze::{Analyzer, Refusal, Start, Stdin};
 use super::super::arg::Arg;
-use super::super::files;
 use super::super::intent::{Access, Deferred, Intent, Origin, PathUse};
-use super::super::place::{Folder, base_name};
 use super::super::wrapper::is_shell;
 use super::ast::{
     AndOr, Command, Compound, CompoundKind, Piece, Redirection, RedirectionKind, Script, Simple, Word,
@@ -14,6 +12,8 @@ use super::ast::{
 use super::builtin;
 use super::expand::Expander;
 use super::scope::{Scope, Value};
+use crate::command::cwd::{Folder, base_name};
+use crate::command::file_operands;
 
 /// Functions called from each other deeper than this are not followed further.
 const MOST_ACTIVE: usize = 16;
@@ -516,7 +516,7 @@ impl<'w> Walker<'w, '_> {
             if redirection.kind == RedirectionKind::Duplicate && target.known().is_none_or(descriptor) {
                 continue;
             }
-            files::use_path(target, access, self.scope.folder(), self.analyzer.context, &mut paths);
+            file_operands::use_path(target, access, self.scope.folder(), self.analyzer.context, &mut paths);
         }
         paths
     }
@@ -537,7 +537,7 @@ impl<'w> Walker<'w, '_> {
         };
         intent.program.called = Arg::exact(b":".as_slice());
         intent.program.name = b":".to_vec();
-        files::note_paths(&mut intent);
+        file_operands::note_paths(&mut intent);
         self.analyzer.push(intent);
     }
 }

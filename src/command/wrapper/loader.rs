@@ -2,8 +2,8 @@
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;
-use super::super::effect::Effects;
 use super::options::{Valued, leading};
+use crate::command::effects::Effects;
 
 pub(super) fn is_loader(name: &[u8]) -> bool {
     let named = name.starts_with(b"ld-linux") || name.starts_with(b"ld-musl") || name.starts_with(b"ld64");

@@ -2,18 +2,18 @@
 //!
 //! A wrapper is an intent of its own (a policy may refuse `sudo` whatever it runs) and the parent of what it wraps.
 
-mod direct;
-mod feeders;
-mod foreign;
+mod exec_style;
+mod interpreters;
 mod loader;
 mod options;
+mod shell_text;
 mod shells;
 mod table;
-mod texts;
+mod xargs_style;
 
 use super::analyze::{Analyzer, Start};
 use super::arg::Arg;
-use super::effect::Effects;
+use super::effects::Effects;
 use super::intent::{Intent, Origin};
 
 type Special = fn(&mut Analyzer<'_>, Vec<Arg>, &Start);
@@ -41,30 +41,30 @@ pub(crate) fn find(name: &[u8]) -> Option<Kind> {
 
 fn special(name: &[u8]) -> Option<Special> {
     Some(match name {
-        b"env" => direct::env,
-        b"xargs" => feeders::xargs,
-        b"find" | b"gfind" => feeders::find,
-        b"fd" | b"fdfind" => feeders::fd,
-        b"command" => direct::command,
-        b"exec" => direct::exec,
-        b"npm" => texts::npm,
-        b"sudo" | b"sudo-rs" => direct::sudo,
-        b"su" | b"runuser" => texts::su,
-        b"script" => texts::script,
-        b"watch" => texts::watch,
-        b"parallel" => feeders::parallel,
-        b"flock" => texts::flock,
-        b"ssh" => texts::ssh,
-        b"hyperfine" => texts::hyperfine,
-        b"npx" | b"bunx" | b"pnpx" => texts::npx,
-        b"tmux" => texts::tmux,
-        b"gdb" => direct::gdb,
-        b"setarch" => direct::setarch,
-        b"busybox" | b"toybox" => direct::multi_call,
-        b"eval" => texts::eval,
-        b"tar" | b"rsync" | b"split" | b"sort" | b"man" | b"nodemon" | b"zip" => texts::option_command,
+        b"env" => exec_style::env,
+        b"xargs" => xargs_style::xargs,
+        b"find" | b"gfind" => xargs_style::find,
+        b"fd" | b"fdfind" => xargs_style::fd,
+        b"command" => exec_style::command,
+        b"exec" => exec_style::exec,
+        b"npm" => shell_text::npm,
+        b"sudo" | b"sudo-rs" => exec_style::sudo,
+        b"su" | b"runuser" => shell_text::su,
+        b"script" => shell_text::script,
+        b"watch" => shell_text::watch,
+        b"parallel" => xargs_style::parallel,
+        b"flock" => shell_text::flock,
+        b"ssh" => shell_text::ssh,
+        b"hyperfine" => shell_text::hyperfine,
+        b"npx" | b"bunx" | b"pnpx" => shell_text::npx,
+        b"tmux" => shell_text::tmux,
+        b"gdb" => exec_style::gdb,
+        b"setarch" => exec_style::setarch,
+        b"busybox" | b"toybox" => exec_style::multi_call,
+        b"eval" => shell_text::eval,
+        b"tar" | b"rsync" | b"split" | b"sort" | b"man" | b"nodemon" | b"zip" => shell_text::option_command,
         _ if is_shell(name) => shells::analyze,
-        _ if foreign::is_interpreter(name) => foreign::analyze,
+        _ if interpreters::is_interpreter(name) => interpreters::analyze,
         _ if loader::is_loader(name) => loader::analyze,
         _ => return None,
     })

@@ -2,9 +2,9 @@
 
 use super::super::analyze::{Analyzer, Refusal, Start, Stdin};
 use super::super::arg::Arg;
-use super::super::effect::Effects;
 use super::super::intent::{Deferred, Intent, Origin};
-use super::super::place::normalise;
+use crate::command::cwd::normalise;
+use crate::command::effects::Effects;
 
 /// Shells that read this grammar. Others (`fish`, `csh`) are foreign languages.
 pub(crate) fn is_shell(name: &[u8]) -> bool {

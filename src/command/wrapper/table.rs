@@ -1,7 +1,7 @@
 //! Wrappers with plain rules, as data: which options take values, how many operands come before the command.
 
-use super::super::effect::Effects;
 use super::Kind;
+use crate::command::effects::Effects;
 
 /// A wrapper of the form `NAME [options] [operands] command…`.
 pub(crate) struct Plain {

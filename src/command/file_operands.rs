@@ -5,9 +5,9 @@
 
 use super::analyze::Context;
 use super::arg::Arg;
-use super::effect::Effects;
+use super::cwd::Folder;
+use super::effects::Effects;
 use super::intent::{Access, Deferred, Intent, PathUse};
-use super::place::Folder;
 
 /// How a program treats its operands.
 #[derive(Clone, Copy)]
@@ -249,18 +249,18 @@ pub(crate) fn use_path(
     }
     let resolved = match (path.strip_prefix(b"~".as_slice()), &context.home) {
         (Some(rest), Some(home)) if rest.is_empty() || rest[0] == b'/' => {
-            Some(super::place::normalise(&[home.as_slice(), rest].concat()))
+            Some(super::cwd::normalise(&[home.as_slice(), rest].concat()))
         }
         (Some(rest), None) if rest.is_empty() || rest[0] == b'/' => {
             // Kept as `~/…`, without its dots, so that rules written with `~` match.
-            let below = super::place::normalise(rest);
+            let below = super::cwd::normalise(rest);
             Some(if below == b"/" { b"~".to_vec() } else { [b"~".as_slice(), below.as_slice()].concat() })
         }
         _ => folder.resolve(&path),
     };
     let path = resolved.unwrap_or(path);
     let below_home = match &context.home {
-        Some(home) if super::place::is_within(&path, home) => Some(home.len()),
+        Some(home) if super::cwd::is_within(&path, home) => Some(home.len()),
         _ if path.first() == Some(&b'~') => Some(1),
         _ => None,
     };
@@ -274,7 +274,7 @@ const TEMPORARY: [&[u8]; 3] = [b"/tmp", b"/var/tmp", b"/dev/shm"];
 
 /// Whether an absolute path lies below nothing that the command may write. What is not known does not.
 fn lies_outside(path: &[u8], context: &Context) -> bool {
-    let is_within = |root: &[u8]| super::place::is_within(path, root);
+    let is_within = |root: &[u8]| super::cwd::is_within(path, root);
     // No files: a process's own descriptors, its terminals, and the connections that bash writes as paths.
     let is_own = [&b"/proc/self/"[..], b"/dev/pts/", b"/dev/ptmx", b"/dev/tcp/", b"/dev/udp/"]
         .iter()

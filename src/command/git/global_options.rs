@@ -1,8 +1,9 @@
 //! What stands between `git` and its verb.
 
 use super::super::arg::Arg;
-use super::super::place::{self, Folder};
 use super::config::Part;
+use crate::command::cwd;
+use crate::command::cwd::Folder;
 
 /// The global options of one command.
 #[derive(Debug, Default)]
@@ -86,7 +87,7 @@ impl Global {
             (b"-C", Some(path)) => {
                 self.unresolved_folder = match (path.known(), self.unresolved_folder.take()) {
                     (Some(b""), folder) => folder,
-                    (Some(path), Some(folder)) => Some(place::join(&folder, path)),
+                    (Some(path), Some(folder)) => Some(cwd::join(&folder, path)),
                     (Some(path @ [b'/', ..]), None) => Some(path.to_vec()),
                     _ => None,
                 };

@@ -2,8 +2,8 @@
 
 use super::super::analyze::{Analyzer, Start, Stdin};
 use super::super::arg::Arg;
-use super::super::effect::Effects;
 use super::super::intent::{Deferred, Intent, Origin};
+use crate::command::effects::Effects;
 
 /// How an interpreter is given code on its command line.
 struct Language {
@@ -57,10 +57,10 @@ pub(super) fn is_interpreter(name: &[u8]) -> bool {
 }
 
 pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    let name = args[0].known().map(super::super::place::base_name).unwrap_or_default().to_vec();
+    let name = args[0].known().map(crate::command::cwd::base_name).unwrap_or_default().to_vec();
     let mut intent = Intent::default();
     let language = known(&name).or_else(|| {
-        let resolved = start.resolved.as_deref().map(super::super::place::base_name)?;
+        let resolved = start.resolved.as_deref().map(crate::command::cwd::base_name)?;
         known(resolved)
     });
     if let Some(language) = language {
@@ -79,7 +79,13 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
             Code::Inline => inline(&mut intent),
             Code::Operand if language.operand_is_code => {
                 inline(&mut intent);
-                super::super::files::describe(&name, &args, &start.folder, analyzer.context, &mut intent);
+                crate::command::file_operands::describe(
+                    &name,
+                    &args,
+                    &start.folder,
+                    analyzer.context,
+                    &mut intent,
+                );
             }
             Code::Operand => intent.effects.add(Effects::RUN_SCRIPT),
             Code::None if matches!(start.stdin, Stdin::Inherited) => {}

@@ -2,10 +2,10 @@
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;
-use super::super::effect::Effects;
 use super::super::intent::{Deferred, Intent, Origin};
 use super::options::{Valued, is_assignment, leading};
 use super::{joined, run_as, wrap, wrap_as, wrap_text};
+use crate::command::effects::Effects;
 
 /// `env [-i] [-u NAME] [-C DIR] [-S TEXT] [NAME=VALUE…] command…`
 pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {

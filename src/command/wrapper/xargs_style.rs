@@ -2,11 +2,11 @@
 
 use super::super::analyze::{Analyzer, Start, Stdin};
 use super::super::arg::Arg;
-use super::super::effect::Effects;
-use super::super::files;
 use super::super::intent::{Deferred, Intent, Origin};
 use super::joined;
 use super::options::{Valued, leading};
+use crate::command::effects::Effects;
+use crate::command::file_operands;
 
 /// `xargs [options] command…`: standard input becomes further arguments.
 pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
@@ -170,7 +170,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
             option if takes_argument(option) => at += 1,
             b"-delete" => {
                 for root in &args[1..=roots] {
-                    files::use_path(
+                    file_operands::use_path(
                         root,
                         super::super::intent::Access::Write,
                         &start.folder,
@@ -183,7 +183,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
             action @ (b"-fprint" | b"-fprint0" | b"-fprintf" | b"-fls") => {
                 at += usize::from(action == b"-fprintf") + 1;
                 if let Some(file) = args.get(at - 1 - usize::from(action == b"-fprintf")) {
-                    files::use_path(
+                    file_operands::use_path(
                         file,
                         super::super::intent::Access::Write,
                         &start.folder,
@@ -195,12 +195,12 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
             _ => {}
         }
     }
-    files::note_paths(&mut intent);
+    file_operands::note_paths(&mut intent);
     let parent = analyzer.finish(intent, args, start);
     for (command, in_its_folder) in commands {
         let mut inside = start.inside(parent, Origin::Wrapped);
         if in_its_folder {
-            inside.folder = super::super::place::Folder::Unknown;
+            inside.folder = crate::command::cwd::Folder::Unknown;
         }
         if !command.is_empty() {
             analyzer.command(command, inside);

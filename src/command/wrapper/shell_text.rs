@@ -2,11 +2,11 @@
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;
-use super::super::effect::Effects;
-use super::super::files;
 use super::super::intent::{Intent, Origin};
 use super::options::{Valued, leading};
 use super::{joined, wrap, wrap_text};
+use crate::command::effects::Effects;
+use crate::command::file_operands;
 
 /// The `eval` of an argv (only a shell has it; harmless, but its text is judged all the same).
 pub(super) fn eval(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
@@ -255,7 +255,7 @@ pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
 
 /// Tools with one option whose value is a command (`tar --to-command=…`).
 pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
-    let name = args[0].known().map(super::super::place::base_name).unwrap_or_default().to_vec();
+    let name = args[0].known().map(crate::command::cwd::base_name).unwrap_or_default().to_vec();
     let options: &[&[u8]] = match name.as_slice() {
         b"tar" => &[
             b"--to-command",
@@ -299,7 +299,7 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
         texts.extend(args.iter().skip(2).take(3).cloned());
     }
     let mut intent = Intent::default();
-    files::describe(&name, &args, &start.folder, analyzer.context, &mut intent);
+    file_operands::describe(&name, &args, &start.folder, analyzer.context, &mut intent);
     let parent = analyzer.finish(intent, args, start);
     for text in texts.iter().filter_map(Arg::known).filter(|text| !text.is_empty()) {
         // `--checkpoint-action` takes other actions than `exec=`.
