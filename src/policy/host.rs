@@ -7,7 +7,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::address::{plain, special};
+use super::ip_classes::{plain, special};
 
 /// The longest name DNS has.
 const LONGEST_NAME: usize = 253;

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::builtin;
 use super::diagnostic::{Diagnostic, Severity, Source};
-use super::fields::nearest;
+use super::keys::nearest;
 use super::merge;
 use super::model::Policy;
-use super::reader::{self, File, LARGEST_FILE};
+use super::parse;
+use super::parse::{File, LARGEST_FILE};
 
 /// A chain of `extends` longer than this is a mistake.
 const LONGEST_CHAIN: usize = 8;
@@ -35,7 +36,7 @@ impl Folders {
         if let Some(Ok(entries)) = self.user.as_ref().map(std::fs::read_dir) {
             let found = entries.filter_map(|entry| {
                 let name = entry.ok()?.file_name().into_string().ok()?;
-                name.strip_suffix(".toml").filter(|name| reader::is_policy_name(name)).map(str::to_string)
+                name.strip_suffix(".toml").filter(|name| parse::is_policy_name(name)).map(str::to_string)
             });
             names.extend(found.map(|name| (name, false)));
             names.sort();
@@ -106,7 +107,7 @@ pub fn load_with_problems(
     let mut chain: Vec<(Source, File)> = Vec::new();
     let mut next = Some(source);
     while let Some(source) = next.take() {
-        let (file, found) = reader::read(&source);
+        let (file, found) = parse::read(&source);
         problems.extend(found);
         if let Some(parent) = &file.extends {
             match extended(&parent.value, &source, &chain, folders) {
@@ -167,7 +168,7 @@ pub fn find(reference: &str, folders: &Folders, from: Option<&Source>) -> Result
     }
     // A built-in policy extends built-in ones: a user's file of the same name must not change what it stands on.
     if let Some(folder) = &folders.user
-        && reader::is_policy_name(reference)
+        && parse::is_policy_name(reference)
         && from.is_none_or(|from| !from.built_in)
     {
         let path = folder.join(format!("{reference}.toml"));

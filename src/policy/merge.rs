@@ -2,9 +2,9 @@
 
 use super::diagnostic::{Diagnostic, Severity, Source};
 use super::diff::described;
-use super::fields::nearest;
+use super::keys::nearest;
 use super::model::{Action, Default, Place, Policy, Rule};
-use super::reader::{At, File, FileRule};
+use super::parse::{At, File, FileRule};
 
 /// Merges files, the root of the chain first. Problems come back beside what could be merged.
 pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {

@@ -4,29 +4,29 @@
 //! a command; examples are run by `decide`, which knows how.
 #![forbid(unsafe_code)]
 
-mod address;
 mod builtin;
-mod config;
+mod config_toml;
 mod diagnostic;
 mod diff;
-mod fields;
 mod host;
+mod ip_classes;
+mod keys;
 mod load;
 mod merge;
 mod model;
+mod parse;
 mod pattern;
 mod preset;
-mod reader;
 mod schema;
 mod sections;
-mod values;
+mod value_parsers;
 
-pub use address::{plain, special};
 pub use builtin::BUILT_IN;
-pub use config::{AgentConfig, Config, ConfigError, ConfigProblem, GatewayConfig, LoginUse, Price};
+pub use config_toml::{AgentConfig, Config, ConfigError, ConfigProblem, GatewayConfig, LoginUse, Price};
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};
 pub use host::{Host, HostEntry, HostEntryError, HostError, Way};
+pub use ip_classes::{plain, special};
 pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
     Action, Budget, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home,

@@ -2,12 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{self, Field, Kind};
+use super::keys;
+use super::keys::{Field, Kind};
 use crate::command::CLASSES;
 
 /// The schema as JSON.
 pub fn schema() -> Value {
-    let mut schema = object(fields::POLICY, &["version", "name"]);
+    let mut schema = object(keys::POLICY, &["version", "name"]);
     let Value::Object(map) = &mut schema else { return schema };
     map.insert("$schema".into(), json!("https://json-schema.org/draft/2020-12/schema"));
     map.insert("title".into(), json!("guard policy"));

@@ -8,14 +8,14 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use super::diagnostic::Severity;
-use super::fields::{
+use super::host::{Host, HostEntry};
+use super::keys::{
     BudgetSection, EnvironmentSection, FilesystemSection, GitSection, HomeSection, LimitsSection,
     NetworkSection, SandboxSection, ToolchainsSection, WorktreeSection,
 };
-use super::host::{Host, HostEntry};
 use super::merge::Merger;
 use super::model::{Action, Caches, Default, Limits, Namespaces, Place};
-use super::reader::{At, File};
+use super::parse::{At, File};
 use crate::command::Limits as CommandLimits;
 
 impl Merger {

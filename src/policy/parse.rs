@@ -6,13 +6,14 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{Diagnostic, Source};
-use super::fields::{
-    self, BudgetSection, EnvironmentSection, Field, FilesystemSection, GitSection, HomeSection, Kind,
+use super::keys;
+use super::keys::{
+    BudgetSection, EnvironmentSection, Field, FilesystemSection, GitSection, HomeSection, Kind,
     LimitsSection, NetworkSection, SandboxSection, ToolchainsSection, WorktreeSection,
 };
 use super::model::{Action, Conditions, Example, ExampleCommand, PathAccess};
 use super::pattern::{PathPattern, Pattern};
-use super::values::KeyValue;
+use super::value_parsers::KeyValue;
 use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
 
 /// What `{…}` may stand for in paths.
@@ -106,7 +107,7 @@ pub(super) type Table<'t> = DeTable<'t>;
 
 impl Reader<'_> {
     fn policy(&mut self, table: &Table<'_>, file: &mut File) {
-        self.check_keys(table, fields::POLICY, "a policy");
+        self.check_keys(table, keys::POLICY, "a policy");
         match find(table, "version") {
             Some(value) => {
                 self.number(value, 1, 1);
@@ -284,7 +285,7 @@ impl Reader<'_> {
     }
 
     fn rule(&mut self, table: &Table<'_>, span: Range<usize>) -> Option<FileRule> {
-        self.check_keys(table, fields::COMMAND, "[[command]]");
+        self.check_keys(table, keys::COMMAND, "[[command]]");
         let before = self.problems.len();
         let id = self.required(table, "id", &span).filter(|id| self.is_rule_id(id));
         let action = match find(table, "action") {
@@ -560,7 +561,7 @@ impl Reader<'_> {
             self.wrong_type(value, "a table; write `examples.deny = […]`");
             return examples;
         };
-        self.check_keys(inner, fields::EXAMPLES, "examples");
+        self.check_keys(inner, keys::EXAMPLES, "examples");
         for action in [Action::Allow, Action::Ask, Action::Deny] {
             let Some(value) = find(inner, action.name()) else { continue };
             let DeValue::Array(list) = value.get_ref() else {

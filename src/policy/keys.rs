@@ -3,7 +3,7 @@
 //! The reader checks files against it and the published JSON Schema is made from it, so the two cannot differ. For each
 //! section the table also makes the struct that the merge takes apart.
 
-use super::reader::{Reader, Table};
+use super::parse::{Reader, Table};
 
 /// One key of a table.
 pub(super) struct Field {
@@ -54,7 +54,7 @@ const fn field(name: &'static str, kind: Kind, doc: &'static str) -> Field {
 /// The value of a key in a file, by its kind.
 mod value {
     use super::super::model;
-    use super::super::reader::At;
+    use crate::policy::parse::At;
 
     pub(in crate::policy) type List = At<Vec<At<String>>>;
     pub(in crate::policy) type Ports = List;

@@ -6,9 +6,9 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::diagnostic::{Diagnostic, Severity};
-use super::fields::{Field, Kind, nearest};
+use super::keys::{Field, Kind, nearest};
 use super::model::Action;
-use super::reader::{At, Reader, Table};
+use super::parse::{At, Reader, Table};
 
 /// What a key of a section can hold. The type follows from the key's kind in the table of the format; a kind that does not
 /// belong to the type is read as nothing.
