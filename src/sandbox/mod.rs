@@ -3,18 +3,18 @@
 //! Everything here runs in the process that is about to become the agent (or, for mounts, in the first process of its
 //! namespaces), takes away, and never gives back. A layer that cannot be applied is an error: nothing degrades silently.
 
-mod files;
-mod filter;
+mod deny_filter;
+mod landlock_rules;
 mod mounts;
-mod notify;
+mod notify_filter;
 mod probe;
 
-pub use files::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals};
-pub use filter::{
+pub use deny_filter::{
     Entry, Errno, FORKS, Filters, LIST, List, METADATA, ON_PROCESSES, Only, compile, filters, offline, read,
 };
+pub use landlock_rules::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals};
 pub use mounts::{Apart, Layer, View, enter, part};
-pub use notify::Condition;
+pub use notify_filter::Condition;
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
 
 /// A layer that cannot be applied.

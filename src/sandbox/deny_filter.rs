@@ -15,7 +15,8 @@ use seccompiler::{
 use serde::Deserialize;
 
 use super::SandboxError;
-use super::notify::{self, Condition};
+use super::notify_filter;
+use super::notify_filter::Condition;
 use crate::sys::syscall_numbers;
 
 /// The list, as it stands in `policies/`.
@@ -55,7 +56,7 @@ pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, Sandbo
             }
         }
     }
-    Ok(Filters { deny: denied.program()?, notify: notify::program(&asked)? })
+    Ok(Filters { deny: denied.program()?, notify: notify_filter::program(&asked)? })
 }
 
 /// The list of system calls.
@@ -194,7 +195,7 @@ impl Denied {
     /// One filter: these programs one behind the other. What no program refuses is allowed.
     fn program(self) -> Result<Vec<sock_filter>, SandboxError> {
         let failed = |error: BackendError| SandboxError::Filter(error.to_string());
-        let mut filter = notify::foreign_calls_kill();
+        let mut filter = notify_filter::foreign_calls_kill();
         let mut left = self.0;
         while let Some(((_, errno), calls)) = left.pop_first() {
             let is_last = |number: &i64| !left.values().any(|later| later.contains_key(number));
@@ -205,7 +206,7 @@ impl Denied {
             let program: BpfProgram = program.and_then(TryInto::try_into).map_err(failed)?;
             filter.extend(chained(&program, &is_final)?);
         }
-        filter.push(notify::ALLOW);
+        filter.push(notify_filter::ALLOW);
         Ok(filter)
     }
 }
@@ -217,12 +218,12 @@ fn chained(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_filter>, 
     let mut steps = Vec::with_capacity(program.len());
     for (at, step) in program.iter().enumerate() {
         let step = sock_filter { code: step.code, jt: step.jt, jf: step.jf, k: step.k };
-        if (step.code, step.k) != (notify::ALLOW.code, notify::ALLOW.k) {
+        if (step.code, step.k) != (notify_filter::ALLOW.code, notify_filter::ALLOW.k) {
             steps.push(step);
             continue;
         }
         let is_final = is_final.get(allowed).copied().unwrap_or(false);
-        steps.push(if is_final { step } else { notify::skip(program.len() - 1 - at) });
+        steps.push(if is_final { step } else { notify_filter::skip(program.len() - 1 - at) });
         allowed += 1;
     }
     if allowed == is_final.len() + 1 {
