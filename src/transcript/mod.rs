@@ -9,25 +9,25 @@
 //! Never: a secret on the disk, an unbounded queue, an fsync while the agent waits, a line changed after it was written.
 
 mod base64;
-mod bound;
 mod chain;
-mod check;
+mod credential_patterns;
 mod event;
 mod event_type;
 mod output;
 mod reader;
 mod recorder;
 mod redact;
-mod shapes;
+mod size_limit;
 mod store;
+mod verify;
 mod writer;
 
 pub use base64::{base64, decode as decode_base64};
-pub use check::{Check, Outcome, Problem, check};
 pub use event::{Event, Stream};
 pub use event_type::EventType;
 pub use reader::{LONGEST_LINE, Reader, Step};
 pub use recorder::{Prepared, Recorder};
 pub use redact::{MARK, Redactor, StreamRedactor};
 pub use store::{FILE, FindError, Run, RunState, StateFolderError, Store, state_folder};
+pub use verify::{Check, Outcome, Problem, check};
 pub use writer::{Head, Line, Observer, Settings, Sink, Writer, create, prepare, start, start_on};

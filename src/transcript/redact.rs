@@ -5,7 +5,8 @@
 //! only there is compared. A stream gives the same answer however it is cut into pieces. Text without secrets is never
 //! changed, and no input panics.
 
-use super::shapes::{self, Measure, Reach, Tail};
+use super::credential_patterns;
+use super::credential_patterns::{Measure, Reach, Tail};
 
 /// What stands where a secret stood.
 pub const MARK: &str = "[redacted]";
@@ -57,7 +58,8 @@ impl Redactor {
             digits: values.iter().any(|value| value.iter().all(|&byte| in_number(byte))),
             values: Vec::new(),
         };
-        let beginnings = values.iter().map(|value| [value[0], value[1]]).chain(shapes::beginnings());
+        let beginnings =
+            values.iter().map(|value| [value[0], value[1]]).chain(credential_patterns::beginnings());
         for [first, second] in beginnings {
             let pair = usize::from(first) << 8 | usize::from(second);
             redactor.pairs[pair / 64] |= 1 << (pair % 64);
@@ -189,7 +191,7 @@ impl Redactor {
                 return Measure::More;
             }
         }
-        shapes::measure(text, at, last)
+        credential_patterns::measure(text, at, last)
     }
 }
 
@@ -289,7 +291,7 @@ impl StreamRedactor {
                 }
             }
         };
-        let before = keep.saturating_sub(shapes::CONTEXT);
+        let before = keep.saturating_sub(credential_patterns::CONTEXT);
         text.drain(..before);
         self.held = text;
         self.settled = keep - before;

@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::bound::{Admission, Bound, Class};
 use super::chain::{self, Chain};
 use super::event::{Stream, now};
 use super::event_type::EventType;
 use super::output::Output;
 use super::recorder::{Batch, Entry, Kind, Recorder, Shared, Waited};
 use super::redact::Redactor;
+use super::size_limit::{Admission, Bound, Class};
 use super::store::{FILE, lock};
 
 /// How long events may wait for company.
