@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::changes::Change;
+use super::changed_files::Change;
 use super::error_kind::ErrorKind;
 
 /// `guard run --json`, the last line of `--stream-json`, and the data of a transcript's last event.
