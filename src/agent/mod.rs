@@ -5,20 +5,20 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
-mod asking;
 mod event;
+mod invocation;
+mod output_parser;
 mod profile;
-mod quota;
-mod reading;
+mod retry_after;
 mod template;
 
 pub use adapter::{
     AGENTS, Adapter, AddedArguments, Approval, CommandLine, EventRule, History, HomeFile, MessageRule,
     Oldest, OutputFormat, Quota, named, of_program,
 };
-pub use asking::{Ask, Invocation};
 pub use event::AgentEvent;
+pub use invocation::{Ask, Invocation};
+pub use output_parser::{Conclusion, Ending, Reading};
 pub use profile::{MissingKey, Profile, missing_key};
-pub use quota::Wait;
-pub use reading::{Conclusion, Ending, Reading};
+pub use retry_after::Wait;
 pub use template::{Language, RULES, RequestText};

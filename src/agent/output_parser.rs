@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::adapter::{Adapter, EventRule, OutputFormat, When};
 use super::event::AgentEvent;
-use super::quota::Wait;
+use super::retry_after::Wait;
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
 
