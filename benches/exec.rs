@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use guard::agent::{OutputFormat, Reading, named};
-use guard::executor::{ExecRequest, Executor, Running};
+use guard::agent_exec::{ExecRequest, Executor, Running};
 
 /// The ordinary user that root's measurements are taken as.
 const USER: u32 = 1000;

@@ -29,12 +29,12 @@
 //! that are strings in files and output.
 
 pub mod agent;
+pub mod agent_exec;
 pub mod audit;
 pub mod cli;
 pub mod command;
 pub mod decide;
 pub mod egress;
-pub mod executor;
 pub mod forge;
 pub mod intercept;
 pub mod launch;

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Failure, note};
 use crate::agent::{AGENTS, Adapter, Profile, Reading, named, of_program};
-use crate::executor::{apply_conclusion, check_version, ending};
+use crate::agent_exec::{apply_conclusion, check_version, ending};
 use crate::launch::{CopiedLogin, KeptHistory, LoginError, OutputReader, RunRequest};
 use crate::outcome::RunResult;
 use crate::policy::Config;

@@ -10,7 +10,7 @@ use super::exec_args::Asked;
 use super::exit::Exit;
 use super::{Failure, note};
 use crate::agent::{AgentEvent, RequestText};
-use crate::executor::{Cancel, ExecRequest, ExecResult, Executor};
+use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::launch;
 use crate::outcome::ErrorKind;
 use crate::transcript::state_folder;

@@ -125,7 +125,7 @@ pub(crate) enum SandboxChoice {
     WorkspaceWrite,
 }
 
-impl From<SandboxChoice> for crate::executor::Sandbox {
+impl From<SandboxChoice> for crate::agent_exec::Sandbox {
     fn from(choice: SandboxChoice) -> Self {
         match choice {
             SandboxChoice::ReadOnly => Self::ReadOnly,

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::connect::ConnectJson;
 use crate::agent::AgentEvent;
+use crate::agent_exec::{ExecRequest, ExecResult};
 use crate::command::Analysis;
 use crate::decide::{Decision, Verdict};
-use crate::executor::{ExecRequest, ExecResult};
 use crate::outcome::RunResult;
 use crate::policy::{self, Location};
 use crate::transcript::Event;

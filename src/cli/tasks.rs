@@ -12,7 +12,7 @@ use super::live::{Form, Live};
 use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
 use super::{Failure, note, workflow};
 use crate::agent::{MissingKey, missing_key, named};
-use crate::executor::Cancel;
+use crate::agent_exec::Cancel;
 use crate::outcome::ErrorKind;
 use crate::phase::{
     self, Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow,

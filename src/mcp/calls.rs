@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::kept::{Kept, Open, Record, bounded};
 use crate::agent::AgentEvent;
-use crate::executor::{Cancel, ExecRequest, ExecResult, Executor};
+use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::outcome::ErrorKind;
 
 /// Who asked: which connection or session of this server, and by which request of it.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::parameters::Parameters;
-use crate::executor::{EventCounts, ExecRequest, ExecResult, Sandbox};
+use crate::agent_exec::{EventCounts, ExecRequest, ExecResult, Sandbox};
 use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 
 /// Its name.

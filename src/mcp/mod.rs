@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::executor::Executor;
+use crate::agent_exec::Executor;
 use calls::Calls;
 use kept::Kept;
 use server::Shared;

@@ -12,7 +12,7 @@ use super::runner::{Next, PhaseError, Runner};
 use super::task::{RUNNER, Status, TaskEvent, Used};
 use super::template::Template;
 use super::workflow::{Role, Step, Work};
-use crate::executor::{ExecRequest, ExecResult};
+use crate::agent_exec::{ExecRequest, ExecResult};
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
 

@@ -7,7 +7,7 @@ use super::runner::{Next, PhaseError, Runner};
 use super::task::{RUNNER, Status, TaskEvent};
 use super::workflow::{Is, Role, Step, Work};
 use super::{answer, feedback, papers};
-use crate::executor::ExecRequest;
+use crate::agent_exec::ExecRequest;
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
 

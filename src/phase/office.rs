@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
 use super::runner::PhaseError;
-use crate::executor::Executor;
+use crate::agent_exec::Executor;
 use crate::store::{Journal, StoreError};
 
 /// Where a task's own things are, and who works for it.

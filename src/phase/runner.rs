@@ -11,7 +11,7 @@ use super::office::{Held, Office};
 use super::resume::Began;
 use super::task::{RUNNER, Setting, State, Status, TaskEvent, Used};
 use super::workflow::{BACK, Doer, END, Own, Step};
-use crate::executor::Cancel;
+use crate::agent_exec::Cancel;
 use crate::store::{Begun, Journal, StoreError, TaskRow, now};
 use crate::transcript::EventType;
 use crate::workspace::{Repository, WorkspaceError};

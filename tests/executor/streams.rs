@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use guard::agent::AgentEvent;
-use guard::executor::{DROPPED, ExecRequest, ExecResult, Executor, RESULT, Running};
+use guard::agent_exec::{DROPPED, ExecRequest, ExecResult, Executor, RESULT, Running};
 use guard::outcome::ErrorKind;
 use serde_json::json;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::listen::{Listener, keep};
+use super::event_reader::{Listener, keep};
 use super::result::{Attempt, ending, ignored_events, was_cut};
 use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};

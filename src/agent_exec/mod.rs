@@ -12,19 +12,19 @@
 
 mod attempt;
 mod cancel;
-mod installed;
-mod listen;
+mod cli_version;
+mod event_reader;
+mod handle;
 mod request;
 mod result;
 mod retry;
-mod running;
 mod session;
 
 pub use cancel::Cancel;
-pub use installed::{OutdatedAgent, check_version};
+pub use cli_version::{OutdatedAgent, check_version};
+pub use handle::{DROPPED, EventStream, RESULT, Running};
 pub use request::{ExecRequest, RequestError, Sandbox};
 pub use result::{Attempt, EventCounts, ExecResult, apply_conclusion, ending};
-pub use running::{DROPPED, EventStream, RESULT, Running};
 
 use std::ffi::OsString;
 use std::path::PathBuf;
