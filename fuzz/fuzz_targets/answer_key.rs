@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use guard::egress::cut::{Cutter, Forms};
+use guard::egress::key_removal::{Cutter, Forms};
 use libfuzzer_sys::fuzz_target;
 
 // The first byte: how long the pieces are; the second: how long the key is, which comes first.

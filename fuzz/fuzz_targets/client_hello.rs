@@ -1,7 +1,7 @@
 //! Any bytes as the beginning of a TLS connection: an answer that more bytes do not take back, and a name that could be one.
 #![no_main]
 
-use guard::egress::hello::{Hello, LIMIT, read};
+use guard::egress::tls_client_hello::{Hello, LIMIT, read};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use super::usage::Tokens;
+use super::token_usage::Tokens;
 use crate::policy::{Budget as Bounds, Config, Price};
 
 /// What has been used.

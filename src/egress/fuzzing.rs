@@ -1,6 +1,6 @@
 //! What fuzz targets reach of the gateways: the look into a request's body.
 
-use super::inspect::{Rules, inspect};
+use super::request_body::{Rules, inspect};
 use crate::policy::Gateway;
 
 /// The model that a body names, and why it is not handed on, as this gateway sees it; `None` when it cannot be read.

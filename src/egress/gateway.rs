@@ -15,14 +15,15 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_rustls::rustls::ClientConfig;
 
-use super::answer::{Carried, Pieces, Watch, strip};
-use super::cut::{Cutter, Forms};
-use super::doors::Visitor;
-use super::inspect::{Rules, inspect};
-use super::memory::{self, Memory, Reserved};
-use super::serve::{LARGEST_HEADERS, Meter, Office};
+use super::key_removal::{Cutter, Forms};
+use super::listeners::Visitor;
+use super::memory_budget;
+use super::memory_budget::{Memory, Reserved};
+use super::request_body::{Rules, inspect};
+use super::response_body::{Carried, Pieces, Watch, strip};
+use super::server::{LARGEST_HEADERS, Meter, Office};
+use super::token_usage::{Scanner, Tokens};
 use super::upstream::Upstream;
-use super::usage::{Scanner, Tokens};
 use crate::policy::{Answer, Call, Gateway};
 use crate::sys::secret::Secret;
 use crate::transcript::EventType;
@@ -348,7 +349,7 @@ async fn read_body(body: Incoming, memory: &Memory) -> Result<Bytes, No> {
     let reserved = reserved.ok_or_else(busy)?;
     let bytes = Vec::with_capacity(length.unwrap_or(FIRST_PIECE));
     match timeout(QUESTION, fill(body, bytes, reserved, memory)).await {
-        Ok(Ok((bytes, reserved))) => Ok(memory::held(bytes, reserved)),
+        Ok(Ok((bytes, reserved))) => Ok(memory_budget::held(bytes, reserved)),
         Ok(Err(no)) => Err(no),
         Err(_) => Err(No::Forbidden("The request does not come to its end.".to_string())),
     }
@@ -356,7 +357,7 @@ async fn read_body(body: Incoming, memory: &Memory) -> Result<Bytes, No> {
 
 /// Nothing is left for one more request.
 fn busy() -> No {
-    let most = memory::MOST >> 20;
+    let most = memory_budget::MOST >> 20;
     No::Unavailable(format!(
         "{most} MiB of other requests of this run are on their way; ask again when they are done"
     ))

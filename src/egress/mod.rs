@@ -14,32 +14,32 @@
 //! thread, outside the sandbox, serves them all. Anything that goes wrong on the way is a refusal with an explanation.
 #![forbid(unsafe_code)]
 
-mod answer;
 mod budget;
 mod client;
-pub mod cut;
 mod dial;
-mod doors;
+mod dns;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway;
-pub mod hello;
-mod inspect;
-mod ledger;
-mod lookup;
-mod memory;
-mod names;
+mod host_stats;
+pub mod key_removal;
+mod listeners;
+mod memory_budget;
 mod proxy;
-mod serve;
+mod request_body;
+mod response_body;
+mod server;
 mod socks;
+mod synthetic_addresses;
+pub mod tls_client_hello;
+pub mod token_usage;
 mod tunnel;
 mod upstream;
-pub mod usage;
 
 pub use budget::{Budget, Spent};
 pub use client::{Asked, Client, ClientError, Question};
 pub use dial::{CompanyProxy, ProxyError};
-pub use doors::{Doors, Purpose, Visitor};
 pub use gateway::GatewayPlan;
-pub use serve::{Bounds, Door, Handle, Opened, Setting, Traffic, start};
+pub use listeners::{Doors, Purpose, Visitor};
+pub use server::{Bounds, Door, Handle, Opened, Setting, Traffic, start};
 pub use upstream::{Upstream, UpstreamError};

@@ -13,10 +13,10 @@ use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::answer::{Carried, Watch, strip, words};
 use super::dial::{DialError, Dialled};
-use super::doors::Visitor;
-use super::serve::{Kept, LARGEST_HEADERS, Meter, Office, serve_session};
+use super::listeners::Visitor;
+use super::response_body::{Carried, Watch, strip, words};
+use super::server::{Kept, LARGEST_HEADERS, Meter, Office, serve_session};
 use super::socks::{self, Code};
 use super::tunnel::{self, Beginning};
 use crate::decide::NetworkRefusal;

@@ -12,8 +12,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::hello::{self, Hello};
-use super::serve::Meter;
+use super::server::Meter;
+use super::tls_client_hello;
+use super::tls_client_hello::Hello;
 use crate::decide::NetworkRefusal;
 use crate::policy::Host;
 
@@ -56,7 +57,7 @@ pub(super) async fn beginning(client: &TcpStream, early: Vec<u8>, host: &Host) -
     };
     let deadline = Instant::now() + BEGINNING;
     loop {
-        match (hello::read(&bytes), host) {
+        match (tls_client_hello::read(&bytes), host) {
             (Hello::Incomplete, _) => {}
             (Hello::Named(name), Host::Name(asked)) if name == *asked => return Beginning::Fine(bytes),
             (Hello::Nameless, Host::Address(_)) => return Beginning::Fine(bytes),

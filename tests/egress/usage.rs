@@ -1,6 +1,6 @@
 //! Tokens in the answers of real APIs, however they arrive.
 
-use guard::egress::usage::{Places, Scanner, Tokens};
+use guard::egress::token_usage::{Places, Scanner, Tokens};
 use proptest::prelude::*;
 
 fn places(input: &[&str], output: &[&str], cached: &[&str]) -> Places {

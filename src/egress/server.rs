@@ -22,15 +22,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
-use super::answer::Carried;
 use super::budget::{Budget, Spent};
 use super::dial::{CompanyProxy, Dialer};
-use super::doors::{Doors, Purpose, Visitor};
 use super::gateway::{GatewayPlan, Service};
-use super::ledger::Ledger;
-use super::memory::Memory;
+use super::host_stats::Ledger;
+use super::listeners::{Doors, Purpose, Visitor};
+use super::memory_budget::Memory;
+use super::response_body::Carried;
 use super::upstream::trust;
-use super::{lookup, proxy, tunnel};
+use super::{dns, proxy, tunnel};
 use crate::decide::{NetworkRefusal, NetworkRules};
 use crate::outcome::HostTraffic;
 use crate::transcript::{EventType, Recorder};
@@ -437,7 +437,7 @@ async fn receive(listener: TcpListener, behind: Behind, office: Rc<Office>) {
         tokio::task::spawn_local(async move {
             let seat = Rc::new(seat);
             match (&behind, purpose) {
-                (Behind::Proxy, Purpose::Lookup) => lookup::serve(stream, office, visitor).await,
+                (Behind::Proxy, Purpose::Lookup) => dns::serve(stream, office, visitor).await,
                 (Behind::Proxy, Purpose::Direct(host, port)) => {
                     proxy::direct(stream, office, visitor, seat, host, port).await;
                 }

@@ -1,5 +1,5 @@
 //! DNS for the run, over TCP: names of hosts that the policy allows are answered with addresses that stand for them
-//! ([`super::names`]), all others at once with "no such name" and a recorded refusal. Nothing is asked of a real server.
+//! ([`super::synthetic_addresses`]), all others at once with "no such name" and a recorded refusal. Nothing is asked of a real server.
 //!
 //! C libraries ask over TCP because the run has `RES_OPTIONS=use-vc`; UDP sockets cannot be made. The supervisor leads what
 //! connects to a name server of the machine here. Anything that is not a plain question gets an error, never silence:
@@ -13,8 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::doors::Visitor;
-use super::serve::Office;
+use super::listeners::Visitor;
+use super::server::Office;
 use crate::policy::Host;
 
 /// How long a client may keep its connection without a question.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::names::Names;
+use super::synthetic_addresses::Names;
 use crate::policy::{Host, plain};
 
 /// Connections that were announced and never came; then they are forgotten, the oldest ways first.
