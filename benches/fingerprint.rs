@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::workspace::dangers::{Inspection, inspect};
-use guard::workspace::fingerprint::{Fingerprint, Ours};
+use guard::workspace::findings::{Inspection, inspect};
+use guard::workspace::snapshot::{Fingerprint, Ours};
 
 /// Both looks and the comparison.
 const BAR: Duration = Duration::from_millis(50);

@@ -1,7 +1,7 @@
 //! Any bytes as a file of git configuration: settings, never a panic, and no more of them than there are lines or brackets.
 #![no_main]
 
-use guard::workspace::dangers::{effect, settings};
+use guard::workspace::findings::{effect, settings};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use super::plan::LaunchError;
 use crate::outcome::Finding;
 use crate::sandbox::Grant;
-use crate::workspace::nested::{
-    self, NestedRepository, RepositoryKind, RestoredGitFile, SearchBounds, SearchResult, Snapshot,
+use crate::workspace::nested_repositories;
+use crate::workspace::nested_repositories::{
+    NestedRepository, RepositoryKind, RestoredGitFile, SearchBounds, SearchResult, Snapshot,
 };
 
 /// The option by which a caller accepts repositories that are not protected.
@@ -37,7 +38,7 @@ pub(super) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec
     // Sorted, a directory comes right before what lies in it.
     roots.dedup_by(|path, outer| path.starts_with(outer.as_path()));
     let searched = roots.into_iter().map(|root| {
-        let mut found = nested::search(&root, SearchBounds::default());
+        let mut found = nested_repositories::search(&root, SearchBounds::default());
         // A caller who names a repository's own directory means it.
         if root != working {
             found.repositories.retain(|repository| repository.path != root);
@@ -140,7 +141,11 @@ impl RepositoryWatch {
         Self {
             working: working.to_path_buf(),
             snapshots: searched.iter().map(snapshot).collect(),
-            git_file: searched.iter().any(has_file).then(|| nested::read_git_file(working)).flatten(),
+            git_file: searched
+                .iter()
+                .any(has_file)
+                .then(|| nested_repositories::read_git_file(working))
+                .flatten(),
         }
     }
 
@@ -177,7 +182,7 @@ impl RepositoryWatch {
 
     fn restore(&self, saved: &[u8], run_folder: &Path) -> Option<Finding> {
         let file = Path::new(".git");
-        match nested::restore_git_file(&self.working, saved, run_folder) {
+        match nested_repositories::restore_git_file(&self.working, saved, run_folder) {
             Ok(RestoredGitFile::Unchanged) => None,
             Ok(RestoredGitFile::Restored(moved)) => {
                 let now = moved.map_or("gone".to_string(), |place| format!("moved to {}", place.display()));

@@ -10,8 +10,9 @@ use serde_json::json;
 use super::checkout::Checkout;
 use crate::outcome::{Change, ChangeKind, Commit, ErrorKind, Finding, MOST_CHANGES, OtherRef, Worktree};
 use crate::transcript::{EventType, Recorder};
-use crate::workspace::dangers::{self, Inspected, Inspection};
-use crate::workspace::fingerprint::{Difference, Fingerprint, Name, Ours, Who};
+use crate::workspace::findings;
+use crate::workspace::findings::{Inspected, Inspection};
+use crate::workspace::snapshot::{Difference, Fingerprint, Name, Ours, Who};
 use crate::workspace::{Changed, merged};
 use crate::workspace::{Disposal, Limits, ReceiveError, Received, Repository, Request, Settled};
 use crate::workspace::{Workspace, WorkspaceError};
@@ -203,7 +204,7 @@ impl Task {
             objects: record.objects.clone(),
             ..Inspection::new(&record.common_dir, &record.worktree, Some(&record.base), Some(&record.tip))
         };
-        match dangers::look(&inspection) {
+        match findings::look(&inspection) {
             Ok(mut inspected) => {
                 let found = std::mem::take(&mut inspected.dangers);
                 ending.findings.extend(found.into_iter().map(|danger| {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::refs;
+use super::git::refs;
 
 /// The object that a branch of a git directory names, as the receiving side reads it.
 pub fn branch(git_dir: &Path, name: &str, object_format: &str) -> Option<String> {

@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::git::{Git, GitError, Trust, program};
-use super::jail::{Bounds, Jail};
-use super::open::Workspace;
-use super::record::{Lock, Record};
+use super::git::command::{Git, GitError, Trust, program};
+use super::git::jail::{Bounds, Jail};
+use super::run::create::Workspace;
+use super::run::run_record::{Lock, Record};
 use super::{WorkspaceError, at};
 
 /// A workspace in the list.

@@ -15,59 +15,36 @@
 //! Never: run what an agent wrote, discover a repository from an agent's worktree, read an agent's configuration, or
 //! delete work that is not kept elsewhere.
 
-mod credentials;
-pub mod dangers;
-mod doubts;
-pub mod fingerprint;
+mod dispose;
+pub mod findings;
 #[doc(hidden)]
 pub mod fuzzing;
-mod git;
-mod git_message;
-mod hooks;
-mod ignored;
+pub(crate) mod git;
 mod inspect;
-mod jail;
-mod lfs;
-mod linked;
-mod merge;
-mod name;
-pub mod nested;
-mod open;
-mod pointer;
-mod push;
-mod quarantine;
+pub mod nested_repositories;
 mod receive;
-mod record;
-mod recover;
-mod refs;
-mod remote;
-mod repository;
-mod settings;
-mod settle;
-mod steps;
-mod tree;
-mod tree_size;
-mod uncommitted;
-mod untracked;
-mod work;
+pub(crate) mod run;
+pub mod snapshot;
+mod task_branch;
+mod trust;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use git::GitError;
+pub use dispose::uncommitted::{Changed, merged};
+pub use dispose::{Disposal, Settled};
+pub use git::command::GitError;
+pub use git::refs::RefError;
+pub use git::remote::{Pushed, RemoteUrls, without_credentials};
+pub use git::repository::{Head, Repository};
 pub use inspect::{Entry, Preview, diff, list, preview};
-pub use merge::{Compared, Merged};
-pub use open::{Request, Workspace};
+pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
-pub use record::{Record, State};
-pub use refs::RefError;
-pub use remote::{Pushed, RemoteUrls, without_credentials};
-pub use repository::{Head, Repository};
-pub use settle::{Disposal, Settled};
-pub use steps::{StepCommit, TaskTree, has_changes};
-pub use tree_size::TreeSizeError;
-pub use untracked::{Brought, is_inside as is_path_inside};
-pub use work::{Changed, merged};
+pub use run::create::{Request, Workspace};
+pub use run::extra_files::{Brought, is_inside as is_path_inside};
+pub use run::run_record::{Record, State};
+pub use task_branch::merge::{Compared, Merged};
+pub use task_branch::{StepCommit, TaskTree, has_changes};
 
 /// Why there is no workspace, or it cannot be given back.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use guard::workspace::dangers::{Danger, DangerKind, Inspection, effect, inspect, settings};
+use guard::workspace::findings::{Danger, DangerKind, Inspection, effect, inspect, settings};
 use proptest::prelude::*;
 
 use super::fingerprint::{git, run};
@@ -564,7 +564,7 @@ fn listed(folder: &Path, text: &[u8]) -> Option<Vec<Vec<u8>>> {
 }
 
 fn read(text: &[u8]) -> Vec<Vec<u8>> {
-    let line = |setting: &guard::workspace::dangers::Setting| match &setting.value {
+    let line = |setting: &guard::workspace::findings::Setting| match &setting.value {
         Some(value) => [&setting.key()[..], b"\n", value].concat(),
         None => setting.key(),
     };

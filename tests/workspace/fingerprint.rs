@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guard::workspace::fingerprint::{Difference, Fingerprint, Kind, Name, Ours, Who};
+use guard::workspace::snapshot::{Difference, Fingerprint, Kind, Name, Ours, Who};
 use proptest::prelude::*;
 
 use crate::support::Scratch;

@@ -1,0 +1,148 @@
+//! Files that something runs without being asked: git through a manager of hooks, an editor, a package manager, a shell.
+
+/// Who runs a file, by its path. Files that run only when somebody asks for it (a Makefile, a test) are not here.
+pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    let within = |folder: &str| {
+        let folder = folder.as_bytes();
+        path.strip_prefix(folder).is_some_and(|rest| rest.starts_with(b"/"))
+            || path
+                .windows(folder.len() + 2)
+                .any(|part| part[0] == b'/' && part.ends_with(b"/") && part[1..].starts_with(folder))
+    };
+    for (names, runner) in NAMES {
+        if names.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name)) {
+            return Some(runner);
+        }
+    }
+    // All of these begin with a dot, and most paths have none.
+    let has_dot = path.starts_with(b".") || path.windows(2).any(|part| part == b"/.");
+    for (folders, runner) in FOLDERS.iter().filter(|_| has_dot) {
+        if folders.iter().any(|folder| within(folder)) {
+            return Some(runner);
+        }
+    }
+    name.ends_with(b".code-workspace").then_some("an editor, when the folder is opened")
+}
+
+const NAMES: [(&[&str], &str); 8] = [
+    (
+        &[
+            ".pre-commit-config.yaml",
+            ".pre-commit-config.yml",
+            ".pre-commit-hooks.yaml",
+            "lefthook.yml",
+            "lefthook.yaml",
+            "lefthook.toml",
+            "lefthook.json",
+            ".lefthook.yml",
+            ".lefthook.yaml",
+            "lefthook-local.yml",
+            ".overcommit.yml",
+            "captainhook.json",
+            "grumphp.yml",
+            ".simple-git-hooks.json",
+            ".simple-git-hooks.js",
+            ".simple-git-hooks.cjs",
+            ".lintstagedrc",
+            ".lintstagedrc.json",
+            ".lintstagedrc.yaml",
+            ".lintstagedrc.yml",
+            ".lintstagedrc.js",
+            ".lintstagedrc.mjs",
+            ".lintstagedrc.cjs",
+            "lint-staged.config.js",
+            "lint-staged.config.mjs",
+            "lint-staged.config.cjs",
+        ],
+        "git, through a manager of hooks",
+    ),
+    (
+        &[".envrc", ".mise.toml", "mise.toml", ".mise.local.toml", ".rtx.toml", ".autoenv", ".autoenv.zsh"],
+        "a shell, when it enters the folder (direnv, mise, autoenv)",
+    ),
+    (
+        &[
+            ".exrc",
+            ".nvimrc",
+            ".nvim.lua",
+            ".vimrc",
+            ".lvimrc",
+            ".dir-locals.el",
+            ".dir-locals-2.el",
+            ".devcontainer.json",
+        ],
+        "an editor, when the folder or a file in it is opened",
+    ),
+    (
+        &[".gdbinit", ".lldbinit", ".irbrc", ".pryrc", ".rspec", ".pythonstartup"],
+        "a debugger or an interpreter, when it starts",
+    ),
+    (
+        &[".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pnpmfile.mjs", "bunfig.toml"],
+        "a package manager, whatever it is asked to do",
+    ),
+    (&[".mcp.json", "opencode.json"], "another agent, when it is started here"),
+    (
+        &[
+            ".gitlab-ci.yml",
+            ".travis.yml",
+            ".drone.yml",
+            "Jenkinsfile",
+            "azure-pipelines.yml",
+            "bitbucket-pipelines.yml",
+            ".cirrus.yml",
+        ],
+        "a build server, with its secrets, when the branch is pushed",
+    ),
+    (
+        &[".bazelrc", ".buckconfig", "gradle-wrapper.properties", "gradle-wrapper.jar"],
+        "a build tool, whatever it is asked to do",
+    ),
+];
+
+const FOLDERS: [(&[&str], &str); 6] = [
+    (&[".husky", ".githooks", ".git-hooks", ".lefthook", ".hooks"], "git, as a hook"),
+    (
+        &[".vscode", ".idea", ".fleet", ".zed", ".devcontainer", ".nvim", ".vim"],
+        "an editor, when the folder is opened",
+    ),
+    (
+        &[".claude", ".gemini", ".codex", ".cursor", ".opencode", ".guard"],
+        "another agent, when it is started here",
+    ),
+    (
+        &[".github/workflows", ".github/actions", ".circleci", ".gitea/workflows", ".forgejo/workflows"],
+        "a build server, with its secrets, when the branch is pushed",
+    ),
+    (&[".cargo", ".mvn", ".bundle"], "a build tool, whatever it is asked to do, also from an editor"),
+    (&[".yarn/plugins", ".yarn/releases"], "a package manager, whatever it is asked to do"),
+];
+
+/// Scripts that a package manager runs when it only installs.
+const AT_INSTALL: [&str; 9] = [
+    "preinstall",
+    "install",
+    "postinstall",
+    "preprepare",
+    "prepare",
+    "postprepare",
+    "prepublish",
+    "dependencies",
+    "pnpm:devPreinstall",
+];
+
+/// The scripts of a `package.json` that run at an installation and are not as they were: name and text.
+pub(crate) fn install_scripts(old: Option<&[u8]>, new: &[u8]) -> Vec<(String, String)> {
+    let scripts = |text: &[u8]| -> Vec<(String, String)> {
+        let Ok(json) = serde_json::from_slice::<serde_json::Value>(text) else { return Vec::new() };
+        let text_of =
+            |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+        let scripts = AT_INSTALL.iter().filter_map(|name| Some((*name, json.get("scripts")?.get(name)?)));
+        let hooks = ["husky", "simple-git-hooks", "gitHooks", "pre-commit", "lint-staged"];
+        let hooks = hooks.iter().filter_map(|name| Some((*name, json.get(name)?)));
+        scripts.chain(hooks).map(|(name, value)| (name.to_string(), text_of(value))).collect()
+    };
+    let before = old.map(scripts).unwrap_or_default();
+    scripts(new).into_iter().filter(|script| !before.contains(script)).collect()
+}

@@ -1,0 +1,167 @@
+//! What the content of a file means: to git, to the tools around it.
+
+use std::collections::BTreeSet;
+
+use super::git_config::{effect, runs_transport, settings};
+use super::{DangerKind, Findings, auto_executed, deceptive_names};
+use crate::workspace::snapshot::Name;
+
+/// The last part of a path.
+fn last(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+/// Whether a file's content is worth looking at.
+pub(crate) fn is_of_interest(path: &[u8], hooks: &[Name]) -> bool {
+    let name = last(path);
+    name.eq_ignore_ascii_case(b".gitattributes")
+        || name.eq_ignore_ascii_case(b"package.json")
+        || path.eq_ignore_ascii_case(b".gitmodules")
+        || auto_executed::runner(path).is_some()
+        || is_hook(path, hooks)
+}
+
+fn is_hook(path: &[u8], hooks: &[Name]) -> bool {
+    hooks.iter().any(|folder| path.strip_prefix(folder.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
+}
+
+/// Looks into a file that changed.
+pub(crate) fn file(
+    path: &Name,
+    old: Option<&[u8]>,
+    new: &[u8],
+    made_executable: bool,
+    hooks: &[Name],
+    findings: &mut Findings,
+) {
+    if old == Some(new) && !made_executable {
+        return;
+    }
+    let name = last(path.bytes());
+    let change = if old.is_some() { "changed" } else { "new" };
+    if is_hook(path.bytes(), hooks) {
+        let what = format!("a {change} file in the folder of hooks that `core.hooksPath` names");
+        findings.add(
+            DangerKind::Automatic,
+            path,
+            what,
+            "git runs it at the next commit, merge or checkout in this worktree",
+        );
+    } else if let Some(runner) = auto_executed::runner(path.bytes()) {
+        findings.add(
+            DangerKind::Automatic,
+            path,
+            format!("a {change} file"),
+            format!("it is run or obeyed by {runner}"),
+        );
+    }
+    if name.eq_ignore_ascii_case(b".gitattributes") {
+        attributes(path, old.unwrap_or_default(), new, findings);
+    } else if name.eq_ignore_ascii_case(b"package.json") {
+        for (script, text) in auto_executed::install_scripts(old, new) {
+            let what = format!("a {change} package with another `{script}`: {}", Name::from(text.as_bytes()));
+            findings.add(
+                DangerKind::Automatic,
+                path,
+                what,
+                "a package manager runs it when it only installs, or git as a hook",
+            );
+        }
+    } else if path.bytes().eq_ignore_ascii_case(b".gitmodules") {
+        submodules(path, old.unwrap_or_default(), new, findings);
+    }
+}
+
+/// Drivers that git has built in: for them nothing runs.
+const BUILT_IN: [&str; 32] = [
+    "ada", "bash", "bibtex", "cpp", "csharp", "css", "default", "dts", "elixir", "fortran", "fountain",
+    "golang", "html", "ini", "java", "kotlin", "markdown", "matlab", "objc", "pascal", "perl", "php",
+    "python", "ruby", "rust", "scheme", "tex", "text", "binary", "union", "astro", "unset",
+];
+
+fn attributes(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
+    let lines = |text: &[u8]| -> BTreeSet<Vec<u8>> {
+        text.split(|byte| *byte == b'\n').map(|line| line.trim_ascii().to_vec()).collect()
+    };
+    let before = lines(old);
+    for line in lines(new).difference(&before) {
+        if line.starts_with(b"#") {
+            continue;
+        }
+        for word in line.split(u8::is_ascii_whitespace) {
+            let Some(equals) = word.iter().position(|byte| *byte == b'=') else { continue };
+            let (attribute, driver) = (&word[..equals], &word[equals + 1..]);
+            let kind = match attribute {
+                b"filter" => "every `git status`, `add` or `checkout`",
+                b"diff" => "every `git diff`, `log -p` or `show`",
+                b"merge" => "every merge",
+                _ => continue,
+            };
+            if attribute != b"filter" && BUILT_IN.iter().any(|known| known.as_bytes() == driver) {
+                continue;
+            }
+            let what = format!("the line `{}`", Name::from(line));
+            let why = format!(
+                "if your configuration has a driver `{}`, {kind} runs it on the agent's files",
+                Name::from(driver)
+            );
+            findings.add(DangerKind::Attributes, path, what, why);
+        }
+    }
+}
+
+fn submodules(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
+    let before = settings(old);
+    for setting in settings(new) {
+        if setting.section != b"submodule" || before.contains(&setting) {
+            continue;
+        }
+        let module = setting.subsection.clone().unwrap_or_default();
+        let value = setting.value.clone().unwrap_or_default();
+        let what = format!("{} = {}", Name::from(setting.key()), Name::from(&value));
+        let outside = |path: &[u8]| {
+            path.starts_with(b"/")
+                || path.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| part == b"..")
+        };
+        if outside(&module) || module.starts_with(b"-") {
+            let why = "the name of a submodule becomes a folder in the repository: this one leads out of it";
+            findings.add(DangerKind::Submodule, path, what.clone(), why);
+        }
+        let why = match setting.name.as_slice() {
+            b"update" if value.starts_with(b"!") => "`git submodule update` runs it",
+            b"path" if outside(&value) || value.starts_with(b"-") => {
+                "the submodule is put outside of the tree"
+            }
+            b"url" if runs_transport(&value) => "the address is a program, or an option of one",
+            b"url" if value.starts_with(b"file:") || value.starts_with(b"/") || value.starts_with(b".") => {
+                "the submodule comes from this machine's own files"
+            }
+            b"url" => "the submodule comes from there, with everything in it",
+            b"ignore" => "`git status` and `git diff` do not show what changes in the submodule",
+            _ => continue,
+        };
+        findings.add(DangerKind::Submodule, path, what, why);
+    }
+}
+
+/// Looks where a link leads.
+pub(crate) fn link(path: &Name, target: &[u8], tracked: bool, findings: &mut Findings) {
+    if let Some(why) = deceptive_names::leaves(path.bytes(), target) {
+        let tracked = if tracked { "a committed link" } else { "a link" };
+        findings.add(DangerKind::Link, path, format!("{tracked} to `{}`", Name::from(target)), why);
+    }
+}
+
+/// What a repository inside the tree would make git do.
+pub(crate) fn repository(folder: &Name, config: Option<&[u8]>, what: &str, findings: &mut Findings) {
+    let why =
+        "git, and editors that use it, take the folder for a repository of its own when they come to it";
+    findings.add(DangerKind::Repository, folder, what, why);
+    for setting in settings(config.unwrap_or_default()) {
+        if let Some(effect) = effect(&setting) {
+            let value = setting.value.clone().unwrap_or_default();
+            let what = format!("its configuration: {} = {}", Name::from(setting.key()), Name::from(&value));
+            findings.add(DangerKind::Repository, folder, what, format!("git takes from it {effect}"));
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Files of git configuration: what they say, and what git would run because of it.
+//!
+//! An own reader, because the files are the agent's: running git to read them would need one more jail, and git stops at
+//! the first mistake where a reviewer wants to see the rest. It is held to `git config --list` by the tests.
+
+/// One setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The section, in lower case.
+    pub section: Vec<u8>,
+    /// The part in quotes, as it is.
+    pub subsection: Option<Vec<u8>>,
+    /// The name, in lower case.
+    pub name: Vec<u8>,
+    /// The value; `None` when there is only the name, which means yes.
+    pub value: Option<Vec<u8>>,
+}
+
+impl Setting {
+    /// The whole key as git lists it.
+    pub fn key(&self) -> Vec<u8> {
+        let mut key = self.section.clone();
+        if let Some(subsection) = &self.subsection {
+            key.push(b'.');
+            key.extend_from_slice(subsection);
+        }
+        // Git also reads what stands before the first section.
+        if !key.is_empty() {
+            key.push(b'.');
+        }
+        key.extend_from_slice(&self.name);
+        key
+    }
+}
+
+/// Reads a file of configuration. A line that git would stop at is passed over, and what follows is read all the same:
+/// a reader that knows more than git is safe, one that knows less is not.
+pub fn settings(text: &[u8]) -> Vec<Setting> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let mut reader = Reader { text, at: 0 };
+    let mut found = Vec::new();
+    let mut section = (Vec::new(), None);
+    while let Some(byte) = reader.peek() {
+        let start = reader.at;
+        let understood = match byte {
+            _ if byte.is_ascii_whitespace() || byte == 0x0b => reader.next().is_some(),
+            b'[' => {
+                reader.at += 1;
+                reader.header().map(|header| section = header).is_some()
+            }
+            _ if byte.is_ascii_alphabetic() => {
+                let name = reader.name();
+                let (section, subsection) = section.clone();
+                reader.value().map(|value| found.push(Setting { section, subsection, name, value })).is_some()
+            }
+            // A comment, or nothing git reads.
+            _ => false,
+        };
+        if !understood {
+            // From where it began: the end of its line may have been read already.
+            reader.at = start;
+            reader.skip_line();
+        }
+    }
+    found
+}
+
+/// White space as git knows it.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+struct Reader<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    /// The next byte; the two of a Windows line end are one.
+    fn peek(&self) -> Option<u8> {
+        match self.text.get(self.at) {
+            Some(b'\r') if self.text.get(self.at + 1) == Some(&b'\n') => Some(b'\n'),
+            other => other.copied(),
+        }
+    }
+
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += if byte == b'\n' && self.text.get(self.at) == Some(&b'\r') { 2 } else { 1 };
+        Some(byte)
+    }
+
+    fn skip_line(&mut self) {
+        while self.next().is_some_and(|byte| byte != b'\n') {}
+    }
+
+    /// What stands between `[` and `]`.
+    fn header(&mut self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+        let mut section = Vec::new();
+        loop {
+            match self.peek()? {
+                b']' => {
+                    self.at += 1;
+                    // The old way to write a subsection, in lower case.
+                    let dot = section.iter().position(|byte| *byte == b'.');
+                    let subsection = dot.map(|dot| section.split_off(dot)[1..].to_vec());
+                    return Some((section, subsection));
+                }
+                b'\n' => return None,
+                byte if is_space(byte) => break,
+                byte if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') => {
+                    section.push(byte.to_ascii_lowercase());
+                    self.at += 1;
+                }
+                _ => return None,
+            }
+        }
+        while self.peek().is_some_and(|byte| is_space(byte) && byte != b'\n') {
+            self.at += 1;
+        }
+        if self.peek()? != b'"' {
+            return None;
+        }
+        self.at += 1;
+        let mut subsection = Vec::new();
+        loop {
+            match self.next()? {
+                b'"' => break,
+                b'\n' => return None,
+                b'\\' => match self.next()? {
+                    b'\n' => return None,
+                    escaped => subsection.push(escaped),
+                },
+                byte => subsection.push(byte),
+            }
+        }
+        if self.peek()? != b']' {
+            return None;
+        }
+        self.at += 1;
+        Some((section, Some(subsection)))
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        let mut name = Vec::new();
+        while let Some(byte) = self.peek()
+            && (byte.is_ascii_alphanumeric() || byte == b'-')
+        {
+            name.push(byte.to_ascii_lowercase());
+            self.at += 1;
+        }
+        name
+    }
+
+    /// What follows a name; `None` when it is nothing git reads.
+    fn value(&mut self) -> Option<Option<Vec<u8>>> {
+        while matches!(self.peek(), Some(b' ' | b'\t')) {
+            self.at += 1;
+        }
+        match self.peek() {
+            None => return Some(None),
+            Some(b'\n') => {
+                self.next();
+                return Some(None);
+            }
+            Some(b'=') => self.at += 1,
+            Some(_) => return None,
+        }
+        let mut value = Vec::new();
+        let (mut quoted, mut comment) = (false, false);
+        // Where the value ends if only white space follows.
+        let mut end = 0;
+        while let Some(byte) = self.next() {
+            match byte {
+                b'\n' if quoted => return None,
+                b'\n' => break,
+                _ if comment => {}
+                b'#' | b';' if !quoted => comment = true,
+                b'"' => {
+                    quoted = !quoted;
+                    end = value.len();
+                }
+                b'\\' => {
+                    match self.next() {
+                        // The end of the file ends a line as well.
+                        Some(b'\n') | None => {}
+                        Some(b't') => value.push(b'\t'),
+                        Some(b'b') => value.push(8),
+                        Some(b'n') => value.push(b'\n'),
+                        Some(escaped @ (b'\\' | b'"')) => value.push(escaped),
+                        _ => return None,
+                    }
+                    end = value.len();
+                }
+                _ if is_space(byte) && !quoted => {
+                    if !value.is_empty() {
+                        value.push(byte);
+                    }
+                }
+                _ => {
+                    value.push(byte);
+                    end = value.len();
+                }
+            }
+        }
+        value.truncate(end);
+        Some(Some(value))
+    }
+}
+
+/// What git runs, or reads more settings from, because of a setting; `None` when it is only a setting.
+pub fn effect(setting: &Setting) -> Option<&'static str> {
+    let value = setting.value.as_deref().unwrap_or(b"true");
+    let subsection = setting.subsection.as_deref();
+    let is_boolean = ["true", "false", "yes", "no", "on", "off", "1", "0", ""]
+        .iter()
+        .any(|word| value.eq_ignore_ascii_case(word.as_bytes()));
+    let name = setting.name.as_slice();
+    Some(match (setting.section.as_slice(), subsection.is_some(), name) {
+        (b"core", false, b"fsmonitor") if is_boolean => return None,
+        (b"core", false, b"fsmonitor") => {
+            "a program for every `git status`, also of the repository around it"
+        }
+        (b"core", false, b"hookspath") => "hooks from another folder",
+        (b"core", false, b"sshcommand" | b"gitproxy") => "a program for every fetch and push",
+        (b"core", false, b"pager") | (b"pager", _, _) if is_boolean => return None,
+        (b"core", false, b"pager") | (b"pager", _, _) => "a program for all output",
+        (b"core", false, b"editor") | (b"sequence", false, b"editor") => "a program for every message",
+        (b"core", false, b"askpass") | (b"credential", _, b"helper") => {
+            "a program that is asked for passwords"
+        }
+        (b"core", false, b"alternaterefscommand") => "a program for every fetch",
+        (b"core", false, b"virtualfilesystem") => "a program for every look at the index",
+        (b"core", false, b"attributesfile") => "attributes from another file, which choose filters",
+        (b"core", false, b"worktree") => "another folder as the working tree",
+        (b"diff", false, b"external") => "a program for every `git diff`",
+        (b"diff", true, b"command" | b"textconv") => {
+            "a program for every `git diff` of files with that attribute"
+        }
+        (b"filter", true, b"clean" | b"smudge" | b"process") => {
+            "a program for every `git status`, `add` or `checkout` of files with that attribute"
+        }
+        (b"merge", true, b"driver") => "a program for every merge of files with that attribute",
+        (b"mergetool" | b"difftool", true, b"cmd" | b"path") => "a program for `git mergetool` or `difftool`",
+        (b"browser" | b"man" | b"guitool", true, b"cmd" | b"path") => "a program for git's own helpers",
+        (b"tar", true, b"command") => "a program for `git archive`",
+        (b"trailer", true, b"command" | b"cmd") => "a program for every message with trailers",
+        (b"interactive", false, b"difffilter") => "a program for `git add -p`",
+        (b"alias", _, _) => "what a git command of that name does",
+        (b"include", false, b"path") | (b"includeif", true, b"path") => "settings from another file",
+        (b"gpg", _, b"program" | b"defaultkeycommand") => "a program for every signature",
+        (b"uploadpack", false, b"packobjectshook") => "a program for every fetch from it",
+        (b"remote", true, b"uploadpack" | b"receivepack" | b"vcs" | b"proxy") => {
+            "a program for every fetch or push"
+        }
+        (b"remote", true, b"url" | b"pushurl") if runs_transport(value) => "a program as the way to a remote",
+        (b"url", true, b"insteadof" | b"pushinsteadof") => "other addresses than those that are written",
+        (b"protocol", _, b"allow") => "ways to a remote that git refuses by itself",
+        (b"submodule", true, b"update") if value.starts_with(b"!") => "a program for `git submodule update`",
+        (b"submodule", true, b"url") if runs_transport(value) => "a program as the way to a submodule",
+        (b"hook", true, b"command") => "a program as a hook",
+        (b"init", false, b"templatedir") => "hooks that are copied into new repositories",
+        (b"sendemail", _, _) if name.ends_with(b"cmd") || name == b"smtpserver" => {
+            "a program for `git send-email`"
+        }
+        (b"lfs", true, b"path" | b"clean" | b"smudge") => "a program for git-lfs",
+        (b"receive" | b"uploadarchive", _, b"procreceiverefs") => return None,
+        _ => return None,
+    })
+}
+
+/// Addresses that are, or may be, programs: `ext::sh -c …`, `fd::…`, `--upload-pack=…`.
+pub(crate) fn runs_transport(url: &[u8]) -> bool {
+    let scheme =
+        url.iter().take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
+    url.starts_with(b"-") || url[scheme.count()..].starts_with(b"::")
+}

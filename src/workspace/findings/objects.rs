@@ -1,0 +1,262 @@
+//! What two commits of the real repository hold: asked of git in a jail, which has nothing to write and nothing to start.
+//!
+//! The objects are the agent's. A small tree can name itself so often that its listing never ends, and a file can be
+//! larger than memory: every answer is bounded in size and in time.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::time::Instant;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::super::WorkspaceError;
+use super::Inspection;
+use crate::workspace::git::command::{Git, Running, Trust, program};
+use crate::workspace::git::jail::{Bounds, Jail};
+use crate::workspace::snapshot::Name;
+
+/// A file of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Blob {
+    pub(crate) mode: u32,
+    pub(crate) object: String,
+}
+
+impl Blob {
+    pub(crate) const LINK: u32 = 0o120_000;
+    pub(crate) const GITLINK: u32 = 0o160_000;
+
+    pub(crate) fn is_file(&self) -> bool {
+        self.mode & 0o170_000 == 0o100_000
+    }
+
+    pub(crate) fn is_executable(&self) -> bool {
+        self.is_file() && self.mode & 0o111 != 0
+    }
+}
+
+/// The files of a commit, and which of them are not as in the one it began with.
+#[derive(Debug, Default)]
+pub(crate) struct Commits {
+    /// All files of the tip.
+    pub(crate) tip: BTreeMap<Name, Blob>,
+    /// The files that changed, as they were; `None` when they are new.
+    pub(crate) changed: BTreeMap<Name, Option<Blob>>,
+    /// There are more than were read.
+    pub(crate) cut: bool,
+}
+
+impl Commits {
+    /// A file as it was when the run began.
+    pub(crate) fn base(&self, path: &Name) -> Option<&Blob> {
+        match self.changed.get(path) {
+            Some(old) => old.as_ref(),
+            None => self.tip.get(path),
+        }
+    }
+}
+
+/// The most that one listing may be long: some hundred thousand files.
+const MOST_LISTED: usize = 64 << 20;
+/// The largest file that is looked into.
+pub(crate) const LARGEST: u64 = 1 << 20;
+
+/// Git on the real repository.
+pub(crate) struct Objects<'a> {
+    inspection: &'a Inspection,
+    deadline: Instant,
+    reader: Option<(Running, ChildStdin, ChildStdout)>,
+    /// An answer is outstanding or was cut: the reader cannot be asked again.
+    spoilt: bool,
+}
+
+impl Drop for Objects<'_> {
+    fn drop(&mut self) {
+        if let Some((mut running, ..)) = self.reader.take() {
+            let _ = running.child.kill();
+            let _ = running.child.wait();
+        }
+    }
+}
+
+impl<'a> Objects<'a> {
+    pub(crate) fn new(inspection: &'a Inspection, deadline: Instant) -> Self {
+        Self { inspection, deadline, reader: None, spoilt: false }
+    }
+
+    fn git(&self, words: &[&str]) -> Result<Git, WorkspaceError> {
+        let Inspection { repository, objects, .. } = self.inspection;
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let mut read: Vec<&Path> = objects.iter().map(PathBuf::as_path).collect();
+        read.push(repository);
+        let bounds = Bounds { cpu_seconds: left.as_secs() + 1, memory: 4 << 30, file: 0 };
+        let jail = Jail::new(program()?, &read, &[], true, bounds)?;
+        let (verb, words) = words.split_first().unwrap_or((&"version", &[]));
+        Ok(Git::new(Trust::Neutral, verb)?
+            .args(words)
+            .dir(repository)
+            .within(repository)
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            .limit(left)
+            .most(MOST_LISTED)
+            .jailed(jail))
+    }
+
+    /// The files of the tip and what changed since the base. An unknown base is an empty one.
+    pub(crate) fn commits(&self, base: Option<&str>, tip: &str) -> io::Result<Commits> {
+        let empty = if tip.len() == 64 { EMPTY_SHA256 } else { EMPTY_SHA1 };
+        let base = base.unwrap_or(empty);
+        let mut commits = Commits::default();
+        let (listed, whole) =
+            self.output(&["ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tip])?;
+        commits.cut |= !whole;
+        for line in complete(&listed) {
+            // MODE TYPE OBJECT<TAB>PATH
+            let Some(tab) = line.iter().position(|byte| *byte == b'\t') else { continue };
+            let mut words = line[..tab].split(|byte| *byte == b' ');
+            if let (Some(mode), Some(_), Some(object)) = (words.next(), words.next(), words.next())
+                && let Some(blob) = blob(mode, object)
+            {
+                commits.tip.insert(Name::from(&line[tab + 1..]), blob);
+            }
+        }
+        if base == tip {
+            return Ok(commits);
+        }
+        let words = [
+            "diff-tree",
+            "-r",
+            "-z",
+            "--raw",
+            "--no-renames",
+            "--no-abbrev",
+            "--no-ext-diff",
+            "--end-of-options",
+        ];
+        let (listed, whole) = self.output(&[&words[..], &[base, tip]].concat())?;
+        commits.cut |= !whole;
+        let mut parts = complete(&listed);
+        // :OLDMODE NEWMODE OLD NEW STATUS<NUL>PATH<NUL>
+        while let (Some(what), Some(path)) = (parts.next(), parts.next()) {
+            let words: Vec<_> = what.strip_prefix(b":").unwrap_or(what).split(|byte| *byte == b' ').collect();
+            if let [old_mode, _, old, _, _] = words[..] {
+                commits.changed.insert(Name::from(path), blob(old_mode, old));
+            }
+        }
+        Ok(commits)
+    }
+
+    fn output(&self, words: &[&str]) -> io::Result<(Vec<u8>, bool)> {
+        let git = self.git(words).map_err(io::Error::other)?;
+        git.start().and_then(Running::part).map_err(io::Error::other)
+    }
+
+    /// The content of a file of a commit; `None` when it is too large, or gone, or there was no time.
+    pub(crate) fn content(&mut self, object: &str) -> Option<Vec<u8>> {
+        if self.spoilt {
+            return None;
+        }
+        self.spoilt = true;
+        let content = self.ask(object).ok()?;
+        self.spoilt = false;
+        content
+    }
+
+    fn ask(&mut self, object: &str) -> io::Result<Option<Vec<u8>>> {
+        if self.reader.is_none() {
+            let git = self.git(&["cat-file", "--batch-command"]).map_err(io::Error::other)?;
+            let mut running = git.start_from(Stdio::piped()).map_err(io::Error::other)?;
+            let (Some(stdin), Some(stdout)) = (running.child.stdin.take(), running.child.stdout.take())
+            else {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            };
+            self.reader = Some((running, stdin, stdout));
+        }
+        let deadline = self.deadline;
+        let Some((_, stdin, stdout)) = self.reader.as_mut() else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        // Asked for its size first: what is too large must not even be sent.
+        let mut head = |verb: &str, stdout: &mut ChildStdout| -> io::Result<Option<u64>> {
+            stdin.write_all(format!("{verb} {object}\n").as_bytes())?;
+            let mut line = Vec::new();
+            while !line.ends_with(b"\n") {
+                if line.len() > 300 || !read_exactly(stdout, &mut line, 1, deadline)? {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+            }
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let words: Vec<_> = line.split_whitespace().collect();
+            Ok(match words[..] {
+                [_, "blob", size] => size.parse().ok(),
+                _ => None,
+            })
+        };
+        let Some(size) = head("info", stdout)?.filter(|size| *size <= LARGEST) else { return Ok(None) };
+        if head("contents", stdout)? != Some(size) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut content = Vec::new();
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        if !read_exactly(stdout, &mut content, size.saturating_add(1), deadline)? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        content.truncate(size);
+        Ok(Some(content))
+    }
+}
+
+const EMPTY_SHA1: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+const EMPTY_SHA256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
+
+fn blob(mode: &[u8], object: &[u8]) -> Option<Blob> {
+    let mode = u32::from_str_radix(std::str::from_utf8(mode).ok()?, 8).ok()?;
+    (mode != 0).then(|| Blob { mode, object: String::from_utf8_lossy(object).into_owned() })
+}
+
+/// The parts that end with a null byte; one that was cut is not among them.
+fn complete(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
+    listed[..end].split(|byte| *byte == 0).filter(|part| !part.is_empty())
+}
+
+fn read_exactly(
+    from: &mut ChildStdout,
+    bytes: &mut Vec<u8>,
+    count: usize,
+    deadline: Instant,
+) -> io::Result<bool> {
+    let end = bytes.len() + count;
+    while bytes.len() < end {
+        if !matches!(read_some(from, bytes, end - bytes.len(), deadline)?, Some(1..)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Reads what there is; `None` when nothing came in time.
+fn read_some(
+    from: &mut ChildStdout,
+    bytes: &mut Vec<u8>,
+    most: usize,
+    deadline: Instant,
+) -> io::Result<Option<usize>> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let wait = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
+    let ready = match poll(&mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)], wait) {
+        Err(nix::errno::Errno::EINTR) => return read_some(from, bytes, most, deadline),
+        other => other?,
+    };
+    if ready == 0 {
+        return Ok(None);
+    }
+    let start = bytes.len();
+    bytes.resize(start + most.min(1 << 16), 0);
+    let count = from.read(&mut bytes[start..]);
+    bytes.truncate(start + *count.as_ref().unwrap_or(&0));
+    count.map(Some)
+}

@@ -1,0 +1,280 @@
+//! The user's git configuration → what of it the agent's private repository gets.
+//!
+//! Kept: who commits, and what changes the meaning or the look of the usual commands. Left out: credentials, places on
+//! this machine, and whatever starts programs (but filters, without which files would be committed wrongly; they run
+//! inside the sandbox).
+
+use super::command::GitError;
+use super::repository::{PATIENCE, Repository};
+use super::url_credentials::{credentials, without_credentials};
+
+/// One value, with its key as git writes it: section and name in lower case, the part between as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) key: String,
+    pub(crate) value: Option<Vec<u8>>,
+    /// It stands in the repository's own files, not in the user's or the machine's.
+    pub(crate) is_repositorys: bool,
+}
+
+/// The user's configuration, in the order in which later values beat earlier ones.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settings {
+    all: Vec<Setting>,
+}
+
+impl Settings {
+    /// The call that reads it.
+    pub(crate) fn call(repository: &Repository) -> Result<super::command::Git, GitError> {
+        // A pipe in the place of a file would hold it up for ever.
+        Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]).limit(PATIENCE))
+    }
+
+    /// What the call answered.
+    pub(crate) fn understand(output: &[u8]) -> Self {
+        let mut parts = output.split(|byte| *byte == 0);
+        let mut all = Vec::new();
+        while let (Some(scope), Some(entry)) = (parts.next(), parts.next()) {
+            // Those are guard's own, for this call.
+            if scope == b"command" {
+                continue;
+            }
+            let mut halves = entry.splitn(2, |byte| *byte == b'\n');
+            let Some(key) = halves.next() else { continue };
+            // A name that is no text is still a name that git knows, and runs.
+            let key = String::from_utf8_lossy(key).into_owned();
+            let is_repositorys = !matches!(scope, b"system" | b"global");
+            all.push(Setting { key, value: halves.next().map(<[u8]>::to_vec), is_repositorys });
+        }
+        Self { all }
+    }
+
+    /// The last value of a key.
+    pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
+        self.all.iter().rev().find(|setting| setting.key == key)?.value.as_deref()
+    }
+
+    /// What the repository itself says.
+    pub(crate) fn of_repository(&self) -> impl Iterator<Item = &Setting> {
+        self.all.iter().filter(|setting| setting.is_repositorys)
+    }
+
+    /// The last value of a key that the repository itself says.
+    pub(crate) fn in_repository(&self, key: &str) -> Option<&[u8]> {
+        self.of_repository().filter(|setting| setting.key == key).last()?.value.as_deref()
+    }
+
+    /// Whether the user or the machine says the very same for every repository.
+    pub(crate) fn is_users(&self, setting: &Setting) -> bool {
+        let same = |other: &Setting| other.key == setting.key && other.value == setting.value;
+        self.all.iter().any(|other| !other.is_repositorys && same(other))
+    }
+
+    /// Whether the user or the machine has filters for every repository.
+    pub(crate) fn has_filters_of_users(&self) -> bool {
+        let is_program = |key: &str| [".clean", ".smudge", ".process"].iter().any(|end| key.ends_with(end));
+        self.all.iter().any(|setting| {
+            !setting.is_repositorys && setting.key.starts_with("filter.") && is_program(&setting.key)
+        })
+    }
+
+    /// What of it the private repository gets.
+    pub(crate) fn kept(&self) -> Vec<Setting> {
+        let is_text = |setting: &&Setting| !setting.key.contains(char::REPLACEMENT_CHARACTER);
+        let kept = self.all.iter().filter(is_text).filter(|setting| is_kept(&setting.key)).cloned();
+        kept.map(without_credentials).collect()
+    }
+
+    /// Passwords and tokens that stand in addresses.
+    pub(crate) fn credentials(&self) -> Vec<Vec<u8>> {
+        self.all.iter().flat_map(credentials).take(MOST_CREDENTIALS).collect()
+    }
+}
+
+/// Credentials that are looked for in transcripts.
+const MOST_CREDENTIALS: usize = 1_000;
+
+/// Sections that are kept but for the names behind them, which may be the last or the first part of what follows.
+const SECTIONS: &[(&str, &[&str])] = &[
+    ("user", &["signingkey"]),
+    ("author", &[]),
+    ("committer", &[]),
+    ("color", &["pager"]),
+    ("column", &[]),
+    ("i18n", &[]),
+    ("log", &["showsignature", "mailmap.file"]),
+    (
+        "diff",
+        &["external", "command", "textconv", "orderfile", "cachetextconv", "guitool", "tool", "cmd", "path"],
+    ),
+    ("merge", &["driver", "tool", "guitool", "recursive"]),
+    ("filter", &[]),
+    ("apply", &[]),
+    ("blame", &["ignorerevsfile"]),
+    ("branch", &[]),
+    ("commit", &["template", "gpgsign"]),
+    ("grep", &[]),
+    ("advice", &[]),
+    ("init", &["templatedir"]),
+    ("notes", &[]),
+    ("pull", &[]),
+    ("rebase", &[]),
+    ("rerere", &[]),
+    ("stash", &[]),
+    ("status", &[]),
+    ("versionsort", &[]),
+    ("index", &[]),
+    ("lfs", &["storage", "customtransfer", "extension"]),
+];
+
+/// Names of `core` that change what files and commits mean, or how they are shown.
+const CORE: &[&str] = &[
+    "abbrev",
+    "autocrlf",
+    "bigfilethreshold",
+    "checkroundtripencoding",
+    "checkstat",
+    "commentchar",
+    "commentstring",
+    "compression",
+    "eol",
+    "filemode",
+    "ignorecase",
+    "logallrefupdates",
+    "loosecompression",
+    "maxtreedepth",
+    "notesref",
+    "precomposeunicode",
+    "protecthfs",
+    "protectntfs",
+    "quotepath",
+    "safecrlf",
+    "sparsecheckout",
+    "sparsecheckoutcone",
+    "symlinks",
+    "trustctime",
+    "whitespace",
+];
+
+fn is_kept(key: &str) -> bool {
+    let Some((section, rest)) = key.split_once('.') else { return false };
+    let name = rest.rsplit('.').next().unwrap_or(rest);
+    match section {
+        "core" => CORE.contains(&rest),
+        "remote" => matches!(name, "url" | "fetch") && rest.contains('.'),
+        "tag" => name == "sort",
+        "push" => name == "default",
+        _ => {
+            let first = rest.split('.').next().unwrap_or(rest);
+            let is_left_out = |without: &&[&str]| without.contains(&name) || without.contains(&first);
+            SECTIONS.iter().any(|(known, without)| *known == section && !is_left_out(without))
+        }
+    }
+}
+
+/// Settings as the text of a configuration file.
+pub(crate) fn render(settings: &[Setting]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut current: Option<&str> = None;
+    for Setting { key, value, .. } in settings {
+        let (Some(first), Some(last)) = (key.find('.'), key.rfind('.')) else { continue };
+        let (section, name) = (&key[..last], &key[last + 1..]);
+        if current != Some(section) {
+            current = Some(section);
+            text.push(b'[');
+            text.extend_from_slice(&key.as_bytes()[..first]);
+            if first < last {
+                text.extend_from_slice(b" \"");
+                let part = key[first + 1..last].replace('\\', "\\\\").replace('"', "\\\"");
+                text.extend_from_slice(part.as_bytes());
+                text.push(b'"');
+            }
+            text.extend_from_slice(b"]\n");
+        }
+        text.push(b'\t');
+        text.extend_from_slice(name.as_bytes());
+        if let Some(value) = value {
+            text.extend_from_slice(b" = \"");
+            for byte in value {
+                match byte {
+                    b'\n' => text.extend_from_slice(b"\\n"),
+                    b'\t' => text.extend_from_slice(b"\\t"),
+                    8 => text.extend_from_slice(b"\\b"),
+                    b'"' | b'\\' => text.extend_from_slice(&[b'\\', *byte]),
+                    byte => text.push(*byte),
+                }
+            }
+            text.push(b'"');
+        }
+        text.push(b'\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(entries: &[(&str, &str, &str)]) -> Settings {
+        let text: String =
+            entries.iter().map(|(scope, key, value)| format!("{scope}\0{key}\n{value}\0")).collect();
+        Settings::understand(text.as_bytes())
+    }
+
+    #[test]
+    fn nothing_that_runs_or_opens_doors_is_kept() {
+        let all = settings(&[
+            ("global", "user.name", "A B"),
+            ("global", "core.fsmonitor", "/bin/evil"),
+            ("global", "core.sshcommand", "ssh -i key"),
+            ("global", "credential.helper", "store"),
+            ("local", "remote.origin.url", "https://me:token@example.org/x.git"),
+            ("local", "remote.origin.proxy", "http://p"),
+            ("global", "http.extraheader", "AUTHORIZATION: basic x"),
+            ("global", "url.https://t@x/.insteadof", "x:"),
+            ("global", "include.path", "/etc/other"),
+            ("global", "diff.external", "evil"),
+            ("global", "diff.x.textconv", "evil"),
+            ("global", "diff.algorithm", "histogram"),
+            ("global", "alias.x", "!evil"),
+            ("local", "filter.lfs.clean", "git-lfs clean -- %f"),
+            ("command", "core.autocrlf", "true"),
+        ]);
+        let keys: Vec<String> = all.kept().into_iter().map(|setting| setting.key).collect();
+        assert_eq!(keys, ["user.name", "remote.origin.url", "diff.algorithm", "filter.lfs.clean"]);
+        assert_eq!(all.kept()[1].value.as_deref(), Some(&b"https://example.org/x.git"[..]));
+    }
+
+    #[test]
+    fn no_credentials_in_keys_and_values_are_kept() {
+        let all = settings(&[
+            ("local", "lfs.https://me:TOKEN-1@host/.access", "basic"),
+            ("local", "lfs.customtransfer.x.args", "--token TOKEN-2"),
+            ("local", "remote.a.url", "me:TOKEN-3@host:path"),
+            ("local", "remote.a.url", "https://x/ https://me:TOKEN-4@y/"),
+            ("local", "branch.main.remote", "https://me:TOKEN-5@y/"),
+            ("global", "url.https://me:TOKEN-6@host/.insteadof", "x:"),
+            ("local", "http.https://host/.extraheader", "AUTHORIZATION: basic TOKEN-7"),
+        ]);
+        let text = String::from_utf8(render(&all.kept())).unwrap_or_default();
+        assert!(!text.contains("TOKEN") && text.contains("[lfs \"https://host/\"]"), "{text}");
+        let found = all.credentials();
+        for number in [1, 3, 4, 5, 6, 7] {
+            let token = format!("TOKEN-{number}").into_bytes();
+            assert!(found.contains(&token), "{number}");
+        }
+    }
+
+    #[test]
+    fn values_are_written_so_that_git_reads_them_back() {
+        let text = render(&[Setting {
+            key: "filter.a \"b\\.c.clean".to_string(),
+            value: Some(b"x \"y\" \\ ; # \n\tz ".to_vec()),
+            is_repositorys: false,
+        }]);
+        assert_eq!(
+            String::from_utf8(text).unwrap_or_default(),
+            "[filter \"a \\\"b\\\\.c\"]\n\tclean = \"x \\\"y\\\" \\\\ ; # \\n\\tz \"\n"
+        );
+    }
+}

@@ -1,0 +1,56 @@
+//! A call of git on a working tree that an agent has written: jailed, its repository named, nothing of the tree followed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::command::{Git, Trust, program};
+use super::jail::{Bounds, Jail};
+use crate::workspace::{WorkspaceError, at};
+
+/// A working tree and what belongs to it.
+pub(crate) struct Tree<'t> {
+    pub(crate) common_dir: &'t Path,
+    pub(crate) admin_dir: &'t Path,
+    pub(crate) worktree: &'t Path,
+    pub(crate) objects: &'t [PathBuf],
+    pub(crate) object_format: &'t str,
+    /// The user's own list of what is ignored; need not be there.
+    pub(crate) excludes: &'t Path,
+    /// Where git may write: not the real git folder, guard itself puts there what git has made.
+    pub(crate) scratch: &'t Path,
+}
+
+impl Tree<'_> {
+    /// A call on it, without attributes but those outside the tree: they choose programs to run.
+    pub(crate) fn git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
+        at("make", self.scratch, fs::create_dir_all(self.scratch))?;
+        let mut write: Vec<&Path> = vec![self.scratch];
+        write.extend(self.objects.first().filter(|_| writes_objects).map(PathBuf::as_path));
+        let mut read: Vec<&Path> = vec![self.worktree, self.common_dir, self.excludes];
+        read.extend(self.objects.iter().map(PathBuf::as_path));
+        let bounds = Bounds { cpu_seconds: 3600, memory: 4 << 30, file: libc::RLIM_INFINITY };
+        let jail = Jail::new(program()?, &read, &write, false, bounds)?;
+        let mut git = Git::new(Trust::Neutral, verb)?
+            .dir(self.admin_dir)
+            .worktree(self.worktree)
+            .env("GIT_ATTR_SOURCE", empty_tree(self.object_format))
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            .env("GIT_AUTHOR_NAME", "guard")
+            .env("GIT_AUTHOR_EMAIL", "guard@localhost")
+            .env("GIT_COMMITTER_NAME", "guard")
+            .env("GIT_COMMITTER_EMAIL", "guard@localhost")
+            .jailed(jail);
+        if self.excludes.is_file() {
+            git = git.config("core.excludesFile", self.excludes.to_path_buf());
+        }
+        Ok(git)
+    }
+}
+
+/// The tree without anything in it.
+fn empty_tree(object_format: &str) -> &'static str {
+    match object_format {
+        "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+        _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    }
+}

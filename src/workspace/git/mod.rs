@@ -1,0 +1,12 @@
+//! git as guard calls it, and what guard reads of a repository itself, never through the agent's worktree.
+pub(crate) mod command;
+pub(crate) mod config;
+pub(crate) mod find_worktree;
+pub(crate) mod gitfile;
+pub(crate) mod jail;
+pub(crate) mod jailed_worktree;
+pub(crate) mod refs;
+pub(crate) mod remote;
+pub(crate) mod repository;
+pub(crate) mod stderr_messages;
+pub(crate) mod url_credentials;

@@ -1,0 +1,263 @@
+//! The user's remotes: where they are, and one branch to one of them.
+//!
+//! A push is the only call of guard's that goes to the network with the user's credentials. It is the user's own git with
+//! the user's own configuration, but it moves one branch forward and nothing else, runs no hooks (what they call may be a
+//! file that an agent has written), has no terminal, and follows nothing of a repository that an agent could have planted.
+
+use std::time::Duration;
+
+use super::command::{Git, GitError, Trust};
+use super::config::Settings;
+use super::repository::{PATIENCE, Repository};
+use super::stderr_messages::GitMessage;
+use crate::workspace::{WorkspaceError, trust};
+
+/// Where a remote is, as git reads the user's configuration. Either may hold credentials: see [`without_credentials`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct RemoteUrls {
+    /// Where is fetched from.
+    pub fetch: String,
+    /// Where is pushed to; the first, if there are many.
+    pub push: String,
+}
+
+/// What a push came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pushed {
+    /// The remote's branch is where the local one is.
+    Done {
+        /// The commit.
+        tip: String,
+        /// It was there before.
+        already: bool,
+    },
+    /// The remote's branch has commits that the local one has not.
+    NotForward,
+    /// The other side, or git, does not want to; in its words.
+    Refused(String),
+}
+
+/// What a push can be over in a repository that may be planted: a folder of this machine would have its own hooks and
+/// settings, and they would run here.
+const OVER_THE_NETWORK: &str = "git:http:https:ssh";
+
+impl Repository {
+    /// Where a remote is; none of that name is none.
+    pub fn remote(&self, name: &str) -> Result<Option<RemoteUrls>, WorkspaceError> {
+        let Some(fetch) = self.urls(&["get-url", "--", name])?.into_iter().next() else { return Ok(None) };
+        let push = self.push_urls(name)?.into_iter().next();
+        Ok(Some(RemoteUrls { push: push.unwrap_or_else(|| fetch.clone()), fetch }))
+    }
+
+    fn push_urls(&self, name: &str) -> Result<Vec<String>, WorkspaceError> {
+        self.urls(&["get-url", "--push", "--all", "--", name])
+    }
+
+    /// Addresses, one on a line; of no remote none.
+    fn urls(&self, words: &[&str]) -> Result<Vec<String>, WorkspaceError> {
+        let git = self.git("remote")?.dir(&self.common_dir).within(&self.place());
+        let answer = git.args(words).limit(PATIENCE).most(1 << 20).answer()?;
+        if answer.status.success() {
+            let text = String::from_utf8_lossy(&answer.output);
+            return Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_string).collect());
+        }
+        if GitMessage::NoSuchRemote.is_in(&answer.message) {
+            return Ok(Vec::new());
+        }
+        let (code, message) = (answer.code(), without_credentials(&answer.message));
+        Err(GitError::Failed { verb: "remote".to_string(), code, message }.into())
+    }
+
+    /// A remote's default branch, by its short name, as far as it was known when it was cloned.
+    pub fn default_branch(&self, remote: &str) -> Result<Option<String>, WorkspaceError> {
+        let folder = format!("refs/remotes/{remote}/");
+        let git = self.git("symbolic-ref")?.dir(&self.common_dir).limit(PATIENCE);
+        let answer = git.args(["--quiet", &format!("{folder}HEAD")]).answer()?;
+        let text = String::from_utf8_lossy(&answer.output);
+        let name = text.trim_end().strip_prefix(&folder).filter(|_| answer.status.success());
+        Ok(name.map(str::to_string))
+    }
+
+    /// Moves one branch of a remote forward to where the local one of the same name is. `branch` is a full ref name.
+    pub fn push(&self, remote: &str, branch: &str, limit: Duration) -> Result<Pushed, WorkspaceError> {
+        let refused = |problem: String| WorkspaceError::refused(problem, "name one branch of the repository");
+        if !is_branch(branch) {
+            return Err(refused(format!("{:?} is no branch that can be pushed", cut(branch))));
+        }
+        let Some(tip) = self.commit(branch)? else {
+            return Err(refused(format!("there is no branch {branch}")));
+        };
+        // Not an address: those are the user's to write into the configuration.
+        let urls = self.push_urls(remote)?;
+        if urls.is_empty() {
+            return Err(refused(format!("there is no remote {:?}", cut(remote))));
+        }
+        let settings = Settings::understand(&Settings::call(self)?.dir(&self.common_dir).run()?);
+        trust::check_push(self, &settings)?;
+        let answer =
+            self.pusher(remote, limit)?.args(["--", remote, &format!("{branch}:{branch}")]).answer()?;
+        let said = urls.iter().fold(without_credentials(&answer.message), |said, url| without(&said, url));
+        Ok(match report(&answer.output, branch) {
+            Some((b' ' | b'*', _)) if answer.status.success() => Pushed::Done { tip, already: false },
+            Some((b'=', _)) if answer.status.success() => Pushed::Done { tip, already: true },
+            Some((b'!', why)) if GitMessage::NotFastForward.is_in(&why) => Pushed::NotForward,
+            Some((b'!', why)) => Pushed::Refused(format!("{why}; {said}")),
+            _ if GitMessage::FileTransportForbidden.is_in(&said) => return Err(self.folder_of_here(remote)),
+            _ if said.is_empty() => Pushed::Refused(format!("git push ended with {}", answer.code())),
+            _ => Pushed::Refused(said),
+        })
+    }
+
+    /// `git push` without anything that configuration could add to it.
+    fn pusher(&self, remote: &str, limit: Duration) -> Result<Git, GitError> {
+        let git = Git::new(Trust::User, "push")?
+            .args(["--porcelain", "--recurse-submodules=no", "--no-follow-tags", "--no-signed"])
+            // Relative places are meant from the main working tree, which is no agent's.
+            .dir(&self.common_dir)
+            .within(&self.place())
+            .config("safe.directory", "*")
+            .config("protocol.ext.allow", "never")
+            .config("hook.pre-push.enabled", "false")
+            .config(&format!("remote.{remote}.mirror"), "false")
+            .limit(limit)
+            .most(1 << 20)
+            .alone();
+        let network_only =
+            |git: Git| git.env("GIT_ALLOW_PROTOCOL", OVER_THE_NETWORK).env("GIT_NO_LAZY_FETCH", "1");
+        Ok(if self.trusted { git } else { network_only(git) })
+    }
+
+    fn folder_of_here(&self, remote: &str) -> WorkspaceError {
+        WorkspaceError::refused(
+            format!(
+                "the remote {remote} is a folder of this machine, and pushing there would run its hooks and settings, \
+                 which an agent could have planted"
+            ),
+            "if it is yours, give --trust-repository, or push the branch yourself",
+        )
+    }
+}
+
+/// `refs/heads/…`, and nothing that a refspec could mean besides.
+fn is_branch(name: &str) -> bool {
+    let Some(short) = name.strip_prefix("refs/heads/") else { return false };
+    let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && !"~^:?*[\\".contains(c);
+    let is_part = |part: &str| !part.is_empty() && !part.starts_with(['.', '-']) && !part.ends_with(".lock");
+    short.chars().all(is_plain)
+        && short.split('/').all(is_part)
+        && !short.contains("..")
+        && !short.contains("@{")
+        && !short.ends_with('.')
+        && short.len() <= 1024
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(120).collect()
+}
+
+/// What `git push --porcelain` says of a branch: `FLAG<TAB>FROM:TO<TAB>SUMMARY`.
+fn report(output: &[u8], branch: &str) -> Option<(u8, String)> {
+    let text = String::from_utf8_lossy(output);
+    text.lines().find_map(|line| {
+        let mut parts = line.splitn(3, '\t');
+        let (flag, names, summary) = (parts.next()?, parts.next()?, parts.next()?);
+        let names = names.split_once(':')?;
+        let plain = || summary.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(400).collect();
+        (names.1 == branch && flag.len() == 1).then(|| (flag.as_bytes()[0], plain()))
+    })
+}
+
+/// A text without the credentials of an address, wherever they stand: git repeats parts of those it cannot read.
+fn without(text: &str, url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return text.to_string() };
+    let Some((user, _)) = rest.rsplit_once('@') else { return text.to_string() };
+    match user.split_once(':') {
+        Some((_, "")) => text.to_string(),
+        Some((_, password)) => text.replace(user, "…").replace(password, "…"),
+        // A token can stand in the place of a name; a name like `git` is a word.
+        None if scheme.starts_with("http") && user.len() > 8 => text.replace(user, "…"),
+        None => text.to_string(),
+    }
+}
+
+/// A text without what stands between `://` and `@`: git's messages and addresses may hold passwords there.
+pub fn without_credentials(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        plain.push_str(before);
+        // Up to where the address ends, not up to its first slash: not everybody escapes those in passwords.
+        let end = after.find(|c: char| c.is_whitespace() || "'\"<>`".contains(c)).unwrap_or(after.len());
+        rest = after[..end].rfind('@').map_or(after, |sign| &after[sign + 1..]);
+    }
+    plain.push_str(rest);
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_cut_out_wherever_they_stand() {
+        for (text, plain) in [
+            ("https://me:tok@host/x.git", "https://host/x.git"),
+            (
+                "fatal: unable to access 'https://me:t@k@host/x/': no",
+                "fatal: unable to access 'https://host/x/': no",
+            ),
+            ("a https://x:y@b c ssh://git@d:22/e f", "a https://b c ssh://d:22/e f"),
+            ("https://me:sla/sh@host/x", "https://host/x"),
+            ("https://a:b@c://d:e@f/", "https://f/"),
+            ("git@host:path", "git@host:path"),
+            ("https://", "https://"),
+        ] {
+            assert_eq!(without_credentials(text), plain, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_plain_branches_are_pushed() {
+        for good in ["refs/heads/task/x", "refs/heads/größe", "refs/heads/a.b", "refs/heads/a@b"] {
+            assert!(is_branch(good), "{good}");
+        }
+        for bad in [
+            "task/x",
+            "refs/heads/",
+            "refs/tags/v1",
+            "+refs/heads/x",
+            "refs/heads/x:refs/heads/main",
+            "refs/heads/*",
+            "refs/heads/a b",
+            "refs/heads/a\nb",
+            "refs/heads/../tags/x",
+            "refs/heads/x^",
+            "refs/heads/a//b",
+            "refs/heads/-x",
+            "refs/heads/x.lock",
+            "refs/heads/x@{1}",
+        ] {
+            assert!(!is_branch(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn reports_are_read_strictly() {
+        let name = "refs/heads/x";
+        let said = |text: &str| report(text.as_bytes(), name);
+        assert_eq!(
+            said("To /x\n*\trefs/heads/x:refs/heads/x\t[new branch]\nDone\n"),
+            Some((b'*', "[new branch]".to_string()))
+        );
+        assert_eq!(said("=\trefs/heads/x:refs/heads/x\t[up to date]\n").map(|found| found.0), Some(b'='));
+        let (flag, why) =
+            said("!\trefs/heads/x:refs/heads/x\t[rejected] (fetch first)\n").unwrap_or_default();
+        assert!(flag == b'!' && GitMessage::NotFastForward.is_in(&why));
+        assert!(
+            !GitMessage::NotFastForward.is_in("[remote rejected] (pre-receive hook declined: (fetch first))")
+        );
+        assert_eq!(said("*\trefs/heads/y:refs/heads/y\t[new branch]\n"), None);
+        assert_eq!(said("Done\n\t\t\t\n"), None);
+    }
+}

@@ -1,0 +1,287 @@
+//! The user's repository, found from the user's folder before an agent has run.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::command::{Git, GitError, Trust};
+use super::gitfile::read_linked;
+use super::stderr_messages::GitMessage;
+use crate::workspace::{WorkspaceError, at};
+
+/// Where `HEAD` leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Head {
+    /// To a branch (a full ref name) with this commit.
+    Branch(String, String),
+    /// To a commit.
+    Detached(String),
+    /// To a branch without a commit.
+    Unborn(String),
+}
+
+impl Head {
+    /// The commit, if there is one.
+    pub fn commit(&self) -> Option<&str> {
+        match self {
+            Self::Branch(_, commit) | Self::Detached(commit) => Some(commit),
+            Self::Unborn(_) => None,
+        }
+    }
+}
+
+/// A repository and the working tree it was found from.
+#[derive(Debug, Clone)]
+pub struct Repository {
+    /// The git folder of the working tree it was found from.
+    pub git_dir: PathBuf,
+    /// The folder that all working trees share.
+    pub common_dir: PathBuf,
+    /// The top of the working tree; none in a bare repository.
+    pub toplevel: Option<PathBuf>,
+    /// `sha1` or `sha256`.
+    pub object_format: String,
+    /// `files` or `reftable`.
+    pub ref_format: String,
+    /// Without a working tree of its own.
+    pub bare: bool,
+    /// History is cut off.
+    pub shallow: bool,
+    /// Where `HEAD` leads.
+    pub head: Head,
+    /// The user says that its configuration and where it leads are their own.
+    pub trusted: bool,
+}
+
+/// How long a question about names may take: a pipe in the place of a file would hold it up for ever.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What one call of `rev-parse` is asked, before the paths.
+const FACTS: [&str; 4] =
+    ["--is-bare-repository", "--is-shallow-repository", "--show-object-format", "--show-ref-format"];
+
+impl Repository {
+    /// The repository that a folder of the user's lies in; none when it lies in none.
+    pub fn find(folder: &Path) -> Result<Option<Self>, WorkspaceError> {
+        let answer = Git::new(Trust::User, "rev-parse")?
+            .within(folder)
+            .limit(PATIENCE)
+            .args(FACTS)
+            .args(["--path-format=absolute", "--absolute-git-dir", "--git-common-dir", "--show-toplevel"])
+            .answer()?;
+        if answer.output.is_empty() {
+            return no_repository(&answer.message, answer.code());
+        }
+        let mut repository = Self::understand(&answer.output, folder)?;
+        repository.head = repository.read_head()?;
+        Ok(Some(repository))
+    }
+
+    fn understand(output: &[u8], folder: &Path) -> Result<Self, WorkspaceError> {
+        let strange = || {
+            WorkspaceError::refused(
+                format!("the repository of {} cannot be understood", folder.display()),
+                "guard needs git 2.38 or newer, and paths without line breaks",
+            )
+        };
+        let lines: Vec<&[u8]> =
+            output.strip_suffix(b"\n").unwrap_or(output).split(|byte| *byte == b'\n').collect();
+        let [bare, shallow, object_format, ref_format, git_dir, common_dir, rest @ ..] = lines.as_slice()
+        else {
+            return Err(strange());
+        };
+        let word = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        // A bare repository and the inside of a git folder have no top.
+        let toplevel = match rest {
+            [] => None,
+            [top] => Some(path(top)),
+            _ => return Err(strange()),
+        };
+        let (object_format, ref_format) = (word(object_format), word(ref_format));
+        let (git_dir, common_dir) = (path(git_dir), path(common_dir));
+        if !matches!(object_format.as_str(), "sha1" | "sha256")
+            || !git_dir.is_absolute()
+            || !common_dir.is_absolute()
+        {
+            return Err(strange());
+        }
+        // An older git repeats what it does not know, and knows no other format than this one.
+        let ref_format = if ref_format == "--show-ref-format" { "files".to_string() } else { ref_format };
+        if !matches!(ref_format.as_str(), "files" | "reftable") {
+            return Err(WorkspaceError::refused(
+                format!("guard does not know the ref format {ref_format:?}"),
+                "use a repository with the format `files` or `reftable`",
+            ));
+        }
+        Ok(Self {
+            git_dir,
+            common_dir,
+            toplevel,
+            bare: *bare == b"true",
+            shallow: *shallow == b"true",
+            object_format,
+            ref_format,
+            head: Head::Unborn(String::new()),
+            trusted: false,
+        })
+    }
+
+    /// `HEAD` by git's own reading, whatever the format.
+    pub(crate) fn read_head(&self) -> Result<Head, WorkspaceError> {
+        let commit = self.commit("HEAD")?;
+        // The file says it for the usual format; a process is only needed for the other.
+        let text = at("read", &self.git_dir, read_linked(&self.git_dir.join("HEAD"), 64 << 10))?;
+        let mut branch =
+            text.strip_prefix(b"ref: ").map(|name| String::from_utf8_lossy(name).trim_end().to_string());
+        if self.ref_format == "reftable" {
+            let answer = self.git("symbolic-ref")?.args(["--quiet", "HEAD"]).answer()?;
+            let name = String::from_utf8_lossy(&answer.output).trim_end().to_string();
+            branch = answer.status.success().then_some(name);
+        }
+        Ok(match (branch, commit) {
+            (Some(branch), Some(commit)) => Head::Branch(branch, commit),
+            (Some(branch), None) => Head::Unborn(branch),
+            (None, Some(commit)) => Head::Detached(commit),
+            (None, None) => Head::Unborn(String::new()),
+        })
+    }
+
+    /// The commit a name leads to.
+    pub fn commit(&self, name: &str) -> Result<Option<String>, WorkspaceError> {
+        let answer = self
+            .git("rev-parse")?
+            .args(["--verify", "--quiet", "--end-of-options"])
+            .arg(format!("{name}^{{commit}}"))
+            .limit(PATIENCE)
+            .answer()?;
+        let text = String::from_utf8_lossy(&answer.output).trim_end().to_string();
+        Ok((answer.status.success() && self.is_id(&text)).then_some(text))
+    }
+
+    /// True for the full name of an object.
+    pub fn is_id(&self, text: &str) -> bool {
+        is_id(text, &self.object_format)
+    }
+
+    /// The working tree is one that `git worktree add` made.
+    pub fn is_linked(&self) -> bool {
+        self.git_dir != self.common_dir
+    }
+
+    /// The repository's name, for folders: that of its main working tree, or of itself.
+    pub fn name(&self) -> Vec<u8> {
+        let place = self.place();
+        let name = place.file_name().unwrap_or(OsStr::new("repository")).as_bytes();
+        let name = name.strip_suffix(b".git").filter(|rest| !rest.is_empty()).unwrap_or(name);
+        let visible = name.iter().position(|byte| *byte != b'.').unwrap_or(0);
+        name[visible..].to_vec()
+    }
+
+    /// The main working tree, or the folder of a bare repository.
+    pub fn place(&self) -> PathBuf {
+        if !self.is_linked()
+            && let Some(top) = &self.toplevel
+        {
+            return top.clone();
+        }
+        let is_dot_git = self.common_dir.file_name() == Some(OsStr::new(".git"));
+        let parent = self.common_dir.parent().filter(|_| is_dot_git);
+        parent.unwrap_or(&self.common_dir).to_path_buf()
+    }
+
+    /// A call of git in this repository with the user's configuration.
+    pub(crate) fn git(&self, verb: &str) -> Result<Git, GitError> {
+        // Its owner was looked at when it was found.
+        let git = Git::new(Trust::User, verb)?
+            .dir(&self.git_dir)
+            .within(&self.common_dir)
+            .config("safe.directory", "*");
+        // A partial clone fetches what is missing, by whatever program its configuration names. The variable for protocols
+        // is for gits that do not know the other; no configuration beats it.
+        let offline = |git: Git| git.env("GIT_NO_LAZY_FETCH", "1").env("GIT_ALLOW_PROTOCOL", "none");
+        Ok(if self.trusted { git } else { offline(git) })
+    }
+
+    /// Every folder with objects: the repository's own and those it borrows from.
+    pub(crate) fn object_folders(&self) -> Vec<PathBuf> {
+        let mut folders = vec![self.common_dir.join("objects")];
+        let mut next = 0;
+        // git itself goes no deeper than five.
+        while next < folders.len() && folders.len() < 32 {
+            let folder = folders[next].clone();
+            next += 1;
+            let Ok(text) = read_linked(&folder.join("info/alternates"), 1 << 20) else { continue };
+            for line in text.split(|byte| *byte == b'\n') {
+                let Some(found) = alternate(line, &folder) else { continue };
+                if !folders.contains(&found) {
+                    folders.push(found);
+                }
+            }
+        }
+        folders
+    }
+}
+
+/// True for the full name of an object in this format.
+pub(crate) fn is_id(text: &str, object_format: &str) -> bool {
+    let length = if object_format == "sha256" { 64 } else { 40 };
+    text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// A line of an `alternates` file.
+fn alternate(line: &[u8], folder: &Path) -> Option<PathBuf> {
+    if line.is_empty() || line.starts_with(b"#") {
+        return None;
+    }
+    let plain = if line.starts_with(b"\"") { unquote(line)? } else { line.to_vec() };
+    // A relative one is meant from the objects folder.
+    folder.join(PathBuf::from(std::ffi::OsString::from_vec(plain))).canonicalize().ok()
+}
+
+/// git's own quoting of unusual names: `"a\nb"`, `"\303\244"`.
+fn unquote(line: &[u8]) -> Option<Vec<u8>> {
+    let inner = line.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let mut plain = Vec::new();
+    let mut bytes = inner.iter().copied();
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            plain.push(byte);
+            continue;
+        }
+        plain.push(match bytes.next()? {
+            b'a' => 7,
+            b'b' => 8,
+            b't' => b'\t',
+            b'n' => b'\n',
+            b'v' => 11,
+            b'f' => 12,
+            b'r' => b'\r',
+            first @ b'0'..=b'3' => {
+                let digit = |byte: Option<u8>| {
+                    byte.filter(|byte| matches!(byte, b'0'..=b'7')).map(|byte| byte - b'0')
+                };
+                let (second, third) = (digit(bytes.next())?, digit(bytes.next())?);
+                (first - b'0') * 64 + second * 8 + third
+            }
+            other => other,
+        });
+    }
+    Some(plain)
+}
+
+/// What git says where it finds no repository.
+fn no_repository(message: &str, code: i32) -> Result<Option<Repository>, WorkspaceError> {
+    if GitMessage::NotARepository.is_in(message) {
+        return Ok(None);
+    }
+    if GitMessage::DubiousOwnership.is_in(message) {
+        let user = nix::unistd::geteuid();
+        return Err(WorkspaceError::refused(
+            format!("the repository belongs to another user than the one guard runs as (uid {user})"),
+            "run guard as the owner, or tell git that you trust it: git config --global --add safe.directory PATH",
+        ));
+    }
+    Err(GitError::Failed { verb: "rev-parse".to_string(), code, message: message.to_string() }.into())
+}

@@ -1,0 +1,104 @@
+//! What git says, where guard decides by it: every text of git's messages that is matched is in this table.
+//!
+//! git has no codes for these. It runs with `LC_ALL=C`, so its messages are not translated.
+
+/// Something that git said and guard recognises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GitMessage {
+    /// There is no repository here.
+    NotARepository,
+    /// The repository belongs to another user.
+    DubiousOwnership,
+    /// Another git is just making or removing a worktree, and its `commondir` file is empty or gone.
+    UnfinishedWorktree,
+    /// There is no remote of this name.
+    NoSuchRemote,
+    /// The remote is a path, which this call may not push to.
+    FileTransportForbidden,
+    /// Objects of a partial clone are missing, and git may not fetch them.
+    MissingPromisedObjects,
+    /// `receive-pack` got more than `receive.maxInputSize`.
+    PackTooLarge,
+    /// A push report: the remote branch has commits that the local one does not have.
+    NotFastForward,
+    /// A push report: what the ref would name is no commit.
+    NotACommit,
+    /// A push report: the objects could not be unpacked.
+    NotUnpacked,
+}
+
+/// How the texts of a table entry are matched.
+enum Texts {
+    /// The message contains one of these.
+    AnyOf(&'static [&'static str]),
+    /// The message begins with one of these.
+    BeginsWith(&'static [&'static str]),
+    /// The message contains the first, and one of the others.
+    Both(&'static str, &'static [&'static str]),
+}
+
+impl GitMessage {
+    const fn texts(self) -> Texts {
+        match self {
+            Self::NotARepository => Texts::AnyOf(&["not a git repository"]),
+            Self::DubiousOwnership => Texts::AnyOf(&["dubious ownership"]),
+            Self::UnfinishedWorktree => Texts::AnyOf(&["/commondir: "]),
+            Self::NoSuchRemote => Texts::AnyOf(&["No such remote"]),
+            Self::FileTransportForbidden => Texts::AnyOf(&["transport 'file' not allowed"]),
+            Self::MissingPromisedObjects => {
+                Texts::AnyOf(&["promisor remote", "lazy fetching", "transport '"])
+            }
+            Self::PackTooLarge => Texts::AnyOf(&["pack exceeds maximum allowed size"]),
+            Self::NotFastForward => Texts::Both("[rejected]", &["(non-fast-forward)", "(fetch first)"]),
+            Self::NotACommit => Texts::BeginsWith(&["bad ref", "invalid new value provided"]),
+            Self::NotUnpacked => Texts::BeginsWith(&["unpack"]),
+        }
+    }
+
+    pub(crate) fn is_in(self, message: &str) -> bool {
+        let contains = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
+        match self.texts() {
+            Texts::AnyOf(texts) => contains(texts),
+            Texts::BeginsWith(texts) => texts.iter().any(|text| message.starts_with(text)),
+            Texts::Both(first, others) => message.contains(first) && contains(others),
+        }
+    }
+}
+
+/// What stands before the paths of directories that `git status` and `git add` could not read; a quote ends the path.
+pub(crate) const UNREADABLE_DIRECTORY: [&str; 2] = ["could not open directory '", "unable to access '"];
+
+#[cfg(test)]
+mod tests {
+    use super::GitMessage;
+
+    #[test]
+    fn messages_of_git_are_recognised() {
+        let recognised = [
+            (
+                GitMessage::NotARepository,
+                "fatal: not a git repository (or any of the parent directories): .git",
+            ),
+            (GitMessage::DubiousOwnership, "fatal: detected dubious ownership in repository at '/srv/x'"),
+            (GitMessage::UnfinishedWorktree, "fatal: unable to read /r/.git/worktrees/w/commondir: Success"),
+            (GitMessage::NoSuchRemote, "error: No such remote 'upstream'"),
+            (GitMessage::FileTransportForbidden, "fatal: transport 'file' not allowed"),
+            (GitMessage::MissingPromisedObjects, "fatal: could not fetch 1234 from promisor remote"),
+            (GitMessage::PackTooLarge, "fatal: pack exceeds maximum allowed size (1.00 MiB)"),
+            (GitMessage::NotFastForward, "[rejected] (fetch first)"),
+            (GitMessage::NotACommit, "bad ref"),
+            (GitMessage::NotUnpacked, "unpack index-pack abnormal exit"),
+        ];
+        for (message, text) in recognised {
+            assert!(message.is_in(text), "{message:?}: {text}");
+        }
+        for (message, text) in [
+            // A remote's hook can say anything.
+            (GitMessage::NotFastForward, "[remote rejected] (pre-receive hook declined: (fetch first))"),
+            (GitMessage::NotFastForward, "[rejected] (stale info)"),
+            (GitMessage::NotACommit, "hook declined: bad ref"),
+        ] {
+            assert!(!message.is_in(text), "{message:?}: {text}");
+        }
+    }
+}

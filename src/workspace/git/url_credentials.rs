@@ -1,0 +1,177 @@
+//! Credentials inside addresses, in the values and in the keys of git's settings: cut out of what an agent gets, and
+//! collected so that they never reach a transcript.
+//!
+//! `https://user:TOKEN@host/`, `https://TOKEN@host/`, `user:TOKEN@host:path`, `https://host/?access_token=TOKEN`; one text
+//! can hold several addresses.
+
+use super::config::Setting;
+
+/// Sections whose values and names are addresses, also without a scheme.
+const OF_ADDRESSES: [&str; 4] = ["remote", "branch", "lfs", "url"];
+/// Shorter ones are hardly secrets, and would black out ordinary words.
+const SHORTEST: usize = 6;
+/// The same for what may be a user's name or an ordinary parameter instead.
+const SHORTEST_AMBIGUOUS: usize = 16;
+
+/// A setting without the credentials in its key and value.
+pub(crate) fn without_credentials(setting: Setting) -> Setting {
+    let has_addresses = has_addresses(&setting.key);
+    let key = match parts(&setting.key) {
+        Some((section, name, last)) => {
+            let name = cleaned(name.as_bytes(), has_addresses, &mut Vec::new());
+            format!("{section}.{}.{last}", String::from_utf8_lossy(&name))
+        }
+        None => setting.key,
+    };
+    let value = setting.value.map(|value| cleaned(&value, has_addresses, &mut Vec::new()));
+    Setting { key, value, ..setting }
+}
+
+/// The credentials in a setting's key and value.
+pub(crate) fn credentials(setting: &Setting) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    let has_addresses = has_addresses(&setting.key);
+    if let Some((_, name, last)) = parts(&setting.key) {
+        cleaned(name.as_bytes(), has_addresses, &mut found);
+        // `http.URL.extraHeader`: `Authorization: basic TOKEN`.
+        let value = setting.value.as_deref().filter(|_| last == "extraheader").unwrap_or_default();
+        found.extend(value.rsplit(|byte| *byte == b' ').next().map(<[u8]>::to_vec));
+    }
+    cleaned(setting.value.as_deref().unwrap_or_default(), has_addresses, &mut found);
+    found.retain(|secret| secret.len() >= SHORTEST);
+    found
+}
+
+fn has_addresses(key: &str) -> bool {
+    key.split('.').next().is_some_and(|section| OF_ADDRESSES.contains(&section))
+}
+
+/// `section.NAME.last`; none without a name.
+fn parts(key: &str) -> Option<(&str, &str, &str)> {
+    let (first, last) = (key.find('.')?, key.rfind('.')?);
+    (first < last).then(|| (&key[..first], &key[first + 1..last], &key[last + 1..]))
+}
+
+/// A text without the credentials of the addresses in it; those are added to `found`.
+fn cleaned(text: &[u8], has_addresses: bool, found: &mut Vec<Vec<u8>>) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let length = rest.iter().position(|byte| is_between(*byte)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(length);
+        clean_word(word, has_addresses, &mut plain, found);
+        let between = after.iter().position(|byte| !is_between(*byte)).unwrap_or(after.len());
+        plain.extend_from_slice(&after[..between]);
+        rest = &after[between..];
+    }
+    plain
+}
+
+/// What separates addresses.
+fn is_between(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || b"'\"<>`,;|()".contains(&byte)
+}
+
+fn clean_word(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut Vec<Vec<u8>>) {
+    let scheme = word.windows(3).position(|window| window == b"://");
+    let Some(start) = scheme.map(|at| at + 3) else {
+        if has_addresses {
+            clean_scp(word, plain, found);
+        } else {
+            plain.extend_from_slice(word);
+        }
+        return;
+    };
+    plain.extend_from_slice(&word[..start]);
+    let rest = &word[start..];
+    let end = rest.iter().position(|byte| b"/?#\\".contains(byte)).unwrap_or(rest.len());
+    let authority = &rest[..end];
+    let last_sign = |text: &[u8]| text.iter().rposition(|byte| *byte == b'@');
+    // Not everybody escapes a slash in a password: then what stands before it is no host and port.
+    let port = authority.iter().position(|byte| *byte == b':').map(|at| &authority[at + 1..]);
+    let is_broken = port.is_some_and(|port| port.iter().any(|byte| !byte.is_ascii_digit()))
+        && !authority.starts_with(b"[");
+    let sign = last_sign(authority).or_else(|| last_sign(rest).filter(|_| is_broken));
+    let rest = match sign {
+        Some(sign) => {
+            let user = &rest[..sign];
+            match user.iter().position(|byte| *byte == b':') {
+                Some(colon) => found.push(user[colon + 1..].to_vec()),
+                // A token in the place of a name.
+                None if user.len() >= SHORTEST_AMBIGUOUS => found.push(user.to_vec()),
+                None => {}
+            }
+            &rest[sign + 1..]
+        }
+        None => rest,
+    };
+    // Tokens are also given as parameters.
+    let query = rest.iter().position(|byte| *byte == b'?').unwrap_or(rest.len());
+    for parameter in rest[query..].split(|byte| b"?&".contains(byte)) {
+        let value = parameter.splitn(2, |byte| *byte == b'=').nth(1);
+        found.extend(value.filter(|value| value.len() >= SHORTEST_AMBIGUOUS).map(<[u8]>::to_vec));
+    }
+    // There may be a second address in the same word.
+    let rest = &rest[..query];
+    if rest.windows(3).any(|window| window == b"://") {
+        clean_word(rest, has_addresses, plain, found);
+    } else {
+        plain.extend_from_slice(rest);
+    }
+}
+
+/// `user:TOKEN@host:path` becomes `user@host:path`.
+fn clean_scp(word: &[u8], plain: &mut Vec<u8>, found: &mut Vec<Vec<u8>>) {
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-+%".contains(byte);
+    let colon = word.iter().position(|byte| !is_name(byte)).filter(|at| *at > 0 && word[*at] == b':');
+    let sign = word.iter().rposition(|byte| *byte == b'@');
+    match (colon, sign) {
+        (Some(colon), Some(sign)) if colon < sign => {
+            found.push(word[colon + 1..sign].to_vec());
+            plain.extend_from_slice(&word[..colon]);
+            plain.extend_from_slice(&word[sign..]);
+        }
+        _ => plain.extend_from_slice(word),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clean(text: &str) -> (String, Vec<String>) {
+        let mut found = Vec::new();
+        let plain = cleaned(text.as_bytes(), true, &mut found);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap_or_default();
+        (text(plain), found.into_iter().map(text).collect())
+    }
+
+    #[test]
+    fn credentials_are_cut_out_and_collected() {
+        for (text, plain, found) in [
+            ("https://me:TOKEN@host/x", "https://host/x", &["TOKEN"][..]),
+            ("https://TOKEN-TOKEN-TOKEN@host/x", "https://host/x", &["TOKEN-TOKEN-TOKEN"]),
+            ("https://me@host/x", "https://host/x", &[]),
+            ("https://me:T@KEN@host/x", "https://host/x", &["T@KEN"]),
+            ("https://me:TO/KEN@host/x", "https://host/x", &["TO/KEN"]),
+            ("https://a:T1@b/ https://c:T2@d/", "https://b/ https://d/", &["T1", "T2"]),
+            ("https://a:T1@b/,https://c:T2@d/", "https://b/,https://d/", &["T1", "T2"]),
+            ("https://a:T1@b/https://c:T2@d/", "https://b/https://d/", &["T1", "T2"]),
+            ("https://host/x?access_token=TOKEN-TOKEN-TOKEN", "https://host/x", &["TOKEN-TOKEN-TOKEN"]),
+            ("https://host/x?depth=1", "https://host/x", &[]),
+            ("user:TOKEN@host:path", "user@host:path", &["TOKEN"]),
+            ("ext::https://me:TOKEN@host/", "ext::https://host/", &["TOKEN"]),
+            ("git@host:path", "git@host:path", &[]),
+            ("https://host:8080/@scope/x@1", "https://host:8080/@scope/x@1", &[]),
+            ("https://[::1]:80/x@y", "https://[::1]:80/x@y", &[]),
+            ("+refs/heads/*:refs/remotes/a@b/*", "+refs/heads/*:refs/remotes/a@b/*", &[]),
+            ("", "", &[]),
+            ("://", "://", &[]),
+            ("@", "@", &[]),
+        ] {
+            let (plain, found): (&str, Vec<String>) =
+                (plain, found.iter().map(|one| (*one).to_string()).collect());
+            assert_eq!(clean(text), (plain.to_string(), found), "{text}");
+        }
+    }
+}

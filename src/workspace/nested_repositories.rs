@@ -1,0 +1,528 @@
+//! Repositories below a directory that a run may write, found before the run and compared after it.
+//!
+//! Whoever can write a repository's configuration or hooks chooses what the user's next git command there executes. A
+//! run in a plain directory (or in place, or with `--write`) must therefore not be able to change the repositories in it
+//! unnoticed. [`search`] finds them, [`Snapshot`] remembers them and says afterwards which of them changed, moved,
+//! disappeared or are new.
+//!
+//! The search opens directories one below the other, follows no link, starts nothing and is bounded in entries, depth,
+//! time and number of results. What it could not look at is part of its answer.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::findings;
+use super::findings::Danger;
+use super::git::gitfile;
+use super::snapshot::{Difference, Entry, Fingerprint, Folder, Ours};
+
+/// How much a search may look at.
+#[derive(Debug, Clone, Copy)]
+pub struct SearchBounds {
+    /// Directory entries.
+    pub entries: usize,
+    /// Directories below directories. Each level is an open descriptor.
+    pub depth: usize,
+    /// Repositories.
+    pub repositories: usize,
+    /// Time.
+    pub time: Duration,
+}
+
+impl Default for SearchBounds {
+    fn default() -> Self {
+        Self { entries: 1_000_000, depth: 128, repositories: 1_000, time: Duration::from_secs(20) }
+    }
+}
+
+/// How git finds a repository at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RepositoryKind {
+    /// A directory named `.git`.
+    GitDirectory,
+    /// A file named `.git` that names the repository's directory: linked worktrees and submodules.
+    GitFile,
+    /// `.git` is a symbolic link or a special file. Mounts cannot protect it.
+    GitLink,
+    /// A directory that is a repository without being called `.git`.
+    Bare,
+}
+
+/// A repository below the searched directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NestedRepository {
+    /// The `.git` entry, or the directory of a bare repository; absolute.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: RepositoryKind,
+}
+
+/// What a search found.
+#[derive(Debug, Clone, Default)]
+pub struct SearchResult {
+    /// The repositories, sorted by path. Nothing inside a repository's own directory is listed.
+    pub repositories: Vec<NestedRepository>,
+    /// Why there may be more.
+    pub unseen: Option<String>,
+}
+
+/// Finds the repositories at and below a directory, which must be given without links.
+pub fn search(root: &Path, bounds: SearchBounds) -> SearchResult {
+    let mut search = Search {
+        left: bounds.entries,
+        bounds,
+        deadline: Instant::now() + bounds.time,
+        user: nix::unistd::geteuid().as_raw(),
+        found: SearchResult::default(),
+    };
+    match Folder::open(root) {
+        Ok(folder) => search.directory(&folder, root, 0),
+        Err(error) => search.unseen(format!("{} cannot be read: {error}", root.display())),
+    }
+    search.follow_git_files(root);
+    let mut found = search.found;
+    found.repositories.sort();
+    found.repositories.dedup();
+    found
+}
+
+struct Search {
+    bounds: SearchBounds,
+    left: usize,
+    deadline: Instant,
+    user: u32,
+    found: SearchResult,
+}
+
+impl Search {
+    fn unseen(&mut self, why: String) {
+        self.found.unseen.get_or_insert(why);
+    }
+
+    /// Whether the search is over before its end.
+    fn is_exhausted(&mut self) -> bool {
+        if self.left == 0 {
+            self.unseen(format!("it has more than {} entries", self.bounds.entries));
+        } else if self.found.repositories.len() >= self.bounds.repositories {
+            self.unseen(format!("it has more than {} repositories", self.bounds.repositories));
+        } else if Instant::now() > self.deadline {
+            self.unseen(format!("searching it takes longer than {} seconds", self.bounds.time.as_secs()));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn add(&mut self, path: PathBuf, kind: RepositoryKind) {
+        self.found.repositories.push(NestedRepository { path, kind });
+    }
+
+    fn directory(&mut self, folder: &Folder, path: &Path, depth: usize) {
+        let entries = match folder.entries_up_to(self.left) {
+            Ok(entries) => entries,
+            Err(error) => return self.unseen(format!("{} cannot be read: {error}", path.display())),
+        };
+        if is_bare(folder, &entries) {
+            return self.add(path.to_path_buf(), RepositoryKind::Bare);
+        }
+        let mut directories = Vec::new();
+        for entry in entries {
+            if self.is_exhausted() {
+                return;
+            }
+            self.left -= 1;
+            let at = path.join(OsStr::from_bytes(entry.name.to_bytes()));
+            if entry.name.to_bytes() == b".git" {
+                if let Some(kind) = kind_of_git_entry(folder) {
+                    self.add(at, kind);
+                }
+                continue;
+            }
+            let is_directory = entry.is_folder.unwrap_or_else(|| {
+                folder.stat_of(&entry.name).ok().flatten().is_some_and(|stat| stat.is_folder())
+            });
+            if is_directory {
+                directories.push((entry.name, at));
+            }
+        }
+        for (name, at) in directories {
+            if self.is_exhausted() {
+                return;
+            }
+            if depth + 1 >= self.bounds.depth {
+                return self.unseen(format!(
+                    "{} is more than {} levels deep",
+                    shortened(&at),
+                    self.bounds.depth
+                ));
+            }
+            match folder.inside(&name) {
+                Ok(Some(inner)) => self.directory(&inner, &at, depth + 1),
+                Ok(None) => {}
+                // Its owner can open a directory that is closed now; other people's the run cannot enter either.
+                Err(error) if self.is_own(folder, &name) => {
+                    self.unseen(format!("{} cannot be read: {error}", at.display()));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn is_own(&self, folder: &Folder, name: &CStr) -> bool {
+        let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
+        let found = nix::sys::stat::fstatat(folder.as_fd(), name, flags);
+        found.map_or(true, |found| self.user == 0 || found.st_uid == self.user)
+    }
+
+    /// The directories that `.git` files name, where these lie below the root and were not found yet.
+    fn follow_git_files(&mut self, root: &Path) {
+        let is_file = |found: &&NestedRepository| found.kind == RepositoryKind::GitFile;
+        let files: Vec<PathBuf> =
+            self.found.repositories.iter().filter(is_file).map(|found| found.path.clone()).collect();
+        for file in files {
+            let Some(target) = git_file_target(&file) else { continue };
+            let is_known = self.found.repositories.iter().any(|known| target.starts_with(&known.path));
+            if !is_known && target.starts_with(root) && target.join("HEAD").symlink_metadata().is_ok() {
+                self.add(target, RepositoryKind::Bare);
+            }
+        }
+    }
+}
+
+/// The end of a path that may be thousands of characters long.
+fn shortened(path: &Path) -> String {
+    let text = path.display().to_string();
+    match text.char_indices().nth(120) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}
+
+/// As git decides it: a HEAD, with objects and refs beside it or the place of them.
+fn is_bare(folder: &Folder, entries: &[Entry]) -> bool {
+    if !entries.iter().any(|entry| entry.name.to_bytes() == b"HEAD") {
+        return false;
+    }
+    let exists = |name: &CStr| folder.stat_of(name).ok().flatten().is_some();
+    let is_head = folder.stat_of(c"HEAD").ok().flatten().is_some_and(|stat| !stat.is_folder());
+    is_head && (exists(c"commondir") || exists(c"objects") && exists(c"refs"))
+}
+
+fn kind_of_git_entry(folder: &Folder) -> Option<RepositoryKind> {
+    let stat = folder.stat_of(c".git").ok().flatten()?;
+    Some(if stat.is_folder() {
+        RepositoryKind::GitDirectory
+    } else if stat.is_file() {
+        RepositoryKind::GitFile
+    } else {
+        RepositoryKind::GitLink
+    })
+}
+
+/// The largest `.git` file that is read.
+const LARGEST_GIT_FILE: usize = 64 << 10;
+
+fn git_file_target(file: &Path) -> Option<PathBuf> {
+    let text = gitfile::read_small(file, LARGEST_GIT_FILE).ok()?;
+    let target = text.strip_prefix(b"gitdir:")?.trim_ascii().to_vec();
+    file.parent()?.join(std::ffi::OsString::from_vec(target)).canonicalize().ok()
+}
+
+/// What happened to a repository between a snapshot and its comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NestedChangeKind {
+    /// Something git obeys in it is different.
+    Changed,
+    /// It is elsewhere now.
+    Moved,
+    /// Another one is in its place.
+    Replaced,
+    /// It is gone.
+    Removed,
+    /// Not everything could be compared.
+    Unseen,
+}
+
+impl NestedChangeKind {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Moved => "moved",
+            Self::Replaced => "replaced",
+            Self::Removed => "removed",
+            Self::Unseen => "unseen",
+        }
+    }
+}
+
+/// One change of a repository.
+#[derive(Debug, Clone)]
+pub struct NestedChange {
+    /// What happened.
+    pub kind: NestedChangeKind,
+    /// The repository, below the searched directory.
+    pub path: PathBuf,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// What a comparison says.
+#[derive(Debug, Default)]
+pub struct NestedComparison {
+    /// Changes of repositories that were there before.
+    pub changes: Vec<NestedChange>,
+    /// Repositories that are new, and what git would take from them.
+    pub new: Vec<Danger>,
+}
+
+/// The repositories below a directory as they were at one moment.
+#[derive(Debug)]
+pub struct Snapshot {
+    root: PathBuf,
+    entries: Vec<Remembered>,
+    unseen: Option<String>,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    repository: NestedRepository,
+    identity: Option<Identity>,
+    content: RememberedContent,
+}
+
+/// Device, inode and time of creation of the entry itself, not of what a link leads to. An inode alone is used again soon
+/// after its file was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity(u64, u64, Option<SystemTime>);
+
+impl Identity {
+    fn of(path: &Path) -> Option<Self> {
+        path.symlink_metadata().ok().map(|found| Self(found.dev(), found.ino(), found.created().ok()))
+    }
+}
+
+#[derive(Debug)]
+enum RememberedContent {
+    /// Boxed: it is much larger than the others.
+    Directory(Option<Box<Fingerprint>>),
+    File(Option<Vec<u8>>),
+    Link(Option<PathBuf>),
+}
+
+impl RememberedContent {
+    fn of(repository: &NestedRepository) -> Self {
+        match repository.kind {
+            RepositoryKind::GitDirectory | RepositoryKind::Bare => {
+                Self::Directory(Fingerprint::take(&repository.path).ok().map(Box::new))
+            }
+            RepositoryKind::GitFile => {
+                Self::File(gitfile::read_small(&repository.path, LARGEST_GIT_FILE).ok())
+            }
+            RepositoryKind::GitLink => Self::Link(std::fs::read_link(&repository.path).ok()),
+        }
+    }
+}
+
+/// Changes that are listed of one repository.
+const MOST_DIFFERENCES: usize = 20;
+/// Changes that are listed in all.
+const MOST_CHANGES: usize = 200;
+
+impl Snapshot {
+    /// Remembers what a search has found below a directory.
+    pub fn take(root: &Path, found: &SearchResult) -> Self {
+        let remember = |repository: &NestedRepository| Remembered {
+            identity: Identity::of(&repository.path),
+            content: RememberedContent::of(repository),
+            repository: repository.clone(),
+        };
+        let entries = found.repositories.iter().map(remember).collect();
+        Self { root: root.to_path_buf(), entries, unseen: found.unseen.clone() }
+    }
+
+    /// Searches again, and says what is different. Nothing of the run may still be alive.
+    pub fn compare(&self, bounds: SearchBounds) -> NestedComparison {
+        let now = search(&self.root, bounds);
+        let places: BTreeMap<Identity, &Path> = now
+            .repositories
+            .iter()
+            .filter_map(|found| Some((Identity::of(&found.path)?, found.path.as_path())))
+            .collect();
+        let mut comparison = NestedComparison::default();
+        let mut count = 0usize;
+        let mut add = |change: NestedChange| {
+            count += 1;
+            if count <= MOST_CHANGES {
+                comparison.changes.push(change);
+            }
+        };
+        for known in &self.entries {
+            self.changes_of(known, &places).into_iter().for_each(&mut add);
+        }
+        for (when, unseen) in [("before the run", &self.unseen), ("after the run", &now.unseen)] {
+            if let Some(why) = unseen {
+                let message = format!(
+                    "{}: not all of it was searched for git repositories {when}: {why}",
+                    self.root.display()
+                );
+                add(NestedChange { kind: NestedChangeKind::Unseen, path: PathBuf::new(), message });
+            }
+        }
+        if let Some(left_out) = count.checked_sub(MOST_CHANGES).filter(|left_out| *left_out > 0) {
+            let message = format!("{left_out} more changes of git repositories are not listed");
+            comparison.changes.push(NestedChange {
+                kind: NestedChangeKind::Unseen,
+                path: PathBuf::new(),
+                message,
+            });
+        }
+        let is_new =
+            |found: &&NestedRepository| !self.entries.iter().any(|known| known.repository.path == found.path);
+        let new: Vec<PathBuf> = now
+            .repositories
+            .iter()
+            .filter(is_new)
+            .map(|found| match found.kind {
+                RepositoryKind::Bare => found.path.clone(),
+                _ => found.path.parent().unwrap_or(&found.path).to_path_buf(),
+            })
+            .collect();
+        comparison.new = findings::repositories(&self.root, &new);
+        comparison
+    }
+
+    fn changes_of(&self, known: &Remembered, places: &BTreeMap<Identity, &Path>) -> Vec<NestedChange> {
+        let path = &known.repository.path;
+        let below = |path: &Path| path.strip_prefix(&self.root).unwrap_or(path).to_path_buf();
+        let shown = below(path);
+        let change = |kind, what: String| NestedChange {
+            kind,
+            message: format!("{}: {what}", shown.display()),
+            path: shown.clone(),
+        };
+        // A link on the way would lead to another place of the same name.
+        let is_there =
+            path.parent().is_some_and(|parent| parent.canonicalize().is_ok_and(|real| real == parent));
+        let now = Identity::of(path).filter(|_| is_there);
+        let is_in_place_file = matches!(known.content, RememberedContent::File(_))
+            && path.symlink_metadata().is_ok_and(|found| found.is_file());
+        if now != known.identity && !(is_there && is_in_place_file) {
+            let elsewhere = known.identity.and_then(|identity| places.get(&identity));
+            let kind = match (elsewhere, now) {
+                (Some(place), _) => {
+                    let what = format!("the repository was moved to {}", below(place).display());
+                    change(NestedChangeKind::Moved, what)
+                }
+                (None, Some(_)) => {
+                    change(NestedChangeKind::Replaced, "another repository is in its place".to_string())
+                }
+                (None, None) => change(NestedChangeKind::Removed, "the repository is gone".to_string()),
+            };
+            return vec![kind];
+        }
+        let is_different = match &known.content {
+            RememberedContent::Directory(Some(before)) => match before.again() {
+                Ok(after) => return self.differences(before, &after, change),
+                Err(_) => true,
+            },
+            RememberedContent::Directory(None) => return Vec::new(),
+            RememberedContent::File(before) => {
+                gitfile::read_small(path, LARGEST_GIT_FILE).ok().as_ref() != before.as_ref()
+            }
+            RememberedContent::Link(before) => std::fs::read_link(path).ok().as_ref() != before.as_ref(),
+        };
+        if is_different {
+            let what = "it leads to another repository, or cannot be read any more".to_string();
+            return vec![change(NestedChangeKind::Changed, what)];
+        }
+        Vec::new()
+    }
+
+    fn differences(
+        &self,
+        before: &Fingerprint,
+        after: &Fingerprint,
+        change: impl Fn(NestedChangeKind, String) -> NestedChange,
+    ) -> Vec<NestedChange> {
+        let differences = before.compare(after, &Ours::default());
+        let mut changes: Vec<NestedChange> = differences
+            .iter()
+            .take(MOST_DIFFERENCES)
+            .map(|difference| change(NestedChangeKind::Changed, describe(difference)))
+            .collect();
+        if let Some(more) = differences.len().checked_sub(MOST_DIFFERENCES).filter(|more| *more > 0) {
+            changes.push(change(NestedChangeKind::Changed, format!("{more} more changes are not listed")));
+        }
+        if after.is_cut() && !before.is_cut() {
+            let what = "it is larger than what can be compared now".to_string();
+            changes.push(change(NestedChangeKind::Unseen, what));
+        }
+        changes
+    }
+}
+
+fn describe(difference: &Difference) -> String {
+    let name = &difference.name;
+    match (&difference.old, &difference.new) {
+        (None, _) => format!("`{name}` was made"),
+        (Some(_), None) => format!("`{name}` was removed"),
+        (Some(_), Some(_)) => format!("`{name}` was changed"),
+    }
+}
+
+/// Puts a saved `.git` file back where something else is now. What was there instead comes back as the place it was moved
+/// to; `None` when nothing was there, or when the file is as it was.
+pub fn restore_git_file(
+    directory: &Path,
+    saved: &[u8],
+    run_folder: &Path,
+) -> std::io::Result<RestoredGitFile> {
+    if gitfile::holds(&directory.join(".git"), saved) {
+        return Ok(RestoredGitFile::Unchanged);
+    }
+    gitfile::put_git_file(directory, saved, run_folder).map(RestoredGitFile::Restored)
+}
+
+/// Whether a `.git` file had to be put back.
+#[derive(Debug)]
+pub enum RestoredGitFile {
+    /// It was as it should be.
+    Unchanged,
+    /// It was put back; what was there instead is at this place now.
+    Restored(Option<PathBuf>),
+}
+
+/// The content of a directory's `.git`, if that is a plain file.
+pub fn read_git_file(directory: &Path) -> Option<Vec<u8>> {
+    gitfile::read_small(&directory.join(".git"), LARGEST_GIT_FILE).ok()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends where something goes wrong")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_says_what_it_left_out() {
+        let root = std::env::temp_dir().join(format!("guard-nested-{}", std::process::id()));
+        for name in ["a/.git", "b/.git", "c/d/e"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        let root = root.canonicalize().unwrap();
+        let all = SearchBounds::default();
+        let found = search(&root, all);
+        assert_eq!((found.repositories.len(), found.unseen), (2, None));
+        let unseen = |bounds| search(&root, bounds).unseen.unwrap_or_default();
+        assert!(unseen(SearchBounds { entries: 3, ..all }).contains("more than 3 entries"));
+        assert!(unseen(SearchBounds { depth: 2, ..all }).contains("more than 2 levels deep"));
+        assert!(unseen(SearchBounds { repositories: 1, ..all }).contains("more than 1 repositories"));
+        assert!(unseen(SearchBounds { time: Duration::ZERO, ..all }).contains("takes longer"));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,85 @@
+//! Objects that git-lfs put beside a run's commits: files named after the hash of their content, so that nobody has to be
+//! believed.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+/// Copies every large object of a quarantine that is what its name says, up to a number of bytes in all. The rest of them
+/// comes back: those stay where they are.
+pub(crate) fn receive(quarantine: &Path, common_dir: &Path, most: u64) -> io::Result<Vec<PathBuf>> {
+    let mut left = Vec::new();
+    let mut room = most;
+    for file in objects(&quarantine.join("lfs/objects"), 0) {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
+        let is_name = name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if !is_name || !copy(&file, &name, common_dir, &mut room)? {
+            left.push(file);
+        }
+    }
+    Ok(left)
+}
+
+/// Files two folders down; links are not followed.
+fn objects(folder: &Path, depth: usize) -> Vec<PathBuf> {
+    let is_folder = folder.symlink_metadata().is_ok_and(|data| data.is_dir());
+    if !is_folder || depth > 2 {
+        return Vec::new();
+    }
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let found = entries.flat_map(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => objects(&entry.path(), depth + 1),
+        _ => vec![entry.path()],
+    });
+    found.collect()
+}
+
+fn copy(file: &Path, name: &str, common_dir: &Path, room: &mut u64) -> io::Result<bool> {
+    let folder = common_dir.join("lfs/objects").join(&name[..2]).join(&name[2..4]);
+    let place = folder.join(name);
+    if place.is_file() {
+        return Ok(true);
+    }
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let Ok(mut from) = OpenOptions::new().read(true).custom_flags(flags).open(file) else { return Ok(false) };
+    let data = from.metadata()?;
+    if !data.is_file() || data.len() > *room {
+        return Ok(false);
+    }
+    fs::create_dir_all(&folder)?;
+    let new = folder.join(format!(".guard-{}", uuid::Uuid::now_v7()));
+    let mut to = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0u8; 128 << 10];
+    let copied = (|| -> io::Result<()> {
+        loop {
+            let count = from.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(());
+            }
+            hasher.update(&buffer[..count]);
+            to.write_all(&buffer[..count])?;
+        }
+    })();
+    let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    if copied.is_err() || found != name {
+        fs::remove_file(&new)?;
+        return copied.map(|()| false);
+    }
+    *room -= data.len();
+    fs::rename(new, place)?;
+    Ok(true)
+}
+
+/// True when a quarantine has large objects that the repository does not have.
+pub(crate) fn has_more(quarantine: &Path, common_dir: &Path) -> bool {
+    objects(&quarantine.join("lfs/objects"), 0).iter().any(|file| {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let place =
+            name.get(..2).zip(name.get(2..4)).map(|(a, b)| common_dir.join("lfs/objects").join(a).join(b));
+        !place.is_some_and(|folder| folder.join(name).is_file())
+    })
+}

@@ -1,0 +1,333 @@
+//! One push: the quarantine's objects through a pipe into a ref of the real repository.
+//!
+//! ```text
+//!   objects an agent wrote ──► git pack-objects ══ pipe ══► git receive-pack ──► git's own quarantine, fsck, connectivity
+//!                              jailed; in a git folder        jailed too; one ref,
+//!                              guard made; no configuration   compared and swapped
+//! ```
+//!
+//! The sending git may be taken over by what it reads: it can write nothing but the pipe, and start nothing. The
+//! receiving git trusts nothing it reads from there.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::tree_size::{self, TreeSizeError};
+use super::{Limits, ReceiveError};
+use crate::workspace::WorkspaceError;
+use crate::workspace::git::command::{Git, GitError, Running, Trust, program};
+use crate::workspace::git::jail::{Bounds, Jail};
+use crate::workspace::git::stderr_messages::GitMessage;
+use crate::workspace::run::create::Workspace;
+use crate::workspace::run::quarantine;
+
+impl Workspace {
+    /// One push, from the quarantine's objects to a ref of the real repository.
+    pub(crate) fn push(
+        &self,
+        name: &str,
+        old: &str,
+        new: &str,
+        limits: &Limits,
+    ) -> Result<Report, ReceiveError> {
+        only_plain_files(&self.quarantine().join("objects")).map_err(ReceiveError::Unreadable)?;
+        let folder = self.run_folder.join("sender");
+        crate::workspace::at("make", &folder, make_sender(&folder, &self.sent_objects(), self))?;
+        // What is sent is put together while it is looked whether it may be; nobody reads it before.
+        let failed = |error: io::Error| ReceiveError::Unreadable(format!("no pipe: {error}"));
+        let (from, to) = io::pipe().map_err(failed)?;
+        let mut looking = self.look(new, limits)?;
+        let format = &self.record.object_format;
+        let command = format!("{old} {new} {name}\0 report-status quiet object-format={format} agent=guard");
+        let said = (&to).write_all(format!("{:04x}{command}0000", command.len() + 4).as_bytes());
+        let sender = said.map_err(failed).and_then(|()| self.sender(new, to.into(), limits));
+        let mut sender = match sender {
+            Ok(sender) => sender,
+            Err(error) => {
+                looking.end();
+                return Err(error);
+            }
+        };
+        let receiver = self
+            .is_on_base(new, looking, limits)
+            .and_then(|()| self.check_trees(new, limits))
+            .and_then(|()| self.receiver(from.into(), limits));
+        let receiver = match receiver {
+            Ok(receiver) => receiver,
+            Err(error) => {
+                sender.end();
+                return Err(error);
+            }
+        };
+        let answer = receiver.finish();
+        let sent = sender.finish();
+        let answer = answer?;
+        let report = report(&answer.output, name);
+        if matches!(report, Some(Report::Done)) {
+            return Ok(Report::Done);
+        }
+        if GitMessage::PackTooLarge.is_in(&answer.message) {
+            return Err(ReceiveError::TooLarge { limit: limits.bytes });
+        }
+        let sent = sent?;
+        let died_of_it = sent.code() == 128 + libc::SIGPIPE;
+        if !sent.status.success() && !died_of_it {
+            let message =
+                if sent.message.is_empty() { format!("exit code {}", sent.code()) } else { sent.message };
+            return Err(ReceiveError::Unreadable(message));
+        }
+        match report {
+            Some(Report::Refused(reason)) if GitMessage::NotUnpacked.is_in(&reason) => {
+                Err(ReceiveError::BadObjects(if answer.message.is_empty() { reason } else { answer.message }))
+            }
+            Some(Report::Refused(reason)) if !answer.message.is_empty() => {
+                Ok(Report::Refused(format!("{reason} ({})", answer.message)))
+            }
+            Some(report) => Ok(report),
+            None => Err(ReceiveError::BadObjects(format!("receive-pack ended early: {}", answer.message))),
+        }
+    }
+
+    /// The receiving git, which is told there what to do.
+    fn receiver(&self, from: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
+        let record = &self.record;
+        // Where objects and refs are; not the configuration or the hooks beside them.
+        let mut write: Vec<PathBuf> =
+            ["refs", "logs", "reftable"].map(|name| record.common_dir.join(name)).to_vec();
+        if record.ref_format == "reftable" {
+            // The table of the worktree that has the branch checked out is written along with the repository's.
+            write.push(record.admin_dir.join("reftable"));
+        }
+        write.extend(record.objects.first().cloned());
+        let write: Vec<&Path> = write.iter().map(PathBuf::as_path).collect();
+        let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
+        read.push(&record.common_dir);
+        let bounds =
+            Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 4 << 30, file: libc::RLIM_INFINITY };
+        let jail = Jail::new(program()?, &read, &write, false, bounds).map_err(WorkspaceError::from)?;
+        let receiver = self
+            .real_git("receive-pack")?
+            .arg("--stateless-rpc")
+            .arg(&record.common_dir)
+            .config("receive.fsckObjects", "true")
+            .config("transfer.fsckObjects", "true")
+            .config("receive.maxInputSize", limits.bytes.to_string())
+            .config("receive.denyDeletes", "true")
+            .config("receive.denyNonFastForwards", "true")
+            .config("receive.denyCurrentBranch", "ignore")
+            .config("receive.autogc", "false")
+            .config("receive.updateServerInfo", "false")
+            .config("receive.shallowUpdate", "false")
+            .config("receive.advertisePushOptions", "false")
+            // Larger blobs are streamed to disk: a small pack cannot fill the memory.
+            .config("core.bigFileThreshold", "64m")
+            .limit(limits.time)
+            .most(1 << 20)
+            .jailed(jail);
+        Ok(receiver.start_from(from)?)
+    }
+
+    /// Begins to look whether there is a way from the base to a commit. The receiving git would find out too, but only
+    /// when it has taken the objects, and nothing of what is refused may stay.
+    fn look(&self, new: &str, limits: &Limits) -> Result<Running, ReceiveError> {
+        let base = format!("^{}", self.record.base);
+        let way =
+            self.reader("rev-list", limits)?.args(["--ancestry-path", "--max-count=1", new, &base, "--"]);
+        Ok(way.start()?)
+    }
+
+    /// The answer to that.
+    fn is_on_base(&self, new: &str, looking: Running, limits: &Limits) -> Result<(), ReceiveError> {
+        let answer = looking.finish()?;
+        let is_there = answer.status.success() && answer.output.trim_ascii_end() == new.as_bytes();
+        if is_there || new == self.record.base {
+            return Ok(());
+        }
+        let kind = self.reader("cat-file", limits)?.args(["-t", new]).answer()?;
+        if !kind.status.success() {
+            return Err(ReceiveError::Unreadable(kind.message));
+        }
+        if kind.output.trim_ascii_end() != b"commit" {
+            return Err(ReceiveError::NotACommit(new.to_string()));
+        }
+        if !answer.status.success() {
+            return Err(ReceiveError::Unreadable(answer.message));
+        }
+        Err(self.not_descending(new))
+    }
+
+    /// Refuses commits that no git could read into an index.
+    fn check_trees(&self, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
+        let listed = self
+            .reader("rev-list", limits)?
+            .arg(format!("--max-count={}", MOST_NEW_COMMITS + 1))
+            .args([new, &format!("^{}", self.record.base), &format!("^{}", self.record.tip), "--"])
+            .most(16 << 20)
+            .run()
+            .map_err(|error| match error {
+                GitError::Failed { message, .. } => ReceiveError::Unreadable(message),
+                other => other.into(),
+            })?;
+        let commits: Vec<String> = String::from_utf8_lossy(&listed).lines().map(str::to_string).collect();
+        if commits.len() > MOST_NEW_COMMITS {
+            let problem = format!("there are more than {MOST_NEW_COMMITS} of them");
+            return Err(ReceiveError::Trees(TreeSizeError::TooLarge(problem)));
+        }
+        Ok(tree_size::check(self.reader("cat-file", limits)?, &commits, self.most_paths())?)
+    }
+
+    /// The paths that a commit of the run may have.
+    pub(crate) fn most_paths(&self) -> u64 {
+        tree_size::most_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
+    }
+
+    /// The object folders that are sent from: the agent's first.
+    fn sent_objects(&self) -> Vec<PathBuf> {
+        let mut objects = vec![self.quarantine().join("objects")];
+        objects.extend(self.record.objects.iter().cloned());
+        objects
+    }
+
+    /// The sending git.
+    fn sender(&self, new: &str, to: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
+        let wanted = format!("{new}\n^{}\n^{}\n", self.record.base, self.record.tip);
+        let sender = self
+            .reader("pack-objects", limits)?
+            .args(["--revs", "--thin", "--stdout", "--delta-base-offset", "--quiet"])
+            .arg(format!("--threads={}", threads()))
+            .input(wanted.into_bytes());
+        Ok(sender.start_into(to)?)
+    }
+
+    /// A git that reads what the agent wrote, in a jail, with a git folder that guard has made a moment ago.
+    fn reader(&self, verb: &str, limits: &Limits) -> Result<Git, ReceiveError> {
+        let folder = self.run_folder.join("sender");
+        let objects = self.sent_objects();
+        let mut read: Vec<&Path> = objects.iter().map(PathBuf::as_path).collect();
+        read.push(&folder);
+        let bounds = Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 4 << 30, file: 1 << 20 };
+        let jail = Jail::new(program()?, &read, &[], true, bounds).map_err(WorkspaceError::from)?;
+        Ok(Git::new(Trust::Neutral, verb)?
+            .dir(&folder)
+            .within(&folder)
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            // Whatever speeds git up is a file the agent could have written.
+            .config("core.commitGraph", "false")
+            .config("core.multiPackIndex", "false")
+            .config("pack.useBitmaps", "false")
+            .config("pack.readReverseIndex", "false")
+            .config("core.bigFileThreshold", "64m")
+            .limit(limits.time)
+            .jailed(jail))
+    }
+}
+
+/// Commits of one run that are received.
+const MOST_NEW_COMMITS: usize = 100_000;
+
+/// The most threads that look for differences: each takes memory.
+const MOST_THREADS: usize = 4;
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
+}
+
+/// Objects are files. A git that opens a pipe waits for ever, and one that follows a link reads something else; whole
+/// trees are looked at, because a list of alternates can lead deeper into them.
+fn only_plain_files(objects: &Path) -> Result<(), String> {
+    let unreadable = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
+    let data = objects.symlink_metadata().map_err(|error| unreadable(objects, &error))?;
+    if !data.is_dir() {
+        return Err(format!("{} is no folder", objects.display()));
+    }
+    let mut folders = vec![objects.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(|error| unreadable(&folder, &error))? {
+            let entry = entry.map_err(|error| unreadable(&folder, &error))?;
+            let kind = entry.file_type().map_err(|error| unreadable(&folder, &error))?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if !kind.is_file() {
+                return Err(format!("{} is not a plain file", entry.path().display()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn make_sender(folder: &Path, objects: &[PathBuf], workspace: &Workspace) -> io::Result<()> {
+    crate::sys::remove_tree::remove_tree(folder)?;
+    for name in ["objects/info", "refs"] {
+        DirBuilder::new().mode(0o700).recursive(true).create(folder.join(name))?;
+    }
+    fs::write(folder.join("HEAD"), "ref: refs/heads/none\n")?;
+    let extension = match workspace.record.object_format.as_str() {
+        "sha256" => "\trepositoryformatversion = 1\n[extensions]\n\tobjectformat = sha256\n",
+        _ => "\trepositoryformatversion = 0\n",
+    };
+    fs::write(folder.join("config"), format!("[core]\n\tbare = true\n{extension}"))?;
+    fs::write(folder.join("objects/info/alternates"), quarantine::alternates(objects))?;
+    match fs::copy(workspace.record.common_dir.join("shallow"), folder.join("shallow")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        copied => copied.map(drop),
+    }
+}
+
+/// What the receiving git says of one ref.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    Done,
+    NotForward,
+    Refused(String),
+}
+
+/// Reads a report: pkt-lines `unpack ok`, `ok REF` or `ng REF REASON`.
+fn report(output: &[u8], name: &str) -> Option<Report> {
+    let mut rest = output;
+    let mut unpacked = None;
+    while rest.len() >= 4 {
+        let length = usize::from_str_radix(std::str::from_utf8(&rest[..4]).ok()?, 16).ok()?;
+        if length < 4 {
+            break;
+        }
+        let line = rest.get(4..length)?;
+        rest = &rest[length..];
+        let line = String::from_utf8_lossy(line);
+        let line: String = line.trim_end().chars().filter(|c| !c.is_control()).collect();
+        if let Some(state) = line.strip_prefix("unpack ") {
+            if state != "ok" {
+                return Some(Report::Refused(line));
+            }
+            unpacked = Some(());
+        } else if line == format!("ok {name}") {
+            return unpacked.map(|()| Report::Done);
+        } else if let Some(reason) = line.strip_prefix(&format!("ng {name} ")) {
+            let is_forward = reason != "non-fast-forward";
+            return Some(if is_forward { Report::Refused(reason.to_string()) } else { Report::NotForward });
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Report, report};
+
+    #[test]
+    fn reports_are_read_strictly() {
+        let name = "refs/heads/task/x";
+        assert_eq!(report(b"000eunpack ok\n0019ok refs/heads/task/x\n0000", name), Some(Report::Done));
+        assert_eq!(report(b"0019ok refs/heads/task/x\n0000", name), None, "nothing was unpacked");
+        assert_eq!(report(b"000eunpack ok\n0019ok refs/heads/task/y\n0000", name), None);
+        assert_eq!(
+            report(b"000eunpack ok\n002ang refs/heads/task/x non-fast-forward\n0000", name),
+            Some(Report::NotForward)
+        );
+        assert_eq!(report(b"ffff", name), None);
+        assert_eq!(report(b"zzzz", name), None);
+        assert_eq!(report("000é".as_bytes(), name), None);
+    }
+}

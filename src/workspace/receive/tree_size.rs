@@ -1,0 +1,319 @@
+//! How many paths the trees of commits have, without listing them.
+//!
+//! A dozen tree objects that name each other ten times each have ten thousand million paths. Every git command that reads
+//! such a commit into an index, compares it or checks it out uses memory and time for each of them. Here every tree object
+//! is read once, by a jailed `git cat-file --batch`, and the paths below it are computed from those below its entries.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::process::{ChildStdin, ChildStdout, Stdio};
+
+use nix::poll::{PollFd, PollFlags, poll};
+
+use crate::workspace::git::command::{Git, GitError, Running};
+
+/// Paths (files and directories) that a commit may have in any case. More only where the repository is so large already.
+const MOST_PATHS: u64 = 2_000_000;
+/// How many times as many as before the run.
+const MOST_GROWTH: u64 = 4;
+/// Bytes of one path, on average.
+const MOST_PATH_BYTES: u64 = 512;
+/// Different tree objects that are read.
+const MOST_TREES: usize = 2_000_000;
+/// Bytes of all of them.
+const MOST_BYTES: u64 = 2 << 30;
+/// Bytes of one.
+const LARGEST_TREE: u64 = 64 << 20;
+/// Trees that are asked for at once: their names fit into a pipe.
+const BATCH: usize = 256;
+
+/// Why the trees are too large, or cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeSizeError {
+    /// A commit has more paths than git can handle in reasonable memory and time.
+    #[error(
+        "{commit} has {} files and directories{}, more than {limit}; that is made by directories that contain each other many times, and would fill the memory of every git that reads it",
+        at_least(.paths), with_long_names(*.paths, *.limit)
+    )]
+    TooManyPaths {
+        /// The commit, or what stands for it.
+        commit: String,
+        /// How many; the largest number stands for all that are larger.
+        paths: u64,
+        /// How many it may have.
+        limit: u64,
+    },
+    /// There are more trees, or larger ones, than are read.
+    #[error("the trees of the commits cannot be measured: {0}")]
+    TooLarge(String),
+    /// git does not answer as it should.
+    #[error("the trees of the commits cannot be read: {0}")]
+    Unreadable(String),
+    /// git itself.
+    #[error(transparent)]
+    Git(#[from] GitError),
+}
+
+fn at_least(paths: &u64) -> String {
+    if *paths == u64::MAX { "uncountably many".to_string() } else { paths.to_string() }
+}
+
+fn with_long_names(paths: u64, limit: u64) -> &'static str {
+    if paths <= limit { " with very long names" } else { "" }
+}
+
+/// What commits may have at most in a repository whose index has so many entries.
+pub(crate) fn most_paths(index_entries: u64) -> u64 {
+    MOST_PATHS.max(index_entries.saturating_mul(MOST_GROWTH))
+}
+
+/// The number of entries that an index file says it has.
+pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
+    let mut header = [0u8; 12];
+    let read = std::fs::File::open(index).and_then(|mut file| file.read_exact(&mut header));
+    match (read, header) {
+        (Ok(()), [b'D', b'I', b'R', b'C', _, _, _, _, a, b, c, d]) => {
+            u64::from(u32::from_be_bytes([a, b, c, d]))
+        }
+        _ => 0,
+    }
+}
+
+/// Refuses commits whose trees have more paths than `limit`. `git` is a jailed call of `cat-file` in their repository.
+pub(crate) fn check(git: Git, commits: &[String], limit: u64) -> Result<(), TreeSizeError> {
+    if commits.is_empty() {
+        return Ok(());
+    }
+    let mut trees = Trees::start(git)?;
+    let mut roots = Vec::with_capacity(commits.len());
+    for batch in commits.chunks(BATCH) {
+        let names: Vec<String> = batch.iter().map(|commit| format!("{commit}^{{tree}}")).collect();
+        roots.extend(trees.ask(&names)?);
+    }
+    while !trees.unread.is_empty() {
+        let at = trees.unread.len().saturating_sub(BATCH);
+        let batch: Vec<u32> = trees.unread.split_off(at);
+        let names: Vec<String> =
+            batch.iter().map(|index| trees.nodes[*index as usize].name.clone()).collect();
+        trees.ask(&names)?;
+    }
+    let sizes = trees.sizes();
+    for (commit, root) in commits.iter().zip(roots) {
+        let Size { paths, bytes } = sizes[root as usize];
+        if paths > limit || bytes > limit.saturating_mul(MOST_PATH_BYTES) {
+            return Err(TreeSizeError::TooManyPaths { commit: commit.clone(), paths, limit });
+        }
+    }
+    Ok(())
+}
+
+/// The paths below a tree, and the bytes of their names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Size {
+    paths: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    name: String,
+    is_read: bool,
+    /// Its own entries.
+    own: Size,
+    /// Trees among them: (which, the length of its name).
+    children: Vec<(u32, u32)>,
+}
+
+struct Trees {
+    // Dropped first: git ends when nobody asks any more.
+    input: ChildStdin,
+    output: ChildStdout,
+    running: Running,
+    buffer: Vec<u8>,
+    at: usize,
+    nodes: Vec<Node>,
+    known: HashMap<String, u32>,
+    unread: Vec<u32>,
+    bytes: u64,
+}
+
+impl Trees {
+    fn start(git: Git) -> Result<Self, TreeSizeError> {
+        let mut running = git.args(["--batch"]).start_from(Stdio::piped())?;
+        let (Some(input), Some(output)) = (running.child.stdin.take(), running.child.stdout.take()) else {
+            return Err(TreeSizeError::Unreadable("no pipe".to_string()));
+        };
+        Ok(Self {
+            running,
+            input,
+            output,
+            buffer: Vec::new(),
+            at: 0,
+            nodes: Vec::new(),
+            known: HashMap::new(),
+            unread: Vec::new(),
+            bytes: 0,
+        })
+    }
+
+    fn unreadable(&mut self, what: &str) -> TreeSizeError {
+        let message = self.running.message();
+        TreeSizeError::Unreadable(if message.is_empty() {
+            what.to_string()
+        } else {
+            format!("{what}: {message}")
+        })
+    }
+
+    /// Reads trees, and gives the number of each.
+    fn ask(&mut self, names: &[String]) -> Result<Vec<u32>, TreeSizeError> {
+        let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
+        if let Err(error) = self.input.write_all(lines.as_bytes()).and_then(|()| self.input.flush()) {
+            return Err(self.unreadable(&error.to_string()));
+        }
+        names.iter().map(|name| self.answer(name)).collect()
+    }
+
+    /// `NAME tree SIZE`, a newline, so many bytes, a newline.
+    fn answer(&mut self, asked: &str) -> Result<u32, TreeSizeError> {
+        let line = self.line()?;
+        let words: Vec<&str> = line.split(' ').collect();
+        let (name, size) = match words[..] {
+            [name, "tree", size] => (name.to_string(), size.parse::<u64>().unwrap_or(u64::MAX)),
+            _ => return Err(self.unreadable(&format!("{asked} is no tree that can be read"))),
+        };
+        if size > LARGEST_TREE {
+            return Err(TreeSizeError::TooLarge(format!("a directory of {size} bytes")));
+        }
+        self.bytes += size;
+        if self.bytes > MOST_BYTES {
+            return Err(TreeSizeError::TooLarge(format!("more than {MOST_BYTES} bytes of directories")));
+        }
+        let content = self.take(size as usize + 1)?;
+        let index = self.number(name.clone())?;
+        if !std::mem::replace(&mut self.nodes[index as usize].is_read, true) {
+            self.read(index, &content[..size as usize], name.len() / 2)?;
+        }
+        Ok(index)
+    }
+
+    fn number(&mut self, name: String) -> Result<u32, TreeSizeError> {
+        if let Some(index) = self.known.get(&name) {
+            return Ok(*index);
+        }
+        if self.nodes.len() >= MOST_TREES {
+            return Err(TreeSizeError::TooLarge(format!("more than {MOST_TREES} different directories")));
+        }
+        let index = self.nodes.len() as u32;
+        self.known.insert(name.clone(), index);
+        self.nodes.push(Node { name, ..Node::default() });
+        Ok(index)
+    }
+
+    /// The entries of a tree: `MODE NAME`, a null byte, the object's name in binary.
+    fn read(&mut self, index: u32, mut content: &[u8], id_length: usize) -> Result<(), TreeSizeError> {
+        let broken = || TreeSizeError::Unreadable("a tree is broken".to_string());
+        while !content.is_empty() {
+            let null = content.iter().position(|byte| *byte == 0).ok_or_else(broken)?;
+            let space = content[..null].iter().position(|byte| *byte == b' ').ok_or_else(broken)?;
+            let id = content.get(null + 1..null + 1 + id_length).ok_or_else(broken)?;
+            let length = (null - space - 1) as u32;
+            let node = &mut self.nodes[index as usize];
+            node.own.paths += 1;
+            node.own.bytes += u64::from(length);
+            if matches!(&content[..space], b"40000" | b"040000") {
+                let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+                let before = self.nodes.len();
+                let child = self.number(name)?;
+                if self.nodes.len() > before {
+                    self.unread.push(child);
+                }
+                self.nodes[index as usize].children.push((child, length));
+            }
+            content = &content[null + 1 + id_length..];
+        }
+        Ok(())
+    }
+
+    /// The size of every tree: children first, each once.
+    fn sizes(&self) -> Vec<Size> {
+        let mut sizes: Vec<Option<Size>> = vec![None; self.nodes.len()];
+        for start in 0..self.nodes.len() {
+            let mut open = vec![(start, 0)];
+            while let Some((index, next)) = open.pop() {
+                if sizes[index].is_some() {
+                    continue;
+                }
+                let node = &self.nodes[index];
+                let child =
+                    node.children[next..].iter().position(|(child, _)| sizes[*child as usize].is_none());
+                match child.map(|offset| next + offset) {
+                    // A tree that contains itself cannot be made; should it be, it counts as empty there.
+                    Some(place) if open.len() <= self.nodes.len() => {
+                        open.push((index, place));
+                        open.push((node.children[place].0 as usize, 0));
+                    }
+                    _ => {
+                        let mut size = node.own;
+                        for (child, length) in &node.children {
+                            let below = sizes[*child as usize].unwrap_or_default();
+                            let names = below.paths.saturating_mul(u64::from(*length) + 1);
+                            size.paths = size.paths.saturating_add(below.paths);
+                            size.bytes = size.bytes.saturating_add(below.bytes).saturating_add(names);
+                        }
+                        sizes[index] = Some(size);
+                    }
+                }
+            }
+        }
+        sizes.into_iter().map(Option::unwrap_or_default).collect()
+    }
+
+    fn line(&mut self) -> Result<String, TreeSizeError> {
+        loop {
+            if let Some(end) = self.buffer[self.at..].iter().position(|byte| *byte == b'\n') {
+                let line = String::from_utf8_lossy(&self.buffer[self.at..self.at + end]).into_owned();
+                self.at += end + 1;
+                return Ok(line);
+            }
+            if self.buffer.len() - self.at > 4096 {
+                return Err(self.unreadable("a line without end"));
+            }
+            self.fill()?;
+        }
+    }
+
+    fn take(&mut self, count: usize) -> Result<Vec<u8>, TreeSizeError> {
+        while self.buffer.len() - self.at < count {
+            self.fill()?;
+        }
+        let taken = self.buffer[self.at..self.at + count].to_vec();
+        self.at += count;
+        Ok(taken)
+    }
+
+    /// Reads more, within the call's time.
+    fn fill(&mut self) -> Result<(), TreeSizeError> {
+        self.buffer.drain(..self.at);
+        self.at = 0;
+        loop {
+            let timeout = self.running.left()?;
+            match poll(&mut [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)], timeout) {
+                Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
+                Ok(_) => {}
+                Err(error) => return Err(self.unreadable(&error.to_string())),
+            }
+            let start = self.buffer.len();
+            self.buffer.resize(start + (64 << 10), 0);
+            let read = self.output.read(&mut self.buffer[start..]);
+            self.buffer.truncate(start + read.as_ref().copied().unwrap_or(0));
+            return match read {
+                Ok(0) => Err(self.unreadable("git ended early")),
+                Ok(_) => Ok(()),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(self.unreadable(&error.to_string())),
+            };
+        }
+    }
+}

@@ -1,0 +1,639 @@
+//! Making a workspace: worktree, branch, quarantine. What fails on the way is undone.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::ignored_files;
+use super::ignored_files::Ignored;
+use super::quarantine::{self, Committer, Parts};
+use super::run_record::{Lock, Record, State};
+use super::{extra_files, hooks, slug, user_changes};
+use crate::policy::Policy;
+use crate::sys::signals;
+use crate::workspace::git::command::GitError;
+use crate::workspace::git::config::Settings;
+use crate::workspace::git::gitfile;
+use crate::workspace::git::repository::{Head, Repository};
+use crate::workspace::git::stderr_messages::GitMessage;
+use crate::workspace::{WorkspaceError, at, trust};
+
+/// What a workspace is to be.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// The run.
+    pub run_id: String,
+    /// The run's own folder; made if it is not there.
+    pub run_folder: PathBuf,
+    /// What the task is called; the run's id unless given.
+    pub name: Option<String>,
+    /// What the branch begins at; the user's `HEAD` unless given.
+    pub base: Option<String>,
+    /// Work in the linked worktree the repository was found from, on its branch.
+    pub here: bool,
+    /// What task branches begin with: `task/`.
+    pub prefix: String,
+    /// Where worktrees are put, from the repository's own folder; `../.worktrees` unless given.
+    pub root: Option<PathBuf>,
+    /// Where they are put when that cannot be written.
+    pub fallback_root: PathBuf,
+    /// Untracked paths to copy from the user's worktree.
+    pub copy: Vec<String>,
+    /// Untracked paths to link to.
+    pub link_readonly: Vec<String>,
+    /// Installed dependencies that git ignores come along.
+    pub with_dependencies: bool,
+    /// The user's uncommitted changes come along.
+    pub with_changes: bool,
+    /// (name, email) instead of the user's.
+    pub identity: Option<(String, String)>,
+    /// Lines added to every commit message.
+    pub trailers: Vec<String>,
+    /// Whether commits are signed.
+    pub sign: bool,
+    /// Leave the user's hooks out.
+    pub skip_hooks: bool,
+}
+
+impl Request {
+    /// What a policy says of it; the run, its folder and the fallback are the caller's to fill in.
+    pub fn new(policy: &Policy) -> Self {
+        Self {
+            prefix: policy.git.branch_prefix.clone(),
+            root: policy.worktree.root.as_ref().map(PathBuf::from),
+            copy: policy.worktree.copy.clone(),
+            link_readonly: policy.worktree.link_readonly.clone(),
+            identity: policy.git.identity.clone(),
+            trailers: policy.git.trailers.clone(),
+            sign: policy.git.sign,
+            skip_hooks: !policy.git.hooks,
+            ..Self::default()
+        }
+    }
+}
+
+/// A worktree, its branch and its quarantine, held by this process.
+#[derive(Debug)]
+pub struct Workspace {
+    pub(crate) run_folder: PathBuf,
+    pub(crate) record: Record,
+    /// The user has changes that are not committed, which the agent does not get.
+    uncommitted: bool,
+    /// How many paths of the user's uncommitted changes the run got.
+    carried_changes: usize,
+    /// What git ignores in the user's worktree, and the run does not get.
+    left_behind: Vec<PathBuf>,
+    /// Passwords and tokens in the user's git settings.
+    credentials: Vec<Vec<u8>>,
+    _lock: Lock,
+    /// Nobody else works in the worktree.
+    _worktree_lock: Option<Lock>,
+}
+
+impl Workspace {
+    /// Makes everything. On failure nothing is left.
+    pub fn open(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
+        let settings = trusted_settings(repository)?;
+        let wanted = Wanted::new(repository, request)?;
+        let worktree_lock =
+            if wanted.here { Lock::of_worktree(&wanted.admin_dir, &wanted.worktree)? } else { None };
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(&request.run_folder);
+        at("make", &request.run_folder, made)?;
+        let lock = Lock::take(&request.run_folder)?;
+        if Record::exists(&request.run_folder) {
+            let problem = format!("the run {} has a workspace already", request.run_id);
+            return Err(WorkspaceError::refused(problem, "`guard worktree list` shows it"));
+        }
+        let record = wanted.record(repository, request);
+        record.write(&request.run_folder)?;
+        let mut workspace = Self {
+            run_folder: request.run_folder.clone(),
+            record,
+            uncommitted: false,
+            carried_changes: 0,
+            left_behind: Vec::new(),
+            credentials: settings.credentials(),
+            _lock: lock,
+            _worktree_lock: worktree_lock,
+        };
+        match workspace.make(repository, &settings, request) {
+            Ok(()) => Ok(workspace),
+            Err(error) => {
+                // What went wrong first is what the user has to know. Where a key was pressed, git has heard of it as well.
+                let interrupted = interrupted();
+                let _ = workspace.undo();
+                interrupted.and(Err(error))
+            }
+        }
+    }
+
+    fn make(
+        &mut self,
+        repository: &Repository,
+        settings: &Settings,
+        request: &Request,
+    ) -> Result<(), WorkspaceError> {
+        // Two questions that can be answered while the files are written.
+        let refs = quarantine::refs_call(repository)?.start()?;
+        let changes = self.look_for_changes(repository)?;
+        let checkout = self.users_checkout(repository);
+        let listing = checkout.as_deref().map(|top| ignored_files::start(repository, top)).transpose()?;
+        let refs = std::thread::spawn(move || refs.succeed());
+        if !self.record.here {
+            self.add_worktree(repository)?;
+            self._worktree_lock = Lock::of_worktree(&self.record.admin_dir, &self.record.worktree)?;
+        }
+        self.record.write(&self.run_folder)?;
+        let refs = refs.join().unwrap_or_else(|_| Ok(Vec::new()))?;
+        self.uncommitted = changes.is_some_and(crate::workspace::git::command::Running::says_anything);
+        self.record.excludes = quarantine::users_file(repository, settings, "core.excludesfile", "ignore");
+        let hooks = self.run_folder.join("hooks");
+        let brought = hooks::bring(repository, settings, request.skip_hooks, &request.trailers, &hooks);
+        let hooks = at("copy the hooks to", &hooks, brought)?;
+        let identity = request.identity.as_ref().map(|(name, email)| (name.as_str(), email.as_str()));
+        let parts = Parts {
+            repository,
+            settings,
+            refs: &refs,
+            branch: &self.record.branch,
+            tip: &self.record.base,
+            admin_dir: &self.record.admin_dir,
+            objects: &self.record.objects,
+            hooks: &hooks,
+            committer: Committer { identity, sign: request.sign },
+        };
+        let git = self.quarantine();
+        at("make", &git, quarantine::make(&git, &self.refs_before(), &parts))?;
+        let gitfile = self.gitfile();
+        at("write", &gitfile, fs::write(&gitfile, gitfile::content(&git)))?;
+        if let Some(from) = repository.toplevel.as_ref().filter(|_| !self.record.here) {
+            let within = (!repository.trusted).then_some(from.as_path());
+            let brought = extra_files::bring(
+                from,
+                within,
+                &self.record.worktree,
+                &request.copy,
+                &request.link_readonly,
+            );
+            self.record.brought = at("bring files to", &self.record.worktree, brought)?;
+        }
+        if let Some(top) = repository.toplevel.as_ref().filter(|_| request.with_changes && !self.record.here)
+        {
+            let carried =
+                user_changes::carry(repository, top, &self.record.worktree, &self.record.admin_dir)?;
+            self.carried_changes = carried;
+            self.uncommitted = false;
+        }
+        if let (Some(top), Some(listing)) = (&checkout, listing) {
+            self.carry_dependencies(top, ignored_files::finish(listing, top), request.with_dependencies)?;
+            if request.with_dependencies && !self.record.here {
+                let left_behind = ignored_files::copy_submodules(repository, top, &self.record.worktree)?;
+                self.left_behind.extend(left_behind);
+            }
+        }
+        self.ignore_brought()?;
+        self.record.submodules = if self.record.here { self.submodule_pointers()? } else { Vec::new() };
+        interrupted()?;
+        self.record.state = State::Open;
+        self.record.write(&self.run_folder)
+    }
+
+    /// The worktree of the user's that has what is installed for the repository: the one the run was asked for in, or, for a
+    /// run in a linked worktree, the main one.
+    fn users_checkout(&self, repository: &Repository) -> Option<PathBuf> {
+        if !self.record.here {
+            return repository.toplevel.clone();
+        }
+        let is_usual = repository.common_dir.file_name() == Some(OsStr::new(".git"));
+        let main = repository.common_dir.parent().filter(|_| is_usual)?;
+        (main != self.record.worktree).then(|| main.to_path_buf())
+    }
+
+    /// Notes which dependencies of the user's checkout the run gets, and what it goes without.
+    fn carry_dependencies(
+        &mut self,
+        top: &Path,
+        mut ignored: Ignored,
+        is_wanted: bool,
+    ) -> Result<(), WorkspaceError> {
+        let is_brought = |path: &PathBuf| self.record.brought.iter().any(|one| one.path == *path);
+        ignored.dependencies.retain(|path| !is_brought(path));
+        ignored.others.retain(|path| !is_brought(path));
+        if !self.record.here {
+            self.left_behind = ignored.others;
+        }
+        if is_wanted {
+            let layers = extra_files::layers(top, &self.record.worktree, &ignored.dependencies);
+            self.record.brought.extend(at("look at dependencies in", top, layers)?);
+        } else if !self.record.here {
+            self.left_behind.extend(ignored.dependencies);
+        }
+        Ok(())
+    }
+
+    /// Keeps links out of the agent's commits: a rule such as `node_modules/` ignores directories alone.
+    fn ignore_brought(&self) -> Result<(), WorkspaceError> {
+        let links = self.record.brought.iter().filter(|one| one.is_link);
+        let lines: Vec<u8> = links.flat_map(|one| extra_files::ignore_line(&one.path)).collect();
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let exclude = self.quarantine().join("info/exclude");
+        let append = || {
+            fs::create_dir_all(self.quarantine().join("info"))?;
+            let before = fs::read(&exclude).unwrap_or_default();
+            let newline: &[u8] = if before.is_empty() || before.ends_with(b"\n") { b"" } else { b"\n" };
+            fs::write(&exclude, [&before, newline, &lines].concat())
+        };
+        at("write", &exclude, append())
+    }
+
+    /// Whether the user has changes of tracked files: asked only where there is a worktree to leave them in.
+    fn look_for_changes(
+        &self,
+        repository: &Repository,
+    ) -> Result<Option<crate::workspace::git::command::Running>, WorkspaceError> {
+        let Some(top) = repository.toplevel.as_ref().filter(|_| !self.record.here) else { return Ok(None) };
+        let call = repository.git("status")?.worktree(top).limit(LOOK);
+        Ok(Some(call.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start()?))
+    }
+
+    fn add_worktree(&mut self, repository: &Repository) -> Result<(), WorkspaceError> {
+        self.add_branch(repository)?;
+        let reason = self.mark();
+        let record = &mut self.record;
+        let branch = record.branch.strip_prefix("refs/heads/").unwrap_or(&record.branch);
+        crate::workspace::git::command::again_when_interfered(|| {
+            let git =
+                repository.git("worktree")?.args(["add", "--quiet", "--lock", "--reason", &reason, "--"]);
+            git.arg(&record.worktree).arg(branch).interruptible().run()
+        })
+        .map_err(|error| missing_objects(error, repository))?;
+        // Nobody but git has written here yet.
+        let file = record.worktree.join(".git");
+        let text = at("read", &file, gitfile::read_small(&file, 8192))?;
+        let target =
+            text.strip_prefix(b"gitdir: ").and_then(|text| text.strip_suffix(b"\n")).unwrap_or_default();
+        record.admin_dir = record.worktree.join(OsStr::from_bytes(target));
+        let relative = !record.admin_dir.starts_with(&record.common_dir);
+        if relative {
+            record.admin_dir = at("find", &file, record.admin_dir.canonicalize())?;
+        }
+        Ok(())
+    }
+
+    /// What [`Self::open`] would make: the branch, the commit it begins at, and the worktree. Nothing is made.
+    pub fn planned(
+        repository: &Repository,
+        request: &Request,
+    ) -> Result<(String, String, PathBuf), WorkspaceError> {
+        trusted_settings(repository)?;
+        if request.here {
+            let here = Wanted::here(repository, request)?;
+            return Ok((here.branch, here.base, here.worktree));
+        }
+        let base = base(repository, request)?;
+        let (branch, folder) = names(repository, request)?;
+        let place = repository.place();
+        let usual = || {
+            place.parent().map_or_else(|| request.fallback_root.clone(), |parent| parent.join(".worktrees"))
+        };
+        let root = request.root.as_ref().map_or_else(usual, |root| place.join(root));
+        Ok((branch, base, root.join(folder)))
+    }
+
+    /// Makes the branch, which no other run can have made meanwhile: whoever has it has the name. Its reflog says whose it
+    /// is, so that undoing takes back nobody else's.
+    fn add_branch(&self, repository: &Repository) -> Result<(), WorkspaceError> {
+        let Record { branch, base, .. } = &self.record;
+        let command = format!("create {branch} {base}\n");
+        let made = repository
+            .git("update-ref")?
+            .args(["--create-reflog", "-m", &self.mark(), "--stdin"])
+            .input(command.into_bytes())
+            .run();
+        match made {
+            Err(_) if repository.commit(branch)?.is_some() => Err(branch_taken(branch)),
+            made => Ok(made.map(drop)?),
+        }
+    }
+
+    /// What guard writes at things of this run in the repository.
+    pub(crate) fn mark(&self) -> String {
+        format!("guard run {}", self.record.run_id)
+    }
+
+    /// The workspace of a run's folder, to be finished or removed by another process than the one that made it.
+    pub fn load(run_folder: &Path) -> Result<Self, WorkspaceError> {
+        // First the record: a folder without one gets no lock file either.
+        Record::read(run_folder)?;
+        let lock = Lock::take(run_folder)?;
+        let record = Record::read(run_folder)?;
+        // One whose making was interrupted may have none yet.
+        let has_worktree = !record.admin_dir.as_os_str().is_empty();
+        let worktree_lock =
+            if has_worktree { Lock::of_worktree(&record.admin_dir, &record.worktree)? } else { None };
+        let workspace = Self {
+            run_folder: run_folder.to_path_buf(),
+            record,
+            uncommitted: false,
+            carried_changes: 0,
+            left_behind: Vec::new(),
+            credentials: Vec::new(),
+            _lock: lock,
+            _worktree_lock: worktree_lock,
+        };
+        if !matches!(workspace.record.state, State::Kept | State::Removed) {
+            workspace.remove_stale_locks();
+        }
+        Ok(workspace)
+    }
+
+    /// Everything that is known of it.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// The folder the agent works in.
+    pub fn worktree(&self) -> &Path {
+        &self.record.worktree
+    }
+
+    /// The branch without `refs/heads/`.
+    pub fn branch(&self) -> &str {
+        self.record.branch.strip_prefix("refs/heads/").unwrap_or(&self.record.branch)
+    }
+
+    /// The private git folder.
+    pub fn quarantine(&self) -> PathBuf {
+        self.run_folder.join("git")
+    }
+
+    /// A file that says where the quarantine is: mounted over the worktree's `.git` where the run has mounts of its own.
+    pub fn gitfile(&self) -> PathBuf {
+        self.run_folder.join("gitfile")
+    }
+
+    /// The quarantine's refs as they were when the run began.
+    pub(crate) fn refs_before(&self) -> PathBuf {
+        self.run_folder.join("refs-before")
+    }
+
+    /// Passwords and tokens in the user's git settings: nothing that is recorded may hold them.
+    pub fn credentials(&self) -> &[Vec<u8>] {
+        &self.credentials
+    }
+
+    /// True when the user's worktree has changes the agent does not get.
+    pub fn has_uncommitted_changes(&self) -> bool {
+        self.uncommitted
+    }
+
+    /// What the agent must be able to write.
+    pub fn writable(&self) -> Vec<PathBuf> {
+        vec![self.record.worktree.clone(), self.quarantine()]
+    }
+
+    /// What the agent must be able to read beside that, and to execute (hooks).
+    pub fn readable(&self) -> Vec<PathBuf> {
+        let mut paths = self.record.objects.clone();
+        paths.push(self.run_folder.join("hooks"));
+        paths.push(self.gitfile());
+        let links = self.record.brought.iter().filter(|one| one.is_link && !one.is_layer);
+        paths.extend(links.map(|one| one.from.clone()));
+        paths
+    }
+
+    /// Dependencies that the run gets as layers: where it sees them, and the user's.
+    pub fn layers(&self) -> Vec<(PathBuf, PathBuf)> {
+        let layers = self.record.brought.iter().filter(|one| one.is_layer);
+        layers.map(|one| (self.record.worktree.join(&one.path), one.from.clone())).collect()
+    }
+
+    /// How many paths of the user's uncommitted changes the run got.
+    pub fn carried_changes(&self) -> usize {
+        self.carried_changes
+    }
+
+    /// What git ignores in the user's worktree, and the run does not get.
+    pub fn left_behind(&self) -> &[PathBuf] {
+        &self.left_behind
+    }
+
+    /// Makes the worktree's `.git` lead to the quarantine, for runs without mounts of their own.
+    pub fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
+        let pointed = gitfile::point(&self.record.worktree, &self.quarantine(), &self.run_folder);
+        at("point at the quarantine from", &self.record.worktree, pointed).map(drop)
+    }
+
+    /// Makes the worktree's `.git` lead to the real git folder, whatever an agent left there: that is moved into the run's
+    /// folder, and its place comes back. The agent must have ended.
+    pub fn point_at_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
+        let record = &self.record;
+        let is_folder = record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
+        if !is_folder {
+            return Ok(None);
+        }
+        let pointed = gitfile::point(&record.worktree, &record.admin_dir, &self.run_folder);
+        at("point at the repository from", &record.worktree, pointed)
+    }
+}
+
+/// Whether this program is to end, and so makes nothing more.
+fn interrupted() -> Result<(), WorkspaceError> {
+    signals::waiting().map_or(Ok(()), |signal| Err(WorkspaceError::Interrupted(signal)))
+}
+
+/// How long a look at the user's own files is waited for: it is only for a note, and an earlier agent may have left a pipe
+/// among them.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The configuration of a repository whose configuration may be followed.
+pub(crate) fn trusted_settings(repository: &Repository) -> Result<Settings, WorkspaceError> {
+    let settings = Settings::understand(&Settings::call(repository)?.run()?);
+    trust::check(repository, &settings)?;
+    Ok(settings)
+}
+
+/// What was asked for, checked: nothing has been made.
+struct Wanted {
+    branch: String,
+    base: String,
+    worktree: PathBuf,
+    admin_dir: PathBuf,
+    here: bool,
+}
+
+impl Wanted {
+    fn new(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
+        if request.here {
+            return Self::here(repository, request);
+        }
+        let base = base(repository, request)?;
+        let (branch, folder) = names(repository, request)?;
+        let worktree = root(repository, request)?.join(folder);
+        if worktree.symlink_metadata().is_ok() {
+            return Err(WorkspaceError::NameTaken {
+                what: worktree.display().to_string(),
+                hint: "give another --name, or remove it (`guard worktree clean`)",
+            });
+        }
+        if repository.commit(&branch)?.is_some() {
+            return Err(branch_taken(&branch));
+        }
+        Ok(Self { branch, base, worktree, admin_dir: PathBuf::new(), here: false })
+    }
+
+    fn here(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
+        let refuse = |problem: &str, hint: &str| Err(WorkspaceError::refused(problem, hint));
+        let Some(worktree) = repository.toplevel.clone() else {
+            return refuse("--here needs a working tree, and this is none", "go into a linked worktree");
+        };
+        if !repository.is_linked() {
+            return refuse(
+                "--here works in a linked worktree only, and this is the repository's main one",
+                "leave --here out, or make one: git worktree add ../task -b task/name",
+            );
+        }
+        if request.base.is_some() {
+            return refuse(
+                "--here begins where the worktree is; --base cannot be given",
+                "leave one of them out",
+            );
+        }
+        let Head::Branch(branch, base) = repository.head.clone() else {
+            return refuse(
+                "the worktree is not on a branch with a commit",
+                "switch to a branch first: git switch -c task/name",
+            );
+        };
+        for (file, what) in [
+            ("MERGE_HEAD", "a merge"),
+            ("rebase-merge", "a rebase"),
+            ("rebase-apply", "a rebase"),
+            ("CHERRY_PICK_HEAD", "a cherry-pick"),
+            ("REVERT_HEAD", "a revert"),
+            ("BISECT_LOG", "a bisection"),
+        ] {
+            if repository.git_dir.join(file).symlink_metadata().is_ok() {
+                return refuse(
+                    &format!("{what} is in progress in this worktree"),
+                    "finish it or abort it first",
+                );
+            }
+        }
+        let admin_dir = repository.git_dir.clone();
+        Ok(Self { branch, base, worktree, admin_dir, here: true })
+    }
+
+    fn record(self, repository: &Repository, request: &Request) -> Record {
+        Record {
+            version: Record::version(),
+            run_id: request.run_id.clone(),
+            state: State::Opening,
+            common_dir: repository.common_dir.clone(),
+            object_format: repository.object_format.clone(),
+            ref_format: repository.ref_format.clone(),
+            objects: repository.object_folders(),
+            branch: self.branch,
+            tip: self.base.clone(),
+            base: self.base,
+            worktree: self.worktree,
+            admin_dir: self.admin_dir,
+            here: self.here,
+            excludes: PathBuf::new(),
+            brought: Vec::new(),
+            submodules: Vec::new(),
+        }
+    }
+}
+
+/// The branch and the worktree's folder, named after the task.
+pub(crate) fn names(
+    repository: &Repository,
+    request: &Request,
+) -> Result<(String, OsString), WorkspaceError> {
+    let asked = request.name.as_deref().unwrap_or(&request.run_id);
+    let slug = slug::slug(asked).ok_or_else(|| {
+        WorkspaceError::refused(
+            format!("{asked:?} has no letters a branch could be named after"),
+            "give another --name",
+        )
+    })?;
+    let branch = format!("refs/heads/{}{slug}", request.prefix);
+    let folder = [repository.name().as_slice(), b"-", slug.as_bytes()].concat();
+    Ok((branch, OsString::from_vec(folder)))
+}
+
+/// Files of a partial clone that are not there are fetched for who is trusted only.
+pub(crate) fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
+    let said = error.to_string();
+    if repository.trusted || !GitMessage::MissingPromisedObjects.is_in(&said) {
+        return error.into();
+    }
+    WorkspaceError::refused(
+        format!(
+            "files of the commit are missing in this partial clone, and guard does not fetch them unasked: {said}"
+        ),
+        "fetch them (`git checkout` the commit once), or give --trust-repository",
+    )
+}
+
+pub(crate) fn branch_taken(branch: &str) -> WorkspaceError {
+    WorkspaceError::NameTaken {
+        what: format!("the branch {}", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
+        hint: "give another --name, or work in its worktree with --here",
+    }
+}
+
+pub(crate) fn base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {
+    if let Some(name) = &request.base {
+        return repository.commit(name)?.ok_or_else(|| {
+            WorkspaceError::refused(
+                format!("--base {name:?} is no commit of this repository"),
+                "`git log --all` shows them",
+            )
+        });
+    }
+    repository.head.commit().map(str::to_string).ok_or_else(|| {
+        WorkspaceError::refused(
+            "the repository has no commit to begin at",
+            "make a first one (git commit --allow-empty -m start), or give --base",
+        )
+    })
+}
+
+/// The folder for worktrees, made if it is not there.
+pub(crate) fn root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
+    let place = repository.place();
+    if let Some(root) = &request.root {
+        let root = place.join(root);
+        at("make", &root, fs::create_dir_all(&root))?;
+        return at("find", &root, root.canonicalize());
+    }
+    if let Some(parent) = place.parent() {
+        let root = parent.join(".worktrees");
+        if usable(&root) {
+            return Ok(root);
+        }
+    }
+    let root = &request.fallback_root;
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(root);
+    at("make", root, made)?;
+    at("find", root, root.canonicalize())
+}
+
+/// A folder of this user's own that nobody else can put things into, made if it is not there.
+fn usable(root: &Path) -> bool {
+    if DirBuilder::new().mode(0o755).create(root).is_ok() {
+        // Where the repository lies within another one, its `git status` does not show the worktrees.
+        let _ = fs::write(root.join(".gitignore"), "*\n");
+    }
+    let own = nix::unistd::geteuid().as_raw();
+    let is_own = |data: fs::Metadata| data.is_dir() && data.uid() == own && data.mode() & 0o002 == 0;
+    root.symlink_metadata().is_ok_and(is_own)
+        && nix::unistd::access(root, nix::unistd::AccessFlags::W_OK).is_ok()
+}

@@ -1,0 +1,168 @@
+//! What builds need beside the commit (`node_modules`, `.venv`, `.env.test`): copied, or linked for reading.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::sys::remove_tree::remove_tree;
+use crate::workspace::git::gitfile::{Budget, copy_tree};
+
+/// Something that was brought into a worktree.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Brought {
+    /// Its path in the worktree.
+    #[serde(with = "super::run_record::path")]
+    pub path: PathBuf,
+    /// A link to the user's, not a copy.
+    pub is_link: bool,
+    /// A directory of the user's with a layer of the run's own over it; a link where the run has no mounts.
+    #[serde(default)]
+    pub is_layer: bool,
+    /// Where it comes from.
+    #[serde(with = "super::run_record::path")]
+    pub from: PathBuf,
+    /// What a copy looked like when it had been made.
+    pub seal: String,
+}
+
+/// Brings these paths of the user's worktree. What is not there, or is there already, or leads out of `within`, is left
+/// out; so is what would have to be put through a link, which the commit may have in the place of a folder.
+pub(crate) fn bring(
+    from: &Path,
+    within: Option<&Path>,
+    to: &Path,
+    copy: &[String],
+    link: &[String],
+) -> io::Result<Vec<Brought>> {
+    let within = within.map(Path::canonicalize).transpose()?;
+    let mut brought: Vec<Brought> = Vec::new();
+    let wanted = copy.iter().map(|path| (path, false)).chain(link.iter().map(|path| (path, true)));
+    for (path, is_link) in wanted {
+        let path = PathBuf::from(path);
+        if !is_inside(&path) || brought.iter().any(|known| known.path == path) {
+            continue;
+        }
+        let (source, place) = (from.join(&path), to.join(&path));
+        let Ok(source) = source.canonicalize() else { continue };
+        let leads_out = within.as_ref().is_some_and(|root| !source.starts_with(root));
+        if leads_out || place.symlink_metadata().is_ok() || !is_way_plain(to, &path) {
+            continue;
+        }
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let seal = if is_link {
+            symlink(&source, &place)?;
+            String::new()
+        } else {
+            copy_tree(&source, &place, &mut Budget { bytes: u64::MAX, ..Budget::default() })?;
+            seal(&place)?
+        };
+        brought.push(Brought { path, is_link, is_layer: false, from: source, seal });
+    }
+    Ok(brought)
+}
+
+/// Directories of the user's worktree that the run gets as layers. They are put in place when it is known whether the run has
+/// mounts of its own; here they are only looked at. What is in the commit, or leads out of the user's worktree, is left out.
+pub(crate) fn layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<Brought>> {
+    let from = from.canonicalize()?;
+    let layer = |path: &PathBuf| {
+        let source = from.join(path).canonicalize().ok().filter(|source| source.starts_with(&from))?;
+        let is_free = is_inside(path) && to.join(path).symlink_metadata().is_err() && is_way_plain(to, path);
+        // Without the directory around it, as in another commit, nothing uses it either.
+        let is_wanted = path.parent().is_some_and(|parent| to.join(parent).is_dir());
+        (is_free && is_wanted).then(|| Brought {
+            path: path.clone(),
+            is_link: true,
+            is_layer: true,
+            from: source,
+            seal: String::new(),
+        })
+    };
+    Ok(paths.iter().filter_map(layer).collect())
+}
+
+/// A line for git's list of ignored files that means exactly this path, link or directory.
+pub(crate) fn ignore_line(path: &Path) -> Vec<u8> {
+    let mut line = b"/".to_vec();
+    for &byte in path.as_os_str().as_bytes() {
+        if matches!(byte, b'\\' | b'*' | b'?' | b'[' | b' ') {
+            line.push(b'\\');
+        }
+        line.push(byte);
+    }
+    line.push(b'\n');
+    line
+}
+
+/// Nothing but folders lies on the way to a path, as far as there is one.
+pub(crate) fn is_way_plain(top: &Path, path: &Path) -> bool {
+    let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+    above
+        .map(|above| top.join(above).symlink_metadata())
+        .all(|data| data.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |data| data.is_dir()))
+}
+
+/// Below the folder it is joined to, and no part of git's own.
+pub fn is_inside(path: &Path) -> bool {
+    let plain =
+        path.components().all(|part| matches!(part, Component::Normal(name) if name != OsStr::new(".git")));
+    plain && path.components().next().is_some()
+}
+
+/// Names, sizes and times of change of a tree: different when anything in it was touched.
+fn seal(tree: &Path) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    add(tree, &mut hasher)?;
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn add(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
+    let data = path.symlink_metadata()?;
+    hasher.update(path.as_os_str().as_bytes());
+    // The time of the last change cannot be set by anybody.
+    let facts =
+        [data.ino(), u64::from(data.mode()), data.size(), data.ctime() as u64, data.ctime_nsec() as u64];
+    facts.iter().for_each(|fact| hasher.update(fact.to_le_bytes()));
+    if data.is_dir() {
+        let mut names: Vec<PathBuf> =
+            fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+        names.sort();
+        names.iter().try_for_each(|name| add(name, hasher))?;
+    }
+    Ok(())
+}
+
+/// Takes back what is still as it was brought. `is_ignored` says which the user's git would not show anyway.
+pub(crate) fn take_back(
+    worktree: &Path,
+    brought: &[Brought],
+    is_ignored: impl Fn(&Path) -> bool,
+) -> io::Result<()> {
+    for one in brought {
+        let place = worktree.join(&one.path);
+        let is_there =
+            place.parent().is_some_and(|parent| parent.canonicalize().is_ok_and(|real| real == parent));
+        if !is_there {
+            continue;
+        }
+        if one.is_link {
+            if fs::read_link(&place).is_ok_and(|target| target == one.from) {
+                fs::remove_file(&place)?;
+            } else if one.is_layer {
+                // Where the layer was mounted. With anything in it, it is the agent's own.
+                let _ = fs::remove_dir(&place);
+            }
+        } else if !is_ignored(&one.path) && seal(&place).is_ok_and(|now| now == one.seal) {
+            remove_tree(&place)?;
+        }
+    }
+    Ok(())
+}

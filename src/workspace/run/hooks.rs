@@ -1,0 +1,108 @@
+//! The user's hooks, copied to where the agent can run but not change them.
+//!
+//! A hook finds its neighbours by its own path, so the copy keeps them beside it. What a hook calls in the worktree
+//! (`npm run lint`, `scripts/check`) is the agent's to change, as it is in any checkout.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::quarantine::settings_path;
+use crate::workspace::git::config::Settings;
+use crate::workspace::git::repository::Repository;
+
+/// Hook folders are small; a larger one is something else (a whole project, a home).
+pub(crate) const MOST_FILES: usize = 2_000;
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Copies the hooks below `to`; the folder that `core.hooksPath` must name.
+pub(crate) fn bring(
+    repository: &Repository,
+    settings: &Settings,
+    skip: bool,
+    trailers: &[String],
+    to: &Path,
+) -> io::Result<PathBuf> {
+    fs::DirBuilder::new().mode(0o755).recursive(true).create(to)?;
+    let from = folder(repository, settings).filter(|_| !skip);
+    if let Some(from) = &from {
+        copy(tree(from), &to.join("hooks"), &mut Budget::default())?;
+    }
+    let is_nested = from.is_some_and(|from| tree(&from) != from);
+    let place = to.join(if is_nested { "hooks/_" } else { "hooks" });
+    fs::DirBuilder::new().mode(0o755).recursive(true).create(&place)?;
+    if !trailers.is_empty() {
+        add_trailers(&place, trailers)?;
+    }
+    Ok(place)
+}
+
+/// The tree of the user's hooks that is copied; none when there is none.
+pub(crate) fn source(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
+    folder(repository, settings).map(|folder| tree(&folder).to_path_buf())
+}
+
+/// husky's `_` calls the scripts beside it.
+fn tree(folder: &Path) -> &Path {
+    let is_huskys = folder.file_name() == Some("_".as_ref());
+    folder.parent().filter(|_| is_huskys).unwrap_or(folder)
+}
+
+/// Where the user's hooks are; none when there are none.
+fn folder(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
+    let named = match settings.get("core.hookspath").filter(|path| !path.is_empty()) {
+        None => repository.common_dir.join("hooks"),
+        Some(path) => settings_path(repository, path),
+    };
+    named.is_dir().then_some(named)
+}
+
+#[derive(Default)]
+struct Budget {
+    files: usize,
+    bytes: u64,
+}
+
+/// Copies a small tree; links as what they lead to, since a hook may be one.
+fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
+    let data = fs::metadata(from)?;
+    budget.files += 1;
+    budget.bytes += if data.is_file() { data.len() } else { 0 };
+    if budget.files > MOST_FILES || budget.bytes > MOST_BYTES {
+        return Err(io::Error::other(format!("{} is too large for a folder of hooks", from.display())));
+    }
+    if data.is_dir() {
+        fs::DirBuilder::new().mode(0o755).recursive(true).create(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            let is_sample = entry.path().extension().is_some_and(|ending| ending == "sample");
+            // A link that leads nowhere is no hook.
+            if !is_sample && fs::metadata(entry.path()).is_ok() {
+                copy(&entry.path(), &to.join(entry.file_name()), budget)?;
+            }
+        }
+        return Ok(());
+    }
+    if data.is_file() { fs::copy(from, to).map(drop) } else { Ok(()) }
+}
+
+/// The hook that adds trailers, before the user's own of that name.
+fn add_trailers(place: &Path, trailers: &[String]) -> io::Result<()> {
+    let hook = place.join("prepare-commit-msg");
+    let users = place.join("prepare-commit-msg.users");
+    if hook.exists() {
+        fs::rename(&hook, &users)?;
+    }
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+    let mut script = String::from("#!/bin/sh\n# Written by guard: the policy asks for these trailers.\n");
+    script.push_str("git interpret-trailers --in-place --if-exists addIfDifferent");
+    for trailer in trailers {
+        script.push_str(&format!(" --trailer {}", quoted(trailer)));
+    }
+    script.push_str(" \"$1\" || exit 1\n");
+    script.push_str("users=\"$(dirname \"$0\")/prepare-commit-msg.users\"\n");
+    script.push_str("if [ -x \"$users\" ]; then exec \"$users\" \"$@\"; fi\n");
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(hook)?;
+    io::Write::write_all(&mut file, script.as_bytes())
+}

@@ -1,0 +1,9 @@
+//! The place in git that a run gets: worktree, branch and quarantine repository.
+pub(crate) mod create;
+pub(crate) mod extra_files;
+pub(crate) mod hooks;
+pub(crate) mod ignored_files;
+pub(crate) mod quarantine;
+pub(crate) mod run_record;
+pub(crate) mod slug;
+pub(crate) mod user_changes;

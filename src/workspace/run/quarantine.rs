@@ -1,0 +1,229 @@
+//! The private git folder of a run: own HEAD, index, configuration, refs and objects, with the real objects to read.
+//!
+//! Made by writing files, not by starting git: every file here is one that git's own documentation describes. Refs are in
+//! the format `files` whatever the real repository's is.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::workspace::git::command::{Git, GitError};
+use crate::workspace::git::config::{Setting, Settings, render};
+use crate::workspace::git::repository::Repository;
+
+/// Refs that are not for an agent: the user's stash, what guard keeps, and what belongs to single worktrees.
+const PRIVATE: &[&[u8]] = &[
+    b"refs/stash",
+    b"refs/guard/",
+    b"refs/bisect/",
+    b"refs/worktree/",
+    b"refs/rewritten/",
+    b"refs/replace/",
+];
+
+/// Who commits when nobody has said so.
+const NOBODY: (&str, &str) = ("guard agent", "agent@guard.invalid");
+
+/// Who commits, and how.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Committer<'a> {
+    pub(crate) identity: Option<(&'a str, &'a str)>,
+    pub(crate) sign: bool,
+}
+
+/// What the quarantine is made of.
+pub(crate) struct Parts<'a> {
+    pub(crate) repository: &'a Repository,
+    pub(crate) settings: &'a Settings,
+    /// What [`refs_call`] answered.
+    pub(crate) refs: &'a [u8],
+    pub(crate) branch: &'a str,
+    pub(crate) tip: &'a str,
+    /// The worktree's real git folder.
+    pub(crate) admin_dir: &'a Path,
+    pub(crate) objects: &'a [PathBuf],
+    /// The folder of the copied hooks.
+    pub(crate) hooks: &'a Path,
+    pub(crate) committer: Committer<'a>,
+}
+
+/// The call that lists all refs.
+pub(crate) fn refs_call(repository: &Repository) -> Result<Git, GitError> {
+    // Peeled values are left out: finding them means reading every object.
+    Ok(repository.git("for-each-ref")?.arg("--format=%(objectname) %(refname) %(symref)"))
+}
+
+/// Makes the folder. `before` gets a copy of the packed refs, outside the agent's reach.
+pub(crate) fn make(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
+    let folder = |name: &str| DirBuilder::new().mode(0o700).recursive(true).create(git.join(name));
+    for name in ["objects/info", "objects/pack", "refs/heads", "refs/tags", "info"] {
+        folder(name)?;
+    }
+    fs::write(git.join("HEAD"), format!("ref: {}\n", parts.branch))?;
+    refs(git, before, parts)?;
+    fs::write(git.join("objects/info/alternates"), alternates(parts.objects))?;
+    fs::write(git.join("config"), config(git, parts))?;
+    let common = &parts.repository.common_dir;
+    let copies = [
+        (common.join("info/exclude"), "info/exclude"),
+        (common.join("info/attributes"), "info/attributes"),
+        (common.join("shallow"), "shallow"),
+        (parts.admin_dir.join("info/sparse-checkout"), "info/sparse-checkout"),
+        (parts.admin_dir.join("index"), "index"),
+        (users_file(parts.repository, parts.settings, "core.excludesfile", "ignore"), EXCLUDES),
+        (users_file(parts.repository, parts.settings, "core.attributesfile", "attributes"), ATTRIBUTES),
+    ];
+    for (from, to) in copies {
+        copy_if_there(&from, &git.join(to))?;
+    }
+    // A split index has its larger half in files beside it.
+    for entry in fs::read_dir(parts.admin_dir)?.flatten() {
+        if entry.file_name().as_bytes().starts_with(b"sharedindex.") {
+            copy_if_there(&entry.path(), &git.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies of the user's own lists, for a git that cannot see the user's home.
+const EXCLUDES: &str = "info/user-excludes";
+const ATTRIBUTES: &str = "info/user-attributes";
+
+/// The largest list of ignored files or attributes that is copied; an index may have any size.
+const MOST_BYTES: u64 = 64 << 20;
+
+fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
+    let is_index = to.file_name().is_some_and(|name| name.as_bytes().ends_with(b"index"));
+    // Through links, which people's own lists often are, but never waiting for a pipe.
+    let copy = || -> io::Result<u64> {
+        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(from)?;
+        let data = file.metadata()?;
+        if !data.is_file() || !is_index && data.len() > MOST_BYTES {
+            let problem = format!("{} is no file that could be copied", from.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        }
+        io::copy(&mut file, &mut fs::File::create(to)?)
+    };
+    match copy() {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(())
+        }
+        // The user's own list that the user cannot read: git passes over it too.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_index => Ok(()),
+        copied => copied.map(drop),
+    }
+}
+
+/// A list of the user's: where a setting says, or where git looks for it.
+pub(crate) fn users_file(repository: &Repository, settings: &Settings, key: &str, name: &str) -> PathBuf {
+    match settings.get(key).filter(|path| !path.is_empty()) {
+        Some(path) => settings_path(repository, path),
+        None => {
+            let folder = std::env::var_os("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty());
+            folder.map_or_else(|| home().join(".config"), PathBuf::from).join("git").join(name)
+        }
+    }
+}
+
+fn home() -> PathBuf {
+    PathBuf::from(std::env::var_os("HOME").unwrap_or_default())
+}
+
+/// The path a setting names. A relative one is meant from the top of the working tree, where hooks run and most calls
+/// begin, whatever folder guard was started in.
+pub(crate) fn settings_path(repository: &Repository, value: &[u8]) -> PathBuf {
+    let path = Path::new(OsStr::from_bytes(value));
+    match path.strip_prefix("~") {
+        Ok(rest) => home().join(rest),
+        Err(_) => repository.toplevel.as_ref().unwrap_or(&repository.common_dir).join(path),
+    }
+}
+
+/// One file of packed refs, however many there are; symbolic ones are files of their own.
+fn refs(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
+    let mut packed = b"# pack-refs with: sorted \n".to_vec();
+    for line in parts.refs.split(|byte| *byte == b'\n') {
+        let mut words = line.splitn(3, |byte| *byte == b' ');
+        let (Some(id), Some(name), Some(target)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        if name == parts.branch.as_bytes() || PRIVATE.iter().any(|private| name.starts_with(private)) {
+            continue;
+        }
+        if !target.is_empty() {
+            let file = git.join(OsStr::from_bytes(name));
+            file.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(file, [b"ref: ", target, b"\n"].concat())?;
+            continue;
+        }
+        packed.extend_from_slice(id);
+        packed.push(b' ');
+        packed.extend_from_slice(name);
+        packed.push(b'\n');
+    }
+    fs::write(before, &packed)?;
+    fs::write(git.join("packed-refs"), &packed)?;
+    let own = git.join(parts.branch);
+    own.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::write(own, format!("{}\n", parts.tip))
+}
+
+/// The list of borrowed object folders.
+pub(crate) fn alternates(folders: &[PathBuf]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for folder in folders {
+        let bytes = folder.as_os_str().as_bytes();
+        let is_plain = !bytes.iter().any(|byte| matches!(byte, b'\n' | b'\r')) && !bytes.starts_with(b"\"");
+        if is_plain {
+            text.extend_from_slice(bytes);
+        } else {
+            text.push(b'"');
+            for byte in bytes {
+                text.extend(format!("\\{byte:03o}").bytes());
+            }
+            text.push(b'"');
+        }
+        text.push(b'\n');
+    }
+    text
+}
+
+fn config(git: &Path, parts: &Parts<'_>) -> Vec<u8> {
+    let set = |key: &str, value: &[u8]| Setting {
+        key: key.to_string(),
+        value: Some(value.to_vec()),
+        is_repositorys: false,
+    };
+    let sha256 = parts.repository.object_format == "sha256";
+    let mut settings = vec![set("core.repositoryformatversion", if sha256 { b"1" } else { b"0" })];
+    if sha256 {
+        settings.push(set("extensions.objectformat", b"sha256"));
+    }
+    settings.extend(parts.settings.kept());
+    settings.push(set("core.bare", b"false"));
+    settings.push(set("core.hooksPath", parts.hooks.as_os_str().as_bytes()));
+    settings.push(set("core.excludesFile", git.join(EXCLUDES).as_os_str().as_bytes()));
+    settings.push(set("core.attributesFile", git.join(ATTRIBUTES).as_os_str().as_bytes()));
+    // The folder goes with the run; tidying it is wasted time.
+    settings.push(set("gc.auto", b"0"));
+    settings.push(set("maintenance.auto", b"false"));
+    // Without either, git would ask the agent who it is.
+    let is_known = |key: &str| parts.settings.get(key).is_some_and(|value| !value.is_empty());
+    let unknown = (!is_known("user.name") || !is_known("user.email")).then_some(NOBODY);
+    if let Some((name, email)) = parts.committer.identity.or(unknown) {
+        settings.push(set("user.name", name.as_bytes()));
+        settings.push(set("user.email", email.as_bytes()));
+    }
+    if parts.committer.sign {
+        for key in ["user.signingkey", "gpg.format", "gpg.program", "gpg.ssh.program"] {
+            settings.extend(parts.settings.get(key).map(|value| set(key, value)));
+        }
+    }
+    settings.push(set("commit.gpgSign", if parts.committer.sign { b"true" } else { b"false" }));
+    settings.push(set("tag.gpgSign", b"false"));
+    render(&settings)
+}

@@ -1,0 +1,231 @@
+//! What was made for a run, on disk before it is made: after any interruption it says what to finish or undo.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use super::extra_files::Brought;
+use crate::workspace::{WorkspaceError, at};
+
+/// The record's name in the run's folder.
+const FILE: &str = "workspace.json";
+/// Held by the process that works on the workspace.
+const LOCK: &str = "workspace.lock";
+/// The version of the record.
+const VERSION: u32 = 1;
+
+/// How far a workspace is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Its parts are being made.
+    Opening,
+    /// The agent may work in it.
+    Open,
+    /// Its branch is being received.
+    Receiving,
+    /// Its branch has been received; the worktree has not been given back.
+    Received,
+    /// The worktree belongs to the user again.
+    Kept,
+    /// The worktree is being removed.
+    Removing,
+    /// The worktree is gone; what was in it is in the branch or under `refs/guard/`.
+    Removed,
+}
+
+impl State {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Open => "open",
+            Self::Receiving => "receiving",
+            Self::Received => "received",
+            Self::Kept => "kept",
+            Self::Removing => "removing",
+            Self::Removed => "removed",
+        }
+    }
+}
+
+/// Everything that is known of a workspace.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Record {
+    /// The version of this format.
+    pub version: u32,
+    /// The run.
+    pub run_id: String,
+    /// How far it is.
+    pub state: State,
+    /// The folder that all working trees of the repository share.
+    #[serde(with = "path")]
+    pub common_dir: PathBuf,
+    /// `sha1` or `sha256`.
+    pub object_format: String,
+    /// `files` or `reftable`.
+    pub ref_format: String,
+    /// Folders with the repository's objects.
+    #[serde(with = "paths")]
+    pub objects: Vec<PathBuf>,
+    /// The task's branch, a full ref name.
+    pub branch: String,
+    /// The commit it begins at: what is before it cannot be changed.
+    pub base: String,
+    /// What the branch was last seen or set to by guard.
+    pub tip: String,
+    /// The working tree.
+    #[serde(with = "path")]
+    pub worktree: PathBuf,
+    /// Its real git folder.
+    #[serde(with = "path")]
+    pub admin_dir: PathBuf,
+    /// The worktree was there before the run, and is not guard's to remove.
+    pub here: bool,
+    /// The user's own list of ignored files, outside the repository.
+    #[serde(with = "path")]
+    pub excludes: PathBuf,
+    /// What was brought into the worktree beside the commit.
+    #[serde(default)]
+    pub brought: Vec<Brought>,
+    /// `.git` files of submodules that were there before the run: (path, content).
+    #[serde(default)]
+    pub submodules: Vec<(String, String)>,
+}
+
+impl Record {
+    pub(crate) fn version() -> u32 {
+        VERSION
+    }
+
+    /// The record of a run's folder.
+    pub fn read(run_folder: &Path) -> Result<Self, WorkspaceError> {
+        let path = run_folder.join(FILE);
+        let bytes = at("read", &path, std::fs::read(&path))?;
+        let bad = |problem: String| WorkspaceError::Record { path: path.clone(), problem };
+        let record: Self = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
+        if record.version != VERSION {
+            return Err(bad(format!("version {} is not known", record.version)));
+        }
+        Ok(record)
+    }
+
+    /// True when a run's folder has one.
+    pub fn exists(run_folder: &Path) -> bool {
+        run_folder.join(FILE).is_file()
+    }
+
+    /// Writes it so that there is always a whole one, whenever this process is killed. Against a machine that loses power
+    /// only the steps are made durable that could not be understood without it: what follows from the repository itself
+    /// (how far a receive went) is found there.
+    pub(crate) fn write(&self, run_folder: &Path) -> Result<(), WorkspaceError> {
+        let path = run_folder.join(FILE);
+        let write = || -> io::Result<()> {
+            let new = run_folder.join(".workspace.json.new");
+            let mut file = File::create(&new)?;
+            file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
+            if matches!(self.state, State::Open | State::Removing) {
+                file.sync_data()?;
+            }
+            std::fs::rename(&new, &path)
+        };
+        at("write", &path, write())
+    }
+}
+
+/// The right to work on a workspace, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: Flock<File>,
+}
+
+impl Lock {
+    pub(crate) fn take(run_folder: &Path) -> Result<Self, WorkspaceError> {
+        let path = run_folder.join(LOCK);
+        let open = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        Self::hold(at("open", &path, open)?, &path, run_folder)
+    }
+
+    /// The right to work in a worktree: two runs in one would give it back under each other's agent. None when the worktree
+    /// is not there any more.
+    pub(crate) fn of_worktree(admin_dir: &Path, worktree: &Path) -> Result<Option<Self>, WorkspaceError> {
+        // A file that every linked worktree has, that git never writes again, and that no agent can open: so nothing has
+        // to be made and taken away, and all who can work there agree.
+        let path = admin_dir.join("commondir");
+        match OpenOptions::new().write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => Self::hold(at("open", &path, opened)?, &path, worktree).map(Some),
+        }
+    }
+
+    fn hold(file: File, path: &Path, what: &Path) -> Result<Self, WorkspaceError> {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => Ok(Self { _file: file }),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(WorkspaceError::Busy(what.to_path_buf())),
+            Err((_, error)) => at("lock", path, Err(error.into())),
+        }
+    }
+
+    /// True while somebody holds it.
+    pub(crate) fn is_held(run_folder: &Path) -> bool {
+        matches!(Self::take(run_folder), Err(WorkspaceError::Busy(_)))
+    }
+}
+
+/// Paths as text, whatever their bytes: what is not UTF-8 is written as `hex:…`.
+pub(crate) mod path {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn text(path: &Path) -> String {
+        match path.to_str() {
+            Some(text) if !text.starts_with("hex:") => text.to_string(),
+            _ => {
+                let hex: String =
+                    path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+                format!("hex:{hex}")
+            }
+        }
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<PathBuf> {
+        let Some(hex) = text.strip_prefix("hex:") else { return Some(PathBuf::from(text)) };
+        let digits = hex.as_bytes().chunks(2);
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let bytes: Vec<u8> = digits.map(byte).collect::<Option<_>>()?;
+        Some(PathBuf::from(OsStr::from_bytes(&bytes)))
+    }
+
+    pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&text(path))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        let text = String::deserialize(from)?;
+        parse(&text).ok_or_else(|| serde::de::Error::custom("not a path"))
+    }
+}
+
+/// The same for lists.
+mod paths {
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(paths.iter().map(|path| super::path::text(path)))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+        let texts = Vec::<String>::deserialize(from)?;
+        let parsed: Option<Vec<PathBuf>> = texts.iter().map(|text| super::path::parse(text)).collect();
+        parsed.ok_or_else(|| serde::de::Error::custom("not a path"))
+    }
+}

@@ -1,0 +1,362 @@
+//! Two looks at a repository → what changed between them, and who can have done it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::refs::Ref;
+use super::state::{Content, State};
+use super::{Fingerprint, Name};
+
+/// What a run of guard's own changes in the repository, and what its agent could write to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ours {
+    /// The run: everything in `refs/guard/RUN` is guard's.
+    pub run: String,
+    /// The whole name of the task's branch, `refs/heads/task/…`.
+    pub branch: Option<Name>,
+    /// Where guard left that branch, if that is known: a branch that is elsewhere was moved by somebody else.
+    pub tip: Option<String>,
+    /// The name of the run's folder in `worktrees/`.
+    pub worktree: Option<Name>,
+    /// What guard itself wrote in that folder between the two looks, relative to it: `index`, `logs/HEAD`. What changed
+    /// apart from that would have needed the agent.
+    pub wrote: BTreeSet<Name>,
+    /// The folders that the agent could write to.
+    pub grants: Vec<PathBuf>,
+}
+
+/// Who can have made a difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Who {
+    /// The user, or another run. It is theirs: it is told, and never undone.
+    Others,
+    /// Guard, for this run.
+    Guard,
+    /// It would have needed the agent, which should not have been able to: the run has failed.
+    Agent,
+}
+
+/// What changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A branch, a tag, any ref but a HEAD.
+    Ref,
+    /// What a worktree has checked out.
+    Head,
+    /// A ref's history of values.
+    Reflog,
+    /// `config`, `config.worktree`.
+    Config,
+    /// Anything in `hooks`.
+    Hook,
+    /// `info/attributes`.
+    Attributes,
+    /// `info/exclude`.
+    Exclude,
+    /// `info/grafts`.
+    Grafts,
+    /// `shallow`.
+    Shallow,
+    /// Where else objects are looked for.
+    Alternates,
+    /// What is staged.
+    Index,
+    /// A linked worktree as a whole, or another file of its folder.
+    Worktree,
+    /// A file of a submodule's repository.
+    Module,
+    /// Any other file of the repository's folder.
+    Other,
+}
+
+/// One thing that is not as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// What it is.
+    pub kind: Kind,
+    /// The ref's name, or the file's path below the repository's folder.
+    pub name: Name,
+    /// What it was; `None` when it was not there.
+    pub old: Option<String>,
+    /// What it is now; `None` when it is gone.
+    pub new: Option<String>,
+    /// Who can have done it.
+    pub by: Who,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, .. } = self;
+        match (&self.old, &self.new) {
+            (None, Some(new)) => write!(f, "{name} was made: {new}")?,
+            (Some(old), None) => write!(f, "{name} was removed: it was {old}")?,
+            (old, new) => write!(
+                f,
+                "{name} changed from {} to {}",
+                old.as_deref().unwrap_or("?"),
+                new.as_deref().unwrap_or("?")
+            )?,
+        }
+        f.write_str(match self.by {
+            Who::Others => ", by somebody else",
+            Who::Guard => ", by guard",
+            Who::Agent => ", which would have needed the agent",
+        })
+    }
+}
+
+pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Ours) -> Vec<Difference> {
+    let judge = Judge { root: after.common.path(), ours };
+    let with_device = before.device == after.device;
+    let mut found = Vec::new();
+    // A worktree that came or went is one difference, not one for each of its files.
+    let (old, new) = (worktrees(before), worktrees(after));
+    let whole: BTreeSet<Name> = old.symmetric_difference(&new).cloned().collect();
+    for id in &whole {
+        let head = |of: &Fingerprint| of.value(&[b"worktrees/", id.bytes(), b"/HEAD"].concat());
+        let text = |of: &Fingerprint| head(of).unwrap_or_else(|| "without HEAD".to_string());
+        let name = Name::own([b"worktrees/", id.bytes()].concat());
+        found.push(Difference {
+            kind: Kind::Worktree,
+            old: old.contains(id).then(|| text(before)),
+            new: new.contains(id).then(|| text(after)),
+            by: judge.worktree(id, &name),
+            name,
+        });
+    }
+    let apart = |name: &Name| !worktree_of(name).is_some_and(|(id, _)| whole.contains(&id));
+    let mut moved = BTreeSet::new();
+    for (name, old, new) in pairs(&before.refs, &after.refs).filter(|(name, ..)| apart(name)) {
+        if !same_ref(old, new) {
+            moved.insert(name.clone());
+            found.push(Difference {
+                kind: if is_head(name) { Kind::Head } else { Kind::Ref },
+                name: name.clone(),
+                old: old.map(text_of_ref),
+                new: new.map(text_of_ref),
+                by: judge.reference(name, new),
+            });
+        }
+    }
+    for (name, old, new) in pairs(&before.files, &after.files).filter(|(name, ..)| apart(name)) {
+        if !matches!((old, new), (Some(old), Some(new)) if old.same(new, with_device)) {
+            found.push(Difference {
+                kind: kind_of(name),
+                name: name.clone(),
+                old: old.map(text_of_file),
+                new: new.map(text_of_file),
+                by: judge.file(name, [old, new]),
+            });
+        }
+    }
+    for (name, old, new) in pairs(&before.logs, &after.logs).filter(|(name, ..)| apart(name)) {
+        let same = matches!((old, new), (Some(old), Some(new)) if same_log(old, new));
+        // A ref that moves writes a line, one that is made makes its log, one that is deleted takes it along: said already.
+        let size = |state: Option<&State>| state.map_or(0, |state| state.stat.size);
+        let follows = moved.contains(&ref_of_log(name)) && (size(new) > size(old) || new.is_none());
+        if !same && !follows {
+            found.push(Difference {
+                kind: Kind::Reflog,
+                name: name.clone(),
+                old: old.map(text_of_file),
+                new: new.map(text_of_file),
+                by: judge.log(name),
+            });
+        }
+    }
+    found
+}
+
+/// Where there are too many to be hashed, one that is written again with the same size is taken for the same: `git gc`
+/// does that to all of them.
+fn same_log(old: &State, new: &State) -> bool {
+    match (&old.content, &new.content) {
+        (Content::Unread, _) | (_, Content::Unread) => {
+            old.stat.size == new.stat.size && old.stat.mode == new.stat.mode
+        }
+        _ => old.content == new.content && old.stat.mode == new.stat.mode,
+    }
+}
+
+fn is_head(name: &Name) -> bool {
+    worktree_of(name).map_or(name.bytes() == b"HEAD", |(_, rest)| rest.bytes() == b"HEAD")
+}
+
+struct Judge<'a> {
+    root: PathBuf,
+    ours: &'a Ours,
+}
+
+impl Judge<'_> {
+    /// A worktree that came or went as a whole.
+    fn worktree(&self, id: &Name, name: &Name) -> Who {
+        if self.within_grants(&self.root.join(name.path())) {
+            Who::Agent
+        } else if self.ours.worktree.as_ref() == Some(id) {
+            Who::Guard
+        } else {
+            Who::Others
+        }
+    }
+
+    fn reference(&self, name: &Name, new: Option<&Ref>) -> Who {
+        if self.within_grants(&self.root.join(name.path()))
+            || self.within_grants(&self.root.join("packed-refs"))
+        {
+            return Who::Agent;
+        }
+        if self.is_guards(name) {
+            return Who::Guard;
+        }
+        if self.ours.branch.as_ref() == Some(name) {
+            let left =
+                self.ours.tip.as_ref().is_none_or(|tip| new.is_some_and(|new| text_of_ref(new) == *tip));
+            return if left { Who::Guard } else { Who::Others };
+        }
+        self.in_worktree(name)
+    }
+
+    fn file(&self, name: &Name, states: [Option<&State>; 2]) -> Who {
+        let real = states.into_iter().flatten().filter_map(|state| state.real.as_ref());
+        if self.within_grants(&self.root.join(name.path()))
+            || real.into_iter().any(|real| self.within_grants(&real.path()))
+        {
+            return Who::Agent;
+        }
+        self.in_worktree(name)
+    }
+
+    fn log(&self, name: &Name) -> Who {
+        let of = ref_of_log(name);
+        if self.within_grants(&self.root.join(name.path())) {
+            Who::Agent
+        } else if self.is_guards(&of) || self.ours.branch.as_ref() == Some(&of) {
+            Who::Guard
+        } else {
+            self.in_worktree(name)
+        }
+    }
+
+    /// The run's own folder is guard's to write to, and nobody else has business there.
+    fn in_worktree(&self, name: &Name) -> Who {
+        match (worktree_of(name), &self.ours.worktree) {
+            (Some((id, rest)), Some(own)) if id == *own => {
+                if self.ours.wrote.contains(&rest) {
+                    Who::Guard
+                } else {
+                    Who::Agent
+                }
+            }
+            _ => Who::Others,
+        }
+    }
+
+    fn is_guards(&self, name: &Name) -> bool {
+        let own = format!("refs/guard/{}", self.ours.run);
+        !self.ours.run.is_empty()
+            && name
+                .bytes()
+                .strip_prefix(own.as_bytes())
+                .is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+    }
+
+    fn within_grants(&self, path: &Path) -> bool {
+        self.ours.grants.iter().any(|grant| path.starts_with(grant))
+    }
+}
+
+/// The linked worktree a name belongs to, and the name within it.
+fn worktree_of(name: &Name) -> Option<(Name, Name)> {
+    let rest = name.bytes().strip_prefix(b"worktrees/")?;
+    let slash = rest.iter().position(|byte| *byte == b'/')?;
+    Some((Name::from(&rest[..slash]), Name::from(&rest[slash + 1..])))
+}
+
+/// A folder in `worktrees/` is a worktree if it says where: an empty one, or one that is being made, is not yet.
+fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
+    let mut found = BTreeSet::new();
+    for (name, _) in of.files.range(Name::from("worktrees/")..) {
+        let Some((id, rest)) = worktree_of(name) else { break };
+        if rest.bytes() == b"gitdir" {
+            found.insert(id);
+        }
+    }
+    found
+}
+
+/// The ref a reflog belongs to: `logs/refs/heads/x`, `worktrees/ID/logs/HEAD`.
+fn ref_of_log(name: &Name) -> Name {
+    let of = |name: &[u8]| name.strip_prefix(b"logs/").unwrap_or(name).to_vec();
+    match worktree_of(name) {
+        Some((id, rest)) => {
+            Name::own([b"worktrees/", id.bytes(), b"/", of(rest.bytes()).as_slice()].concat())
+        }
+        None => Name::from(of(name.bytes())),
+    }
+}
+
+fn kind_of(name: &Name) -> Kind {
+    let inside = worktree_of(name);
+    let rest = inside.as_ref().map_or(name.bytes(), |(_, rest)| rest.bytes());
+    match rest {
+        b"config" | b"config.worktree" => Kind::Config,
+        b"info/attributes" => Kind::Attributes,
+        b"info/exclude" => Kind::Exclude,
+        b"info/grafts" => Kind::Grafts,
+        b"shallow" => Kind::Shallow,
+        b"objects/info/alternates" | b"objects/info/http-alternates" => Kind::Alternates,
+        b"index" => Kind::Index,
+        _ if rest.starts_with(b"sharedindex.") => Kind::Index,
+        _ if rest == b"hooks" || rest.starts_with(b"hooks/") => Kind::Hook,
+        _ if rest.starts_with(b"modules/") => Kind::Module,
+        _ if inside.is_some() => Kind::Worktree,
+        _ => Kind::Other,
+    }
+}
+
+fn same_ref(old: Option<&Ref>, new: Option<&Ref>) -> bool {
+    let (Some(old), Some(new)) = (old, new) else { return false };
+    // Only some files say what a tag stands for; where both do, they must agree.
+    let agree = old.peeled.is_none() || new.peeled.is_none() || old.peeled == new.peeled;
+    old.value == new.value && agree
+}
+
+fn text_of_ref(found: &Ref) -> String {
+    found.value.to_string()
+}
+
+fn text_of_file(state: &State) -> String {
+    let short = |hash: &str| hash.get(..12).unwrap_or(hash).to_string();
+    let mode = if state.stat.mode & 0o111 != 0 { ", executable" } else { "" };
+    match &state.content {
+        Content::Hash(hash) => format!("{} bytes, sha256 {}{mode}", state.stat.size, short(hash)),
+        Content::Link(target, Some(hash)) => format!("a link to {target}, sha256 {}", short(hash)),
+        Content::Link(target, None) => format!("a link to {target}"),
+        Content::Unread => format!("{} bytes{mode}", state.stat.size),
+    }
+}
+
+/// Both sides of all names, in order.
+fn pairs<'a, T>(
+    old: &'a std::collections::BTreeMap<Name, T>,
+    new: &'a std::collections::BTreeMap<Name, T>,
+) -> impl Iterator<Item = (&'a Name, Option<&'a T>, Option<&'a T>)> {
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    std::iter::from_fn(move || {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+        };
+        let left = if order.is_le() { old.next() } else { None };
+        let right = if order.is_ge() { new.next() } else { None };
+        let name = left.or(right).map(|(name, _)| name)?;
+        Some((name, left.map(|(_, value)| value), right.map(|(_, value)| value)))
+    })
+}

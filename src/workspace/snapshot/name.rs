@@ -1,0 +1,117 @@
+//! Names as git and the kernel have them: bytes. As text they lose nothing and cannot play tricks on a terminal.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::terminal_text;
+
+/// A path, a ref, a key: any bytes.
+///
+/// As text, everything printable is itself; a backslash is `\\`, a byte that is not text or is a control character is
+/// `\xNN`, and a character that cannot be seen or that turns the direction of text is `\u{NNNN}`. `Name::parse` is the way
+/// back, so that nothing is lost in a file of JSON.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Name(Vec<u8>);
+
+impl Name {
+    /// A name of these bytes, without a copy of them.
+    pub fn own(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// As a path.
+    pub fn path(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        PathBuf::from(std::ffi::OsStr::from_bytes(&self.0))
+    }
+
+    /// The name behind a text; `None` when it is not one that `Display` makes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find('\\') {
+            bytes.extend_from_slice(&rest.as_bytes()[..at]);
+            rest = &rest[at + 1..];
+            if let Some(after) = rest.strip_prefix('\\') {
+                bytes.push(b'\\');
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix('x') {
+                bytes.push(u8::from_str_radix(after.get(..2)?, 16).ok()?);
+                rest = &after[2..];
+            } else {
+                let (number, after) = rest.strip_prefix("u{")?.split_once('}')?;
+                let character = char::from_u32(u32::from_str_radix(number, 16).ok()?)?;
+                bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+                rest = after;
+            }
+        }
+        bytes.extend_from_slice(rest.as_bytes());
+        Some(Self(bytes))
+    }
+
+    fn is_plain(&self) -> bool {
+        self.0.iter().all(|byte| matches!(byte, b' '..=b'~') && *byte != b'\\')
+    }
+}
+
+/// Characters that a person does not see, or that change the order in which the others are shown.
+pub(crate) fn is_deceptive(character: char) -> bool {
+    // U+FE0F stands behind many an emoji.
+    matches!(character, '\u{80}'..='\u{9f}')
+        || terminal_text::is_invisible(character) && character != '\u{fe0f}'
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        for chunk in self.0.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                match character {
+                    '\\' => f.write_str("\\\\")?,
+                    '\0'..='\x1f' | '\x7f' => write!(f, "\\x{:02x}", u32::from(character))?,
+                    _ if is_deceptive(character) => write!(f, "\\u{{{:x}}}", u32::from(character))?,
+                    _ => f.write_char(character)?,
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{self}`")
+    }
+}
+
+impl<T: AsRef<[u8]>> From<T> for Name {
+    fn from(bytes: T) -> Self {
+        Self(bytes.as_ref().to_vec())
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) if self.is_plain() => serializer.serialize_str(text),
+            _ => serializer.collect_str(self),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not a name"))
+    }
+}

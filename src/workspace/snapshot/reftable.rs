@@ -1,0 +1,141 @@
+//! Refs as reftables keep them: a stack of small binary tables, the newest last.
+//!
+//! Read as described in git's `Documentation/technical/reftable.txt`. Only the blocks of refs are: those of the reflogs
+//! are compressed, and a compaction rewrites all of them although nothing has changed.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::refs::{Found, Ref, Value, join};
+use super::state::{Folder, hash, whole};
+use super::{Look, Name};
+
+/// The largest table that is read.
+const LARGEST: u64 = 512 << 20;
+/// Another git may compact the tables away that were just listed.
+const MOST_TRIES: usize = 10;
+
+/// The refs of a stack of tables in a folder, and the hash of what could not be read; `None` when there is no stack.
+pub(crate) fn stack(common: &Folder, path: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
+    let mut missing = false;
+    for _ in 0..MOST_TRIES {
+        let Some(folder) = common.below(path)? else { return Ok(None) };
+        let Some((mut list, stat)) = folder.file(c"tables.list", true)? else { return Ok(None) };
+        let Some(list) = whole(&mut list, stat.size, 1 << 20)? else { break };
+        match tables(&folder, &list, look)? {
+            Some(read) => return Ok(Some(read)),
+            None => missing = true,
+        }
+    }
+    look.cut |= !missing;
+    // A table that stays away is a broken repository: said, and compared, as such.
+    Ok(Some((Vec::new(), Some(hash(b"a table is missing")))))
+}
+
+fn tables(folder: &Folder, list: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
+    let mut refs = BTreeMap::new();
+    let mut strange = None;
+    for name in list.split(|byte| *byte == b'\n').filter(|name| !name.is_empty()) {
+        let Ok(name) = std::ffi::CString::new(name) else { continue };
+        let Some((mut file, stat)) = folder.file(&name, true)? else { return Ok(None) };
+        let Some(table) = whole(&mut file, stat.size, LARGEST)? else {
+            look.cut = true;
+            continue;
+        };
+        if refs_in(&table, &mut refs).is_none() {
+            strange = Some(hash(&join(table.as_slice(), &name)));
+        }
+    }
+    let refs = refs.into_iter().filter_map(|(name, one)| Some((name, one?))).collect();
+    Ok(Some((refs, strange)))
+}
+
+/// Puts the refs of a table over those of the tables below it; a ref that is deleted in it becomes `None`.
+/// `None` when the table is not one.
+pub(crate) fn refs_in(table: &[u8], refs: &mut BTreeMap<Name, Option<Ref>>) -> Option<()> {
+    let version = *table.get(4)?;
+    if table.get(..4)? != b"REFT" || !matches!(version, 1 | 2) {
+        return None;
+    }
+    let (header, footer) = if version == 1 { (24, 68) } else { (28, 72) };
+    let size_of_object = if version == 2 && table.get(24..28)? == b"s256" { 32 } else { 20 };
+    let block_size = number(table, 5, 3)?;
+    let end = table.len().checked_sub(footer)?;
+    let mut start = 0;
+    while start < end {
+        // The first block begins with the header of the file.
+        let at = if start == 0 { header } else { start };
+        if at >= end || *table.get(at)? != b'r' {
+            break;
+        }
+        let length = number(table, at + 1, 3)?;
+        let block = table.get(start..start.checked_add(length)?)?;
+        records(block, at - start + 4, size_of_object, refs)?;
+        // Blocks are filled up with zeros to the block size, or follow each other without a gap.
+        let aligned = block_size > length && *table.get(start + length)? == 0;
+        start += if aligned { block_size } else { length.max(1) };
+    }
+    Some(())
+}
+
+fn records(
+    block: &[u8],
+    first: usize,
+    size_of_object: usize,
+    refs: &mut BTreeMap<Name, Option<Ref>>,
+) -> Option<()> {
+    let restarts = number(block, block.len().checked_sub(2)?, 2)?;
+    let end = block.len().checked_sub(2)?.checked_sub(restarts.checked_mul(3)?)?;
+    let mut at = first;
+    let mut name: Vec<u8> = Vec::new();
+    while at < end {
+        let shared = varint(block, &mut at)?;
+        let packed = varint(block, &mut at)?;
+        let (suffix, kind) = (packed >> 3, packed & 7);
+        name.truncate(shared);
+        name.extend_from_slice(bytes(block, &mut at, suffix)?);
+        let _update = varint(block, &mut at)?;
+        let mut object = || bytes(block, &mut at, size_of_object).map(hex);
+        let found = match kind {
+            0 => None,
+            1 => Some((Value::Object(object()?), None)),
+            2 => Some((Value::Object(object()?), Some(object()?))),
+            3 => {
+                let length = varint(block, &mut at)?;
+                Some((Value::Symbolic(Name::from(bytes(block, &mut at, length)?)), None))
+            }
+            _ => return None,
+        };
+        refs.insert(Name::from(&name), found.map(|(value, peeled)| Ref { value, peeled, file: None }));
+    }
+    Some(())
+}
+
+fn bytes<'a>(block: &'a [u8], at: &mut usize, count: usize) -> Option<&'a [u8]> {
+    let end = at.checked_add(count)?;
+    let taken = block.get(*at..end)?;
+    *at = end;
+    Some(taken)
+}
+
+fn number(data: &[u8], at: usize, size: usize) -> Option<usize> {
+    Some(data.get(at..at.checked_add(size)?)?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
+}
+
+fn varint(block: &[u8], at: &mut usize) -> Option<usize> {
+    let mut byte = *bytes(block, at, 1)?.first()?;
+    let mut value = usize::from(byte & 0x7f);
+    while byte & 0x80 != 0 {
+        byte = *bytes(block, at, 1)?.first()?;
+        value = value.checked_add(1)?.checked_mul(128)? | usize::from(byte & 0x7f);
+    }
+    Some(value)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
