@@ -11,7 +11,7 @@ fn main() {
 
 /// Compiles the shim for `launch/shims.rs` to include. Statically, where the C library can be had so: that start is faster.
 fn build_shim() {
-    for source in ["shims/main.rs", "src/intercept/wire.rs"] {
+    for source in ["shims/main.rs", "src/supervisor/shim/protocol.rs"] {
         println!("cargo:rerun-if-changed={source}");
     }
     let variable = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));

@@ -6,7 +6,7 @@
 //! that is not allowed.
 #![allow(clippy::print_stderr, reason = "the refusal is printed where the agent looks")]
 
-#[path = "../src/intercept/wire.rs"]
+#[path = "../src/supervisor/shim/protocol.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the supervisor's half of the protocol is in the same file")]
 mod wire;
 

@@ -1,7 +1,7 @@
 //! Any memory as the arguments of a program start: strings or an error, bounded, and what is read is what lies there.
 #![no_main]
 
-use guard::intercept::fuzzing::{arguments, started_with};
+use guard::supervisor::fuzzing::{arguments, started_with};
 use libfuzzer_sys::fuzz_target;
 
 /// Bytes of strings and odd addresses.

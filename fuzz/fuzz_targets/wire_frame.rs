@@ -1,7 +1,7 @@
 //! Any bytes as a shim's frame: a question, an answer or an error; what is read is what would be sent.
 #![no_main]
 
-use guard::intercept::wire::{Answer, Question};
+use guard::supervisor::shim::protocol::{Answer, Question};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -15,8 +15,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use super::group::threads_on_machine;
 use super::plan::LaunchPlan;
 use super::protocol::{AgentMessage, Breach, StartError};
-use crate::intercept::CANARY_PROGRAM;
 use crate::sandbox;
+use crate::supervisor::CANARY_PROGRAM;
 use crate::sys::{process, seccomp, socket, terminal};
 
 /// What the child needs besides the plan, made before the fork.

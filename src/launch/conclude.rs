@@ -10,10 +10,10 @@ use super::protocol::Used;
 use super::task::Task;
 use super::watch::{Cut, End, Running, take_all_dead};
 use crate::egress;
-use crate::intercept::Counts;
 use crate::outcome::{
     Enforcement, ErrorDetail, ErrorKind, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
 };
+use crate::supervisor::Counts;
 use crate::sys::process::Ended;
 use crate::transcript::{self, EventType, Recorder, Stream};
 

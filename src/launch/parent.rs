@@ -21,10 +21,10 @@ use super::repositories::{MOUNTS_FIX, RepositoryWatch};
 use super::signals::hold_signals;
 use super::task::Task;
 use super::{prepare, watch};
-use crate::intercept;
 use crate::outcome::RunResult;
 use crate::policy::{Namespaces, Policy};
 use crate::sandbox::{self, Need};
+use crate::supervisor;
 use crate::sys::process::{self, Ended};
 use crate::transcript::{self, Observer, Sink, Stream};
 
@@ -242,7 +242,7 @@ pub(super) struct Places {
 
 impl Places {
     fn make(plan: &LaunchPlan) -> io::Result<Self> {
-        let shims = intercept::bind(&plan.control)?;
+        let shims = supervisor::bind(&plan.control)?;
         Ok(Self { transcript: transcript::create(&plan.run_folder)?, shims, links: None })
     }
 }

@@ -22,9 +22,9 @@ use super::repositories::{self, SearchedDirectory};
 use super::shims::{Shims, why_no_shims};
 use super::toolchain::{self, Toolchain};
 use super::{own_directories, system};
-use crate::intercept::wire::{CONTROL_NAME, SOCKET_VARIABLE};
 use crate::policy::{Budget, Config, Namespaces, Pattern, Policy};
 use crate::sandbox::{Grant, Layer, Rights, View};
+use crate::supervisor::shim::protocol::{CONTROL_NAME, SOCKET_VARIABLE};
 
 /// Somebody wants a command run.
 #[derive(Debug, Clone)]

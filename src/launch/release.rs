@@ -19,10 +19,11 @@ use super::shims::Shims;
 use super::watch::{ExecFailure, Running, Sleeper, Stopped};
 use crate::command::Context;
 use crate::egress;
-use crate::intercept::{self, Answering, Ask, Belated, Counts, Handle, Repositories, Setting};
 use crate::outcome::{Denial, Enforcement, LimitNotInForce};
 use crate::policy::Policy;
 use crate::sandbox::Need;
+use crate::supervisor;
+use crate::supervisor::{Answering, Ask, Belated, Counts, Handle, Repositories, Setting};
 use crate::sys::socket;
 use crate::transcript::EventType;
 
@@ -138,7 +139,7 @@ impl Running {
             let _ = told.send(said);
             listener
         };
-        let supervisor = intercept::supervise(setting, listener).map_err(failed)?;
+        let supervisor = supervisor::supervise(setting, listener).map_err(failed)?;
         // Not before: the child waits for the one, and nobody for the other.
         self.writer.begin().map_err(|error| Stopped::Failed(machine("begin the transcript")(error)))?;
         let _ = begun.send(());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::termios::{FlushArg, LocalFlags, SetArg, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr};
 
 use crate::decide::Verdict;
-use crate::intercept::{Ask, Choice};
+use crate::supervisor::{Ask, Choice};
 use crate::sys::terminal;
 
 /// Whether a person sits at one terminal that is both standard input and output, and guard is in its foreground: then the

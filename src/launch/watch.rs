@@ -30,9 +30,10 @@ use super::task::Task;
 use super::terminal::{InterruptKeys, Keys, Raw, Screen, asker};
 use super::work::Work;
 use crate::egress;
-use crate::intercept::{self, Answering, Ask, Counts};
 use crate::outcome::{Enforcement, Tally};
 use crate::policy::{Pattern, Policy};
+use crate::supervisor;
+use crate::supervisor::{Answering, Ask, Counts};
 use crate::sys::process::{self, Ended};
 use crate::sys::signals::Caught;
 use crate::sys::terminal;
@@ -356,7 +357,7 @@ impl Running {
     fn wake(&mut self, index: usize) {
         let started = match self.sleepers.swap_remove(index) {
             Sleeper::Output(pump) => pump.start(self.pump_done.clone()),
-            Sleeper::Shims(listener, answering) => intercept::serve(listener, *answering),
+            Sleeper::Shims(listener, answering) => supervisor::serve(listener, *answering),
             Sleeper::Network(setting) => egress::start(*setting).map(|carrier| self.carrier = Some(carrier)),
         };
         if let Err(error) = started {

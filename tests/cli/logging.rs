@@ -39,9 +39,9 @@ fn a_log_is_written_when_it_is_asked_for() {
         "{debug}"
     );
     // A filter, by the variable; the option wins.
-    let (_, filtered) = ran(&world, &[], &[("GUARD_LOG", "guard::intercept=debug")], "true");
+    let (_, filtered) = ran(&world, &[], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
     assert!(filtered.contains("exec{") && !has_span(&filtered, "launch"), "{filtered}");
-    let (_, both) = ran(&world, &["-v"], &[("GUARD_LOG", "guard::intercept=debug")], "true");
+    let (_, both) = ran(&world, &["-v"], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
     assert!(!both.contains("exec{") && has_span(&both, "launch"), "{both}");
 }
 

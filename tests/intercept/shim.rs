@@ -5,9 +5,9 @@ use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
 
 use guard::command::Context;
-use guard::intercept::answer;
-use guard::intercept::wire::{Answer, Question, SOCKET_VARIABLE};
 use guard::launch::SHIM_PROGRAM;
+use guard::supervisor::answer;
+use guard::supervisor::shim::protocol::{Answer, Question, SOCKET_VARIABLE};
 
 use crate::support::{Scratch, make_program, policy};
 

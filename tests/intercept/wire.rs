@@ -1,6 +1,6 @@
 //! The shim's protocol: what is sent arrives; what is no frame is refused, quickly and without memory.
 
-use guard::intercept::wire::{Answer, LARGEST_BODY, Question, VERSION};
+use guard::supervisor::shim::protocol::{Answer, LARGEST_BODY, Question, VERSION};
 use proptest::prelude::*;
 
 proptest! {

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::wire::{self, Question};
-use super::{Repositories, answer};
+use super::protocol;
+use super::protocol::Question;
 use crate::command::Context;
 use crate::policy::Policy;
+use crate::supervisor::{Repositories, answer};
 use crate::transcript::{EventType, Recorder};
 
 /// A question that takes longer to be asked than this is none.
@@ -116,7 +117,7 @@ fn converse(answering: &Desk, mut stream: UnixStream) -> io::Result<()> {
     let mut input = Punctual { stream: &stream, until: Instant::now() + PATIENCE };
     // Large questions wait for each other, so that many of them cost no more memory than one.
     let mut alone: Option<MutexGuard<'_, ()>> = None;
-    let question = wire::read_head(&mut input).and_then(|length| {
+    let question = protocol::read_head(&mut input).and_then(|length| {
         if length > LARGE {
             alone = Some(answering.large.lock().unwrap_or_else(PoisonError::into_inner));
         }

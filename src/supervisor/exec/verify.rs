@@ -3,12 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::exec::{Start, line};
-use super::identity::{Executable, Identities, Identity};
-use super::remote::Arguments;
-use super::supervisor::{Supervisor, folder_of};
-use super::wire;
+use super::executable_identity::{Executable, Identities, Identity};
+use super::process_memory::Arguments;
+use super::{Start, line};
 use crate::policy::Action;
+use crate::supervisor::event_loop::{Supervisor, folder_of};
+use crate::supervisor::shim::protocol;
 use crate::sys::ptrace::{self, Change};
 use crate::transcript::{EventType, Prepared};
 
@@ -17,7 +17,7 @@ const MOST_ERRNO: i64 = 4095;
 
 /// What a thread should be when its exec is done.
 #[derive(Debug)]
-pub(super) struct Expected {
+pub(crate) struct Expected {
     identity: Identity,
     copy_of: Option<Vec<u8>>,
     /// The program, when no agent could have put it where it lies.
@@ -31,7 +31,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    pub(super) fn of(start: &Start, identities: &Identities, judge_again: bool, record: Prepared) -> Self {
+    pub(crate) fn of(start: &Start, identities: &Identities, judge_again: bool, record: Prepared) -> Self {
         let (identity, argv) = start.becomes();
         let program = start.chain.last();
         let is_foreign = |program: &&Executable| !identities.may_be_copy(&program.path);
@@ -56,7 +56,7 @@ struct Actual {
 
 impl Supervisor {
     /// A watched thread has stopped or ended.
-    pub(super) fn changed(&mut self, pid: i32, change: Change) {
+    pub(crate) fn changed(&mut self, pid: i32, change: Change) {
         match change {
             Change::Exec(former) => {
                 let at = self.expected.iter().position(|(tid, _)| *tid == former);
@@ -98,7 +98,7 @@ impl Supervisor {
     }
 
     /// Records what was on its way when the run ended.
-    pub(super) fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         while let Some((tid, _)) = self.expected.first() {
             self.failed(*tid, None);
         }
@@ -115,7 +115,7 @@ impl Supervisor {
         let stack = ptrace::stack_pointer(pid)?;
         self.remote.attach(pid);
         Ok(Actual {
-            arguments: self.remote.started_with(stack, wire::is_relevant)?,
+            arguments: self.remote.started_with(stack, protocol::is_relevant)?,
             program: self.identities.running(pid, expected.and_then(|expected| expected.foreign.as_ref()))?,
             folder: folder_of(pid).ok_or_else(gone)?,
         })

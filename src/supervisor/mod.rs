@@ -5,32 +5,27 @@
 //! a denial; nothing here answers anything but *deny* on error.
 #![forbid(unsafe_code)]
 
-mod control;
+mod event_loop;
 mod exec;
-mod explain;
-mod forks;
 #[doc(hidden)]
 pub mod fuzzing;
-mod identity;
+mod inotify;
 mod metadata;
-mod network;
-mod remote;
-mod repository;
-mod supervisor;
-mod verify;
-mod watches;
-pub mod wire;
+mod process_limit;
+mod repo_scope;
+pub mod shim;
+mod sockets;
 
-pub use control::{Answering, bind, serve};
-pub use repository::{Judged, Repositories};
-pub use supervisor::{Ask, Belated, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
+pub use event_loop::{Ask, Belated, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
+pub use repo_scope::{Judged, Repositories};
+pub use shim::server::{Answering, bind, serve};
 
 use std::borrow::Cow;
 
 use crate::command::{Context, Folder, Request};
 use crate::decide::judge;
 use crate::policy::{Action, Policy};
-use wire::{Answer, Question};
+use shim::protocol::{Answer, Question};
 
 /// Bytes of a command's words that a record keeps.
 const RECORDED: usize = 64 << 10;

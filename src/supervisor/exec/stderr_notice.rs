@@ -17,7 +17,7 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Writes a line to a thread's standard error. Its descriptor is the agent's own: whatever it is, the agent could have
 /// written there itself. Nobody reading it must not stop the supervisor, so a thread of its own writes.
-pub(super) fn tell(thread: &OwnedFd, line: &str) {
+pub(crate) fn tell(thread: &OwnedFd, line: &str) {
     let Ok(stderr) = process::descriptor_of(thread.as_fd(), 2) else { return };
     if THREADS.fetch_add(1, Ordering::AcqRel) >= MOST_THREADS {
         THREADS.fetch_sub(1, Ordering::AcqRel);

@@ -21,15 +21,15 @@ const LONGEST_ARGV: usize = 8 << 20;
 
 /// What a program is started with.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Arguments {
-    pub(super) argv: Vec<Vec<u8>>,
+pub(crate) struct Arguments {
+    pub(crate) argv: Vec<Vec<u8>>,
     /// Those that mean something to a policy.
-    pub(super) environment: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A window into a process's memory.
 #[derive(Debug, Default)]
-pub(super) struct Remote {
+pub(crate) struct Remote {
     pid: i32,
     /// Where pages are in `bytes`, by their addresses, in their order; `None` where they could not be read.
     pages: Vec<(u64, Option<usize>)>,
@@ -45,7 +45,7 @@ fn unreadable() -> io::Error {
 
 impl Remote {
     /// Turns to another process.
-    pub(super) fn attach(&mut self, pid: i32) {
+    pub(crate) fn attach(&mut self, pid: i32) {
         self.pid = pid;
         self.pages.clear();
         self.bytes.clear();
@@ -59,7 +59,7 @@ impl Remote {
 
     /// Fetches the pages of these addresses that are not here yet, with one call where they are not many. What cannot be read
     /// fails when it is looked at.
-    pub(super) fn fetch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
+    pub(crate) fn fetch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.clear();
         wanted.extend(addresses.map(|address| address & !(PAGE as u64 - 1)));
@@ -112,7 +112,7 @@ impl Remote {
     }
 
     /// Exactly so many bytes.
-    pub(super) fn bytes(&mut self, address: u64, length: usize) -> io::Result<Vec<u8>> {
+    pub(crate) fn bytes(&mut self, address: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(length.min(1 << 16));
         let mut address = address;
         while bytes.len() < length {
@@ -126,7 +126,7 @@ impl Remote {
     }
 
     /// A string that ends with NUL, of at most `most` bytes.
-    pub(super) fn string(&mut self, address: u64, most: usize) -> io::Result<Vec<u8>> {
+    pub(crate) fn string(&mut self, address: u64, most: usize) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut address = address;
         loop {
@@ -145,7 +145,7 @@ impl Remote {
     }
 
     /// A number as it lies in memory.
-    pub(super) fn number(&mut self, address: u64) -> io::Result<u64> {
+    pub(crate) fn number(&mut self, address: u64) -> io::Result<u64> {
         let tail = self.tail(address)?;
         if let Some(raw) = tail.first_chunk() {
             return Ok(u64::from_ne_bytes(*raw));
@@ -179,7 +179,7 @@ impl Remote {
 
     /// The words and the variables of a program start, from the arrays that point to them. Words of at most `most` bytes
     /// together; only the variables that `keep` wants.
-    pub(super) fn arguments(
+    pub(crate) fn arguments(
         &mut self,
         argv: u64,
         environment: u64,
@@ -193,7 +193,7 @@ impl Remote {
     }
 
     /// The same of a program that was started and has not run yet: the kernel has put everything where its stack ends.
-    pub(super) fn started_with(&mut self, stack: u64, keep: impl Fn(&[u8]) -> bool) -> io::Result<Arguments> {
+    pub(crate) fn started_with(&mut self, stack: u64, keep: impl Fn(&[u8]) -> bool) -> io::Result<Arguments> {
         /// Most programs have no more than that.
         const USUAL_PAGES: u64 = 3;
         self.fetch((0..USUAL_PAGES).map(|page| stack.saturating_add(page * PAGE as u64)))?;

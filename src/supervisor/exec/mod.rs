@@ -1,4 +1,8 @@
 //! A program start: what it is, whether it may be, and whether it really became that.
+pub(crate) mod executable_identity;
+pub(crate) mod process_memory;
+pub(crate) mod stderr_notice;
+pub(crate) mod verify;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,20 +13,21 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::identity::{Executable, Identity, Kind, is_loader};
-use super::remote::Arguments;
-use super::supervisor::{
+use super::Setting;
+use super::event_loop::{
     Ask, Belated, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of,
 };
-use super::verify::Expected;
-use super::wire::{self, Answer, Question};
-use super::{Setting, explain};
+use super::shim::protocol;
+use super::shim::protocol::{Answer, Question};
 use crate::command::{Access, Analysis, Context, Folder, Request};
 use crate::decide::Verdict;
 use crate::policy::Action;
 use crate::sys::ptrace;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::transcript::{EventType, Prepared};
+use executable_identity::{Executable, Identity, Kind, is_loader};
+use process_memory::Arguments;
+use verify::Expected;
 
 /// Longest path.
 const LONGEST_PATH: usize = 4096;
@@ -32,20 +37,20 @@ const WORDS_WITH_NAMES: usize = 3;
 
 /// A program start as it was asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Start {
+pub(crate) struct Start {
     /// The path as given.
-    pub(super) path: Vec<u8>,
-    pub(super) argv: Vec<Vec<u8>>,
-    pub(super) environment: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(super) folder: PathBuf,
+    pub(crate) path: Vec<u8>,
+    pub(crate) argv: Vec<Vec<u8>>,
+    pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) folder: PathBuf,
     /// The file and its interpreters.
-    pub(super) chain: Vec<Executable>,
+    pub(crate) chain: Vec<Executable>,
     /// Words that are copies of known programs, when the program is the loader: (which word, the known program).
-    pub(super) loaded: Vec<(usize, Vec<u8>)>,
+    pub(crate) loaded: Vec<(usize, Vec<u8>)>,
 }
 
 /// A start that waits for a person.
-pub(super) struct Pending {
+pub(crate) struct Pending {
     notification: Notification,
     start: Start,
     verdict: Verdict,
@@ -53,7 +58,7 @@ pub(super) struct Pending {
 
 /// Starts that were allowed before: the same files, words, folder and variables need no second judgement.
 #[derive(Default)]
-pub(super) struct Cache {
+pub(crate) struct Cache {
     allowed: HashSet<u64>,
     keys: RandomState,
 }
@@ -78,7 +83,7 @@ impl Cache {
 }
 
 #[derive(Serialize)]
-pub(super) struct ExecData<'a> {
+pub(crate) struct ExecData<'a> {
     pid: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<i32>,
@@ -115,7 +120,7 @@ impl Start {
         text(self.chain.first().map_or(&self.path, |file| &file.path))
     }
 
-    pub(super) fn data(&self, pid: i32, verdict: Option<&Verdict>) -> ExecData<'_> {
+    pub(crate) fn data(&self, pid: i32, verdict: Option<&Verdict>) -> ExecData<'_> {
         ExecData {
             pid,
             parent: parent_of(pid),
@@ -158,7 +163,7 @@ impl Start {
     }
 
     /// What the kernel makes of it: the program at the end of the interpreters, with the arguments they add.
-    pub(super) fn becomes(&self) -> (Identity, Vec<Vec<u8>>) {
+    pub(crate) fn becomes(&self) -> (Identity, Vec<Vec<u8>>) {
         let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
         let mut name = self.path.clone();
         let mut identity = Identity { device: 0, inode: 0 };
@@ -230,7 +235,7 @@ fn ancestors(pid: i32) -> Vec<String> {
 
 impl Supervisor {
     /// Answers an exec; `None` when the answer comes later.
-    pub(super) fn exec(&mut self, notification: &Notification) -> Option<Reply> {
+    pub(crate) fn exec(&mut self, notification: &Notification) -> Option<Reply> {
         self.busy();
         let start = match self.read_start(notification) {
             Ok(start) => start,
@@ -357,7 +362,7 @@ impl Supervisor {
         self.remote.fetch([path, argv, environment].into_iter().filter(|&address| address != 0))?;
         let path = self.remote.string(path, LONGEST_PATH)?;
         let Arguments { argv, environment } =
-            self.remote.arguments(argv, environment, limit, wire::is_relevant)?;
+            self.remote.arguments(argv, environment, limit, protocol::is_relevant)?;
         if path == CANARY_PROGRAM.as_bytes() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
@@ -375,7 +380,7 @@ impl Supervisor {
     }
 
     /// The loader runs the file it is given, under whatever name: copies among its words are recognised.
-    pub(super) fn loaded(
+    pub(crate) fn loaded(
         &mut self,
         tid: i32,
         folder: &Path,
@@ -392,7 +397,7 @@ impl Supervisor {
     }
 
     /// The verdict on a start, and whether it holds only as long as a repository is what it is now.
-    pub(super) fn judge_start(&self, start: &Start) -> (Verdict, bool) {
+    pub(crate) fn judge_start(&self, start: &Start) -> (Verdict, bool) {
         let mut worst: Option<Verdict> = None;
         let mut depends_on_repository = false;
         for (argv, resolved) in start.readings() {
@@ -423,7 +428,7 @@ impl Supervisor {
         let usual = [Path::new("/tmp"), Path::new("/var/tmp"), Path::new("/dev/shm")];
         let is_foreign = |path: &Path| {
             usual.iter().any(|place| path.starts_with(place))
-                && !super::supervisor::is_below(path, &self.setting.writable)
+                && !super::event_loop::is_below(path, &self.setting.writable)
         };
         let writes = analysis.intents.iter().enumerate().find_map(|(index, intent)| {
             let path = intent.paths.iter().find(|used| {
@@ -489,7 +494,7 @@ impl Supervisor {
         let told = (notification.tid, verdict.refusal_line());
         if self.last_told.as_ref() != Some(&told) && !self.asks_itself(notification.tid, start) {
             if let Ok(thread) = self.thread(notification) {
-                explain::tell(&thread, &told.1);
+                stderr_notice::tell(&thread, &told.1);
             }
             self.last_told = Some(told);
         }
@@ -498,7 +503,7 @@ impl Supervisor {
 
     /// Whether a thread is a shim that will ask for the words, and get some.
     fn asks_itself(&self, tid: i32, start: &Start) -> bool {
-        let is_shim = || super::identity::of_file(Path::new(&format!("/proc/{tid}/exe"))) == self.shim;
+        let is_shim = || executable_identity::of_file(Path::new(&format!("/proc/{tid}/exe"))) == self.shim;
         if self.shim.is_none() || !is_shim() {
             return false;
         }
@@ -511,7 +516,7 @@ impl Supervisor {
         matches!(super::answer(policy, context, Some(repositories), &question), Answer::Deny(_))
     }
 
-    pub(super) fn record_denial(&mut self, pid: i32, start: &Start, verdict: &Verdict) {
+    pub(crate) fn record_denial(&mut self, pid: i32, start: &Start, verdict: &Verdict) {
         tracing::debug!(rule = %verdict.cause.rule, "refused");
         self.counts.refusals += 1;
         let data = ExecData {
@@ -554,7 +559,7 @@ impl Supervisor {
     }
 
     /// A person has answered.
-    pub(super) fn chosen(&mut self, pending: Pending, choice: Choice, asker: Option<Box<dyn Ask>>) {
+    pub(crate) fn chosen(&mut self, pending: Pending, choice: Choice, asker: Option<Box<dyn Ask>>) {
         self.setting.asker = asker;
         self.asking = false;
         let Pending { notification, start, verdict } = pending;
@@ -606,7 +611,7 @@ fn is_check(notification: &Notification) -> bool {
 }
 
 /// A command as one line, for people; of a very long one the beginning and the end.
-pub(super) fn line(argv: &[Vec<u8>]) -> String {
+pub(crate) fn line(argv: &[Vec<u8>]) -> String {
     const LONGEST: usize = 400;
     let mut line = String::new();
     for word in super::recorded_words(argv, LONGEST) {

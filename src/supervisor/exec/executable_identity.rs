@@ -15,9 +15,9 @@ use crate::sys::fs::{Walk, mount_of, open_in};
 
 /// A file, by what the kernel knows it by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Identity {
-    pub(super) device: u64,
-    pub(super) inode: u64,
+pub(crate) struct Identity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
 }
 
 /// A file's state: when any of this changes, what was found out about it is looked up again.
@@ -30,7 +30,7 @@ struct State {
 
 /// What is executed when a file is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A program for the machine.
     Program,
     /// A text for an interpreter, with the one argument its first line gives.
@@ -39,24 +39,24 @@ pub(super) enum Kind {
 
 /// A file that somebody wants to execute.
 #[derive(Debug, Clone)]
-pub(super) struct Executable {
-    pub(super) identity: Identity,
+pub(crate) struct Executable {
+    pub(crate) identity: Identity,
     /// Where it really lies; `memfd:NAME` when it lies nowhere.
-    pub(super) path: Vec<u8>,
+    pub(crate) path: Vec<u8>,
     /// The known program it is a copy of.
-    pub(super) copy_of: Option<Vec<u8>>,
-    pub(super) kind: Kind,
+    pub(crate) copy_of: Option<Vec<u8>>,
+    pub(crate) kind: Kind,
 }
 
 impl Executable {
     /// The path it is judged by.
-    pub(super) fn judged_path(&self) -> &[u8] {
+    pub(crate) fn judged_path(&self) -> &[u8] {
         self.copy_of.as_deref().unwrap_or(&self.path)
     }
 }
 
 /// Finds out, and remembers.
-pub(super) struct Identities {
+pub(crate) struct Identities {
     facts: HashMap<Identity, (State, Option<Vec<u8>>, Kind)>,
     known: Option<Known>,
     /// Speaks of programs that copies are recognised of.
@@ -85,19 +85,19 @@ const USUAL_FOLDERS: [&str; 7] =
     ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/git-core"];
 
 impl Identities {
-    pub(super) fn new(policy: Arc<Policy>, writable: Vec<PathBuf>, has_view: bool) -> Self {
+    pub(crate) fn new(policy: Arc<Policy>, writable: Vec<PathBuf>, has_view: bool) -> Self {
         let (facts, mounts) = (HashMap::new(), Vec::new());
         Self { facts, known: None, policy, writable, root: None, has_view, mounts }
     }
 
     /// The file that a path leads a thread to, with every interpreter down to a program: the file first.
-    pub(super) fn executed(&mut self, tid: i32, folder: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
+    pub(crate) fn executed(&mut self, tid: i32, folder: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
         let fd = self.open(tid, folder, path, true)?;
         self.with_interpreters(tid, folder, &fd)
     }
 
     /// The same for an open descriptor of a thread (`execveat` with an empty path).
-    pub(super) fn executed_descriptor(
+    pub(crate) fn executed_descriptor(
         &mut self,
         tid: i32,
         folder: &Path,
@@ -123,7 +123,7 @@ impl Identities {
     /// Opens what a path means to a thread, without opening the file itself. Links that mean something else to every
     /// process are resolved for the thread, one step and by hand; everything else is walked without them, inside the
     /// run's own root where it has one.
-    pub(super) fn open(&mut self, tid: i32, folder: &Path, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
+    pub(crate) fn open(&mut self, tid: i32, folder: &Path, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
         if path.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
@@ -163,7 +163,7 @@ impl Identities {
     }
 
     /// Whether something opened for looking at lies where the run may write.
-    pub(super) fn is_own(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
+    pub(crate) fn is_own(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;
         };
@@ -191,7 +191,7 @@ impl Identities {
     }
 
     /// What a file is.
-    pub(super) fn look_at(&mut self, fd: &OwnedFd) -> io::Result<Executable> {
+    pub(crate) fn look_at(&mut self, fd: &OwnedFd) -> io::Result<Executable> {
         let found = nix::sys::stat::fstat(fd)?;
         if found.st_mode & libc::S_IFMT != libc::S_IFREG || found.st_mode & 0o111 == 0 {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
@@ -232,7 +232,7 @@ impl Identities {
     }
 
     /// The known program that a file is a copy of, if it is one. The file need not be executable: a loader only reads it.
-    pub(super) fn copied(&mut self, tid: i32, folder: &Path, path: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn copied(&mut self, tid: i32, folder: &Path, path: &[u8]) -> Option<Vec<u8>> {
         let fd = self.open(tid, folder, path, true).ok()?;
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let own = nameless(std::fs::read_link(&link).ok()?.into_os_string().into_vec());
@@ -245,7 +245,7 @@ impl Identities {
     }
 
     /// The program a process is now. One of those that no agent could have put anywhere is the same wherever it lies.
-    pub(super) fn running(&mut self, pid: i32, foreign: Option<&Executable>) -> io::Result<Executable> {
+    pub(crate) fn running(&mut self, pid: i32, foreign: Option<&Executable>) -> io::Result<Executable> {
         let link = format!("/proc/{pid}/exe");
         let metadata = std::fs::metadata(&link)?;
         let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
@@ -262,7 +262,7 @@ impl Identities {
     }
 
     /// Whether the agent could have put the file there.
-    pub(super) fn may_be_copy(&self, path: &[u8]) -> bool {
+    pub(crate) fn may_be_copy(&self, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
         !path.is_absolute() || self.writable.iter().any(|root| path.starts_with(root))
     }
@@ -307,7 +307,7 @@ fn recognised_names(policy: &Policy) -> Vec<String> {
 }
 
 /// Whether a program is the dynamic loader, by its path.
-pub(super) fn is_loader(path: &[u8]) -> bool {
+pub(crate) fn is_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")
 }
@@ -425,7 +425,7 @@ fn read_full(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
 }
 
 /// The identity of a file.
-pub(super) fn of_file(path: &Path) -> Option<Identity> {
+pub(crate) fn of_file(path: &Path) -> Option<Identity> {
     let metadata = std::fs::metadata(path).ok()?;
     Some(Identity { device: metadata.dev(), inode: metadata.ino() })
 }

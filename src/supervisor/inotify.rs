@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::supervisor::{Supervisor, folder_of, is_below};
+use super::event_loop::{Supervisor, folder_of, is_below};
 use crate::sys::fs;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::transcript::EventType;
@@ -19,11 +19,11 @@ const LONGEST_PATH: usize = 4096;
 
 /// What the run may read, with links resolved when it is needed for the first time.
 #[derive(Debug, Default)]
-pub(super) struct Readable(Option<Vec<PathBuf>>);
+pub(crate) struct Readable(Option<Vec<PathBuf>>);
 
 impl Supervisor {
     /// Answers `inotify_add_watch` by adding the watch.
-    pub(super) fn add_watch(&mut self, notification: &Notification) -> Reply {
+    pub(crate) fn add_watch(&mut self, notification: &Notification) -> Reply {
         match self.try_add_watch(notification) {
             Ok(watch) => Reply::Value(i64::from(watch)),
             Err(error) => Reply::Error(error.raw_os_error().unwrap_or(libc::EACCES)),

@@ -66,7 +66,7 @@ impl Repositories {
     }
 
     /// Looks through the eyes of a thread of the run from now on: all have the same root.
-    pub(super) fn meet(&self, tid: i32) {
+    pub(crate) fn meet(&self, tid: i32) {
         if self.root.get().is_some() {
             return;
         }

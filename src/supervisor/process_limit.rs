@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// What is known of a run's number of processes.
 #[derive(Debug, Default)]
-pub(super) struct Forks {
+pub(crate) struct Forks {
     /// Forks that may be made before the next count.
     left: u64,
     /// When the run was last counted and found at its limit.
@@ -21,7 +21,7 @@ pub(super) struct Forks {
 
 impl Forks {
     /// Whether the run may have one more process or thread, which it then has.
-    pub(super) fn may_fork(&mut self, limit: u64, first_process: i32) -> bool {
+    pub(crate) fn may_fork(&mut self, limit: u64, first_process: i32) -> bool {
         if self.left == 0 && self.full.is_none_or(|since| since.elapsed() >= PAUSE) {
             self.left = limit.saturating_sub(tasks_below(first_process, limit));
             self.full = (self.left == 0).then(Instant::now);

@@ -16,8 +16,8 @@ use nix::sys::socket::{SockaddrStorage, getpeername, getsockopt, setsockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde::Serialize;
 
-use super::supervisor::{Later, LaterResult, Supervisor, folder_of};
-use super::wire::CONTROL_NAME;
+use super::event_loop::{Later, LaterResult, Supervisor, folder_of};
+use super::shim::protocol::CONTROL_NAME;
 use crate::decide::NetworkRefusal;
 use crate::egress::{Purpose, Visitor};
 use crate::policy::{Host, plain};
@@ -28,7 +28,7 @@ use crate::transcript::EventType;
 
 /// Sockets that the run itself has bound: on loopback by their inodes, at paths by their names.
 #[derive(Debug, Default)]
-pub(super) struct Servers {
+pub(crate) struct Servers {
     inodes: HashSet<u64>,
     /// What the kernel calls unix sockets that were bound for the run, and what the run calls them.
     names: HashMap<Vec<u8>, Vec<u8>>,
@@ -176,7 +176,7 @@ impl Supervisor {
     }
 
     /// Answers a connect; `None` when the answer comes later.
-    pub(super) fn connect(&mut self, notification: &Notification) -> Option<Reply> {
+    pub(crate) fn connect(&mut self, notification: &Notification) -> Option<Reply> {
         let (fd, address) = match self.socket_call(notification) {
             Ok(call) => call,
             Err(error) => return Some(failed(&error)),
@@ -356,7 +356,7 @@ impl Supervisor {
     }
 
     /// Answers a bind.
-    pub(super) fn bind(&mut self, notification: &Notification) -> Option<Reply> {
+    pub(crate) fn bind(&mut self, notification: &Notification) -> Option<Reply> {
         let (fd, address) = match self.socket_call(notification) {
             Ok(call) => call,
             Err(error) => return Some(failed(&error)),
@@ -485,7 +485,7 @@ impl Supervisor {
 
     /// Answers a listen. Only a socket that was bound here listens on loopback: one that was never bound gets a port of every
     /// address by listening, and so does one that was connected and dissolved that again, which keeps its port.
-    pub(super) fn listen(&mut self, notification: &Notification) -> Option<Reply> {
+    pub(crate) fn listen(&mut self, notification: &Notification) -> Option<Reply> {
         let [_, backlog, ..] = notification.arguments;
         let fd = match self.socket(notification) {
             Ok(fd) => fd,
@@ -557,7 +557,7 @@ fn failed(error: &io::Error) -> Reply {
 }
 
 /// A path below a folder, opened for looking at.
-pub(super) fn open_below(folder: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
+pub(crate) fn open_below(folder: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
     open_in(folder, &path, Walk::NoMagic, follow)
 }

@@ -21,13 +21,13 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use super::forks::Forks;
-use super::identity::Identities;
-use super::network::Servers;
-use super::remote::Remote;
-use super::repository::Repositories;
-use super::verify::Expected;
-use super::watches::Readable;
+use super::exec::executable_identity::Identities;
+use super::exec::process_memory::Remote;
+use super::exec::verify::Expected;
+use super::inotify::Readable;
+use super::process_limit::Forks;
+use super::repo_scope::Repositories;
+use super::sockets::Servers;
 use crate::command::Context;
 use crate::decide::{NetworkRules, Verdict};
 use crate::egress::Doors;
@@ -162,12 +162,12 @@ pub fn supervise(
 }
 
 /// An answer that a thread of its own has found.
-pub(super) struct Later {
-    pub(super) id: u64,
-    pub(super) result: LaterResult,
+pub(crate) struct Later {
+    pub(crate) id: u64,
+    pub(crate) result: LaterResult,
 }
 
-pub(super) enum LaterResult {
+pub(crate) enum LaterResult {
     Reply(Reply),
     /// What a person said to a program start.
     Chosen(Box<super::exec::Pending>, Choice, Option<Box<dyn Ask>>),
@@ -175,36 +175,36 @@ pub(super) enum LaterResult {
     Made(usize),
 }
 
-pub(super) struct Supervisor {
-    pub(super) setting: Setting,
-    pub(super) listener: OwnedFd,
+pub(crate) struct Supervisor {
+    pub(crate) setting: Setting,
+    pub(crate) listener: OwnedFd,
     wake: Arc<EventFd>,
     ending: Arc<AtomicBool>,
-    pub(super) remote: Remote,
-    pub(super) identities: Identities,
+    pub(crate) remote: Remote,
+    pub(crate) identities: Identities,
     /// Threads that are on their way through an exec, with what they should become.
-    pub(super) expected: Vec<(i32, Expected)>,
-    pub(super) servers: Servers,
-    pub(super) counts: Counts,
-    pub(super) cache: super::exec::Cache,
+    pub(crate) expected: Vec<(i32, Expected)>,
+    pub(crate) servers: Servers,
+    pub(crate) counts: Counts,
+    pub(crate) cache: super::exec::Cache,
     /// Rules a person has said "always" to.
-    pub(super) always: Vec<String>,
-    pub(super) waiting_asks: Vec<super::exec::Pending>,
+    pub(crate) always: Vec<String>,
+    pub(crate) waiting_asks: Vec<super::exec::Pending>,
     /// The last refusal that was explained, and to whom.
-    pub(super) last_told: Option<(i32, String)>,
+    pub(crate) last_told: Option<(i32, String)>,
     /// The last start a person said no to.
-    pub(super) last_no: Option<(i32, Vec<Vec<u8>>)>,
+    pub(crate) last_no: Option<(i32, Vec<Vec<u8>>)>,
     /// A person is being asked.
-    pub(super) asking: bool,
-    pub(super) shim: Option<super::identity::Identity>,
+    pub(crate) asking: bool,
+    pub(crate) shim: Option<super::exec::executable_identity::Identity>,
     later: (Sender<Later>, Receiver<Later>),
     /// Program starts that wait for what is belated.
-    pub(super) waiting_starts: Vec<Notification>,
+    pub(crate) waiting_starts: Vec<Notification>,
     /// Which of it is being made.
-    pub(super) making: Vec<usize>,
-    pub(super) numbers: Numbers,
+    pub(crate) making: Vec<usize>,
+    pub(crate) numbers: Numbers,
     forks: Forks,
-    pub(super) readable: Readable,
+    pub(crate) readable: Readable,
     /// The proof was given.
     proven: bool,
     has_sync_wake_up: bool,
@@ -213,7 +213,7 @@ pub(super) struct Supervisor {
 }
 
 /// The numbers of the calls that are notified.
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     metadata: Vec<(i64, &'static str)>,
     on_processes: Vec<(i64, &'static str)>,
     forks: Vec<i64>,
@@ -239,7 +239,7 @@ impl Supervisor {
         ending: Arc<AtomicBool>,
     ) -> Option<Self> {
         let identities = Identities::new(setting.policy.clone(), setting.writable.clone(), setting.has_view);
-        let shim = setting.shim.as_deref().and_then(super::identity::of_file);
+        let shim = setting.shim.as_deref().and_then(super::exec::executable_identity::of_file);
         let numbers = Numbers::new();
         Some(Self {
             identities,
@@ -338,7 +338,7 @@ impl Supervisor {
     }
 
     /// Whether the sandbox holds, which is looked at once, when the first program is about to start.
-    pub(super) fn holds(&mut self) -> bool {
+    pub(crate) fn holds(&mut self) -> bool {
         if let Some(proof) = self.setting.proof.take() {
             self.proven = proof();
         }
@@ -365,17 +365,17 @@ impl Supervisor {
     }
 
     /// The sending end for a thread of its own.
-    pub(super) fn later(&self) -> (Sender<Later>, Arc<EventFd>) {
+    pub(crate) fn later(&self) -> (Sender<Later>, Arc<EventFd>) {
         (self.later.0.clone(), self.wake.clone())
     }
 
     /// Whether the caller still waits: what was read by its number was read from the right process.
-    pub(super) fn is_waiting(&self, notification: &Notification) -> bool {
+    pub(crate) fn is_waiting(&self, notification: &Notification) -> bool {
         seccomp::is_waiting(self.listener.as_fd(), notification.id)
     }
 
     /// A descriptor for the thread that waits, and no other that got its number since.
-    pub(super) fn thread(&self, notification: &Notification) -> std::io::Result<OwnedFd> {
+    pub(crate) fn thread(&self, notification: &Notification) -> std::io::Result<OwnedFd> {
         let thread = process::thread_fd(notification.tid)?;
         if self.is_waiting(notification) {
             Ok(thread)
@@ -387,7 +387,7 @@ impl Supervisor {
     /// A duplicate of a descriptor of the thread that waits. That it could be had also shows that whatever was read by the
     /// thread's number before was that thread's; or its process's, when another of its threads has just executed a program and
     /// taken the number over, with the same rights.
-    pub(super) fn descriptor(
+    pub(crate) fn descriptor(
         &mut self,
         notification: &Notification,
         number: i32,
@@ -407,7 +407,7 @@ impl Supervisor {
         descriptor
     }
 
-    pub(super) fn reply(&self, id: u64, reply: Reply) {
+    pub(crate) fn reply(&self, id: u64, reply: Reply) {
         let _ = seccomp::reply(self.listener.as_fd(), id, reply);
     }
 
@@ -462,7 +462,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn busy(&self) {
+    pub(crate) fn busy(&self) {
         self.setting.activity.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -502,7 +502,7 @@ impl Supervisor {
     }
 
     /// Records a refusal by the sandbox itself.
-    pub(super) fn refuse(&mut self, event_type: EventType, tid: i32, what: &str, rule: &str, reason: &str) {
+    pub(crate) fn refuse(&mut self, event_type: EventType, tid: i32, what: &str, rule: &str, reason: &str) {
         self.counts.refusals += 1;
         let data = serde_json::json!({ "pid": tid, "what": what, "rule": rule, "reason": reason });
         self.setting.recorder.record(event_type, &format!("{what}: {reason}"), &data);
@@ -530,7 +530,7 @@ fn is_descendant(pid: i32, ancestor: i32) -> bool {
 }
 
 /// The parent of a process (or of a thread's process).
-pub(super) fn parent_of(pid: i32) -> Option<i32> {
+pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     // What matters comes first: with one look, because every program start is told with its parent.
     let mut text = [0; 256];
     let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
@@ -542,11 +542,11 @@ pub(super) fn parent_of(pid: i32) -> Option<i32> {
 }
 
 /// The folder a thread works in.
-pub(super) fn folder_of(tid: i32) -> Option<PathBuf> {
+pub(crate) fn folder_of(tid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{tid}/cwd")).ok()
 }
 
 /// Whether a path lies at or below one of these.
-pub(super) fn is_below(path: &Path, roots: &[PathBuf]) -> bool {
+pub(crate) fn is_below(path: &Path, roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| path.starts_with(root))
 }

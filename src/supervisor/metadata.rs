@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::network::open_below;
-use super::supervisor::{Supervisor, folder_of};
+use super::event_loop::{Supervisor, folder_of};
+use super::sockets::open_below;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{fs, process};
 use crate::transcript::EventType;
@@ -64,7 +64,7 @@ enum Change {
 
 impl Supervisor {
     /// Answers a call that changes metadata, by making it.
-    pub(super) fn metadata(&mut self, notification: &Notification, call: &'static str) -> Reply {
+    pub(crate) fn metadata(&mut self, notification: &Notification, call: &'static str) -> Reply {
         self.remote.attach(notification.tid);
         let made = self.read_change(notification, call).and_then(|(object, change)| {
             let fd = self.open_object(notification, &object)?;

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::remote::{Arguments, Remote};
-use super::wire;
+use super::exec::process_memory::{Arguments, Remote};
+use super::shim::protocol;
 
 /// Arguments and relevant variables.
 pub type Read = (Vec<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
@@ -17,12 +17,12 @@ pub fn arguments(pid: i32, argv: u64, environment: u64, most: usize) -> io::Resu
     let mut remote = Remote::default();
     remote.attach(pid);
     remote.fetch([argv, environment].into_iter().filter(|&address| address != 0))?;
-    remote.arguments(argv, environment, most, wire::is_relevant).map(parts)
+    remote.arguments(argv, environment, most, protocol::is_relevant).map(parts)
 }
 
 /// Reads the same from the stack that the kernel has made for a new program.
 pub fn started_with(pid: i32, stack: u64) -> io::Result<Read> {
     let mut remote = Remote::default();
     remote.attach(pid);
-    remote.started_with(stack, wire::is_relevant).map(parts)
+    remote.started_with(stack, protocol::is_relevant).map(parts)
 }

@@ -1,0 +1,3 @@
+//! The shims on the run's PATH: their protocol, and the server that answers them.
+pub mod protocol;
+pub(crate) mod server;
