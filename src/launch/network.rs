@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use serde::Serialize;
 
-use super::keys::{KeySource, Keys, Secrets};
+use super::discover::registries;
+use super::discover::registries::Tool;
+use super::plan::api_keys::{KeySource, Keys, Secrets};
 use super::plan::{LaunchError, LaunchPlan, RunRequest};
-use super::registries::{self, Tool};
 use crate::decide::NetworkRules;
 use crate::egress::{self, Bounds, CompanyProxy, Door, Doors, GatewayPlan, Opened, Upstream};
 use crate::outcome::HostTraffic;
@@ -20,9 +21,9 @@ use crate::sys::secret::Secret;
 use crate::transcript::Recorder;
 
 /// What the agent gets instead of a key.
-pub(super) const PLACEHOLDER: &str = "guard-keeps-the-key";
+pub(crate) const PLACEHOLDER: &str = "guard-keeps-the-key";
 /// Makes `fetch` of older versions of node use the proxy: the script, and where in the private home it lies.
-pub(super) const FETCH: (&str, &str) = (include_str!("../../shims/fetch.cjs"), ".guard/fetch.cjs");
+pub(crate) const FETCH: (&str, &str) = (include_str!("../../shims/fetch.cjs"), ".guard/fetch.cjs");
 /// Stands for a port until there is one.
 const PROXY_PORT: &str = "{proxy-port}";
 
@@ -44,7 +45,7 @@ pub struct NetworkPlan {
     /// How much of a model.
     pub budget: Budget,
     #[serde(skip)]
-    pub(super) rules: Arc<NetworkRules>,
+    pub(crate) rules: Arc<NetworkRules>,
     #[serde(skip)]
     company: CompanyProxy,
     #[serde(skip)]
@@ -132,7 +133,7 @@ pub fn network_rules(
 }
 
 /// What a request's network will be.
-pub(super) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<NetworkPlan, LaunchError> {
+pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<NetworkPlan, LaunchError> {
     let network = &request.policy.network;
     let options = &request.options;
     let mut hosts: Vec<AllowedHost> = Vec::new();
@@ -254,7 +255,7 @@ impl NetworkPlan {
     }
 
     /// The variables by which programs find all this.
-    pub(super) fn variables(&self, home: &Path) -> Vec<(OsString, OsString)> {
+    pub(crate) fn variables(&self, home: &Path) -> Vec<(OsString, OsString)> {
         let mut variables: Vec<(OsString, OsString)> = Vec::new();
         let address = format!("http://127.0.0.1:{PROXY_PORT}");
         for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
@@ -290,7 +291,7 @@ impl NetworkPlan {
     }
 
     /// Files of the private home by which programs find all this: where it lies there, and what is in it.
-    pub(super) fn home_files(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn home_files(&self) -> Vec<(&'static str, String)> {
         let replaced = |gateway: &PlannedGateway| {
             let prefixes = gateway.spec.git_instead_of.iter();
             let lines: String = prefixes.map(|prefix| format!("\tinsteadOf = {prefix}\n")).collect();
@@ -311,8 +312,8 @@ impl NetworkPlan {
 }
 
 /// The doors of a run, open and with nobody behind them yet.
-pub(super) struct Network {
-    pub(super) doors: Arc<Doors>,
+pub(crate) struct Network {
+    pub(crate) doors: Arc<Doors>,
     opened: Vec<Opened>,
     /// Keys that lead through no door.
     others: Vec<Secret>,
@@ -321,7 +322,7 @@ pub(super) struct Network {
 impl Network {
     /// The keys, so that they can be kept out of records. Asked for when the run's first process exists: it shares no
     /// memory with this one any more.
-    pub(super) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
         let of_gateways = self.opened.iter().filter_map(|opened| match &opened.door {
             Door::Gateway(plan) => plan.key.as_ref(),
             Door::Proxy => None,
@@ -330,7 +331,7 @@ impl Network {
     }
 
     /// What the thread needs that lets the run through.
-    pub(super) fn setting(
+    pub(crate) fn setting(
         &mut self,
         plan: &NetworkPlan,
         recorder: Recorder,
@@ -351,7 +352,7 @@ impl Network {
     }
 
     /// Adds what the supervisor refused to connect to.
-    pub(super) fn add_refused(&self, rows: &mut Vec<HostTraffic>) {
+    pub(crate) fn add_refused(&self, rows: &mut Vec<HostTraffic>) {
         for (host, port, refused) in self.doors.refused() {
             match rows.iter_mut().find(|row| row.host == host && row.port == port) {
                 Some(row) => row.refused += refused,
@@ -363,7 +364,7 @@ impl Network {
 }
 
 /// Opens the doors, and writes their ports into the variables and files of the run.
-pub(super) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<Network> {
+pub(crate) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<Network> {
     let LaunchPlan { network: plan, environment, home_files, .. } = plan;
     let mut opened = Vec::new();
     let mut ports = Vec::new();

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guard::launch::installation::installation;
+use guard::launch::discover::program_files::installation;
 
 use crate::support::Scratch;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use guard::launch::registries::{Registries, Tool, of, of_system};
+use guard::launch::discover::registries::{Registries, Tool, of, of_system};
 
 use crate::support::make_program;
 

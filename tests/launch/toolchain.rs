@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use guard::launch::toolchain::{Layer, Toolchain, detect};
+use guard::launch::discover::toolchains::{Layer, Toolchain, detect};
 use guard::policy::{Caches, TOOLCHAINS};
 
 use crate::support::Scratch;

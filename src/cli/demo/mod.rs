@@ -1,0 +1,164 @@
+//! `guard demo`: the main job end to end, with a scripted agent; no key, no network.
+pub(crate) mod agent;
+mod scene;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+
+use super::Failure;
+use super::exit::Exit;
+use crate::cli::demo::scene::Scene;
+use crate::launch::{Keys, Launch, Options, RunRequest, Streams, Task};
+use crate::policy::{Config, Folders, Namespaces};
+use crate::transcript::{EventType, Line, Observer, state_folder};
+use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
+
+/// The hidden command under which this program is the scripted agent.
+pub(super) const AGENT: &str = "demo-agent";
+
+/// Sets the scene, runs the agent, shows what happens, and looks at the world afterwards.
+pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let scene = Scene::make(&std::env::temp_dir()).map_err(|error| {
+        Failure::usage(
+            format!("the demo's scratch repository cannot be made: {error}"),
+            "git must be installed",
+        )
+    })?;
+    writeln!(
+        out,
+        "guard demo: a scripted agent in a scratch repository, under the policy `strict`. No key, no network."
+    )?;
+    writeln!(
+        out,
+        "  |  what the agent says and sees   +  allowed   x  refused, and by what   <  taken into the repository\n"
+    )?;
+    out.flush()?;
+    let run_id = uuid::Uuid::now_v7().to_string();
+    let mut launch = Launch::new(request(&scene, namespaces)?, run_id)?;
+    let task = task(&scene, &launch.request, launch.run_id())?;
+    launch.request.folder = task.checkout().worktree;
+    launch.use_worktree(task);
+    let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
+    let streams =
+        Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None, reader: None };
+    let planned = launch
+        .plan(Keys::default())
+        .map_err(|error| Failure::usage(error.to_string(), "`guard doctor` shows what this machine gives"))?;
+    let run_folder = planned.plan.run_folder.clone();
+    let finished = launch.run(planned, streams, Some(observer())).map_err(|failure| {
+        Failure::usage(
+            failure.to_string(),
+            "`guard doctor` shows what this machine gives, and how to get what is missing",
+        )
+    })?;
+    let result = finished.result;
+    writeln!(out, "\nlooked at from outside:")?;
+    let mut all = result.success;
+    for finding in scene.look() {
+        all &= finding.holds;
+        writeln!(out, "  {}  {}", if finding.holds { "yes" } else { "NO " }, finding.what)?;
+    }
+    // The scratch repository goes, and the worktree with it: its record says so.
+    let _ = Workspace::load(&run_folder).and_then(|mut workspace| workspace.settle(Disposal::Discard));
+    let changed: Vec<&str> = result.files_changed.iter().map(|change| change.path.as_str()).collect();
+    writeln!(
+        out,
+        "\nresult: exit code {}, {} commit on {}, changed {}, {} refusals.",
+        result.exit_code.unwrap_or(-1),
+        result.commits.len(),
+        result.worktree.as_ref().map(|worktree| worktree.branch.as_str()).unwrap_or_default(),
+        changed.join(", "),
+        result.denials.len()
+    )?;
+    writeln!(
+        out,
+        "`guard log` shows the whole run, `guard verify` checks its record, `guard run -- COMMAND` runs yours."
+    )?;
+    Ok(if all { Exit::Success } else { Exit::Problem })
+}
+
+/// Is the scripted agent.
+pub(super) fn agent(arguments: &[String]) -> Result<Exit, Failure> {
+    agent::perform(arguments, &mut io::stdout())?;
+    Ok(Exit::Success)
+}
+
+fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, Failure> {
+    let policy = crate::decide::load("strict", &Folders::default(), false)?;
+    let own = std::env::current_exe()?;
+    let mut command: Vec<OsString> = vec![own.into(), AGENT.into()];
+    command.extend(scene.arguments().into_iter().map(OsString::from));
+    let runs = state_folder().map_err(|error| {
+        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+    })?;
+    Ok(RunRequest {
+        command,
+        folder: scene.project(),
+        policy,
+        environment: std::env::vars_os().collect(),
+        home: super::run::home(),
+        runs,
+        scratch: std::env::temp_dir(),
+        uid: nix::unistd::geteuid().as_raw(),
+        options: Options { namespaces, ..Options::default() },
+        checkout: None,
+        config: Config::default(),
+        config_dir: super::run::config_dir(),
+        key_variables: Vec::new(),
+    })
+}
+
+/// The worktree the agent works in.
+fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<Task, Failure> {
+    let failed = |error: WorkspaceError| {
+        Failure::usage(format!("the demo's worktree cannot be made: {error}"), "git 2.38 or newer is needed")
+    };
+    let repository = Repository::find(&scene.project())
+        .map_err(failed)?
+        .ok_or_else(|| Failure::usage("the demo's scratch repository is none", "git must be installed"))?;
+    let wanted = Request {
+        run_id: run_id.to_string(),
+        run_folder: request.runs.join(run_id),
+        name: Some("demo".to_string()),
+        fallback_root: request.runs.with_file_name("worktrees"),
+        ..Request::new(&request.policy)
+    };
+    Task::open(&repository, &wanted, Disposal::Keep, Limits::new(&request.policy)).map_err(failed)
+}
+
+/// Shows events as they happen, in words that do not depend on the machine.
+fn observer() -> Observer {
+    let mut last = String::new();
+    Box::new(move |line: &Line<'_>| {
+        // A program that tries one folder of PATH after the other is refused in each.
+        if line.event_type.is_denial() && last == line.message {
+            return;
+        }
+        last = line.message.to_string();
+        let data: serde_json::Value = serde_json::from_str(line.data).unwrap_or_default();
+        let text = |key: &str| data.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+        let mut out = io::stdout().lock();
+        let _ = match line.event_type {
+            EventType::Output => text("text").lines().try_for_each(|said| writeln!(out, "  |  {said}")),
+            // A shim is only the way to the program of its name.
+            EventType::Exec if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => {
+                Ok(())
+            }
+            EventType::Exec => writeln!(out, "  +  {}", line.message),
+            EventType::DenyExec => {
+                writeln!(out, "  x  {} (rule {})", text("what"), text("rule"))
+            }
+            EventType::GitReceived => writeln!(out, "  <  received: {}", line.message),
+            denial if denial.is_denial() => {
+                writeln!(out, "  x  {} (rule {})", without_port(text("what")), text("rule"))
+            }
+            _ => Ok(()),
+        };
+        let _ = out.flush();
+    })
+}
+
+fn without_port(what: &str) -> &str {
+    what.rsplit_once(':').map_or(what, |(host, _)| host)
+}

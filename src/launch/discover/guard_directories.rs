@@ -1,0 +1,48 @@
+//! guard's own directories: no run may write where guard keeps its records, its configuration and its policies.
+//!
+//! Whoever writes there changes what the next run may do, or what `guard log` says this one did.
+
+use std::path::{Path, PathBuf};
+
+use crate::launch::plan::{LaunchError, RunRequest};
+use crate::sandbox::Grant;
+
+/// Refuses a plan that would let the run write to guard's own directories. `made_for_run` are directories that guard makes
+/// for this run alone and that lie among its records.
+pub(crate) fn check(
+    request: &RunRequest,
+    grants: &[Grant],
+    made_for_run: &[&Path],
+) -> Result<(), LaunchError> {
+    let state = request.runs.parent().unwrap_or(&request.runs);
+    let own = [("its records", Some(state)), ("its configuration", request.config_dir.as_deref())];
+    let made_for_run: Vec<PathBuf> = made_for_run.iter().map(|path| resolve(path)).collect();
+    for (what, directory) in own {
+        let Some(directory) = directory.map(resolve) else { continue };
+        for grant in grants.iter().filter(|grant| grant.rights.is_write()) {
+            let path = resolve(&grant.path);
+            let is_made_for_run = made_for_run.iter().any(|made| path.starts_with(made));
+            if directory.starts_with(&path) || path.starts_with(&directory) && !is_made_for_run {
+                return Err(LaunchError::Folder {
+                    folder: grant.path.clone(),
+                    problem: format!(
+                        "guard keeps {what} in {}, which no run may write; run in another directory, or set \
+                         XDG_STATE_HOME and XDG_CONFIG_HOME to directories elsewhere",
+                        directory.display()
+                    ),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A path without links; of one that does not exist yet, the part that does.
+fn resolve(path: &Path) -> PathBuf {
+    for above in path.ancestors() {
+        if let (Ok(real), Ok(below)) = (std::fs::canonicalize(above), path.strip_prefix(above)) {
+            return real.join(below);
+        }
+    }
+    path.to_path_buf()
+}

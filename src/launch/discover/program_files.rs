@@ -1,0 +1,281 @@
+//! A program → what it needs of its own installation: itself, its interpreters, the package or prefix they belong to.
+//!
+//! Enters: an absolute path. Leaves: real paths to be granted for reading and executing. Only looks, never writes; what
+//! cannot be read is left out, and what may never be granted is refused as everywhere.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use super::protected_paths::{Bounds, outermost};
+
+/// As many links as the kernel follows.
+const MOST_LINKS: usize = 40;
+/// Scripts whose interpreters are scripts: the kernel gives up here too.
+const DEEPEST_SCRIPT: usize = 4;
+/// How much of a file the kernel looks at for its interpreter.
+const KERNEL_BYTES: usize = 256;
+/// Enough for the second line of a script too, where Python's installers put an interpreter too long for the first.
+const HEAD_BYTES: u64 = 4096;
+
+/// What a program needs of its own installation. `home` is the user's, which is never granted as a whole; `path` is where
+/// `env` looks for interpreters; `writable` are folders an agent can write to, through which nothing is granted: a link or
+/// a first line there could name anything. Real paths, each once, none inside another; empty when the program cannot be
+/// found.
+pub fn installation(program: &Path, home: &Path, path: &OsStr, writable: &[PathBuf]) -> Vec<PathBuf> {
+    let mut search = Search { bounds: Bounds::new(home), path, writable, found: Vec::new() };
+    search.program(program, 0);
+    outermost(search.found)
+}
+
+struct Search<'a> {
+    bounds: Bounds,
+    path: &'a OsStr,
+    writable: &'a [PathBuf],
+    found: Vec<PathBuf>,
+}
+
+impl Search<'_> {
+    fn program(&mut self, program: &Path, depth: usize) {
+        if leads_through(program, self.writable) {
+            return;
+        }
+        // Every link on the way counts: the `python` of a virtual environment is a link out of it.
+        let Some(steps) = steps(program) else { return };
+        let Some(file) = steps.last() else { return };
+        self.grant(file);
+        for step in &steps {
+            self.surroundings(step);
+        }
+        if depth >= DEEPEST_SCRIPT {
+            return;
+        }
+        for interpreter in interpreters(file, self.path) {
+            self.program(&interpreter, depth + 1);
+        }
+    }
+
+    /// What belongs to a file by the folders it lies in.
+    fn surroundings(&mut self, file: &Path) {
+        if let Some(modules) = node_modules(file) {
+            self.grant(&modules);
+            return;
+        }
+        if let Some(folder) = virtual_environment(file) {
+            self.grant(&folder);
+            for base in base_prefixes(&folder) {
+                self.prefix(&base.join("bin"));
+            }
+            return;
+        }
+        match file.parent() {
+            Some(folder) if folder.file_name() == Some(OsStr::new("bin")) => self.prefix(folder),
+            _ => {}
+        }
+        if let Some(package) = linked_package(file) {
+            self.grant(&package);
+        }
+    }
+
+    /// The prefix of a `bin` with a `lib` beside it. The system's own is granted anyway; and in a folder that is a
+    /// repository, or that may not be granted, only those two are meant.
+    fn prefix(&mut self, bin: &Path) {
+        let Some(prefix) = bin.parent().filter(|prefix| prefix.join("lib").is_dir()) else { return };
+        if prefix == Path::new("/") || prefix.starts_with("/usr") {
+            return;
+        }
+        let whole = shared_prefix(prefix).unwrap_or_else(|| prefix.to_path_buf());
+        if whole.join(".git").exists() {
+            self.grant(&prefix.join("bin"));
+            self.grant(&prefix.join("lib"));
+        } else {
+            self.grant(&whole);
+        }
+    }
+
+    fn grant(&mut self, path: &Path) {
+        let Ok(real) = path.canonicalize() else { return };
+        if self.bounds.grant(&real).is_ok() {
+            self.found.push(real);
+        }
+    }
+}
+
+/// Whether the way to a file, links followed one by one, enters one of these folders. A way without end does, for all that
+/// is known.
+fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
+    let mut ahead: Vec<OsString> =
+        path.components().rev().map(|part| part.as_os_str().to_os_string()).collect();
+    let mut here = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(part) = ahead.pop() {
+        match part.as_bytes() {
+            b"/" => here = PathBuf::from("/"),
+            b"." => {}
+            b".." => {
+                here.pop();
+            }
+            _ => {
+                let next = here.join(&part);
+                match std::fs::read_link(&next) {
+                    Ok(target) => {
+                        links += 1;
+                        ahead.extend(target.components().rev().map(|part| part.as_os_str().to_os_string()));
+                    }
+                    Err(_) => here = next,
+                }
+            }
+        }
+        if links > MOST_LINKS || folders.iter().any(|folder| here.starts_with(folder)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// A file and every link on the way to it, each in its real folder; the file itself last. `None` when it leads nowhere.
+fn steps(program: &Path) -> Option<Vec<PathBuf>> {
+    let mut steps = Vec::new();
+    let mut path = program.to_path_buf();
+    for _ in 0..=MOST_LINKS {
+        let folder = path.parent()?.canonicalize().ok()?;
+        path = match path.file_name() {
+            Some(name) => folder.join(name),
+            None => path.canonicalize().ok()?,
+        };
+        steps.push(path.clone());
+        match std::fs::read_link(&path) {
+            Ok(target) => path = folder.join(target),
+            Err(_) => return path.is_file().then_some(steps),
+        }
+    }
+    None
+}
+
+/// The outermost `node_modules` a file lies in, where its dependencies are. pnpm keeps them beside each other in `.pnpm`.
+fn node_modules(file: &Path) -> Option<PathBuf> {
+    let mut folder = PathBuf::new();
+    for component in file.parent()?.components() {
+        folder.push(component);
+        if let Component::Normal(name) = component
+            && (name == "node_modules" || name == ".pnpm")
+        {
+            return Some(folder);
+        }
+    }
+    None
+}
+
+/// A package that is linked to where somebody works on it: the nearest folder with a `package.json`.
+fn linked_package(file: &Path) -> Option<PathBuf> {
+    let folders = file.ancestors().skip(1).take(4);
+    let is_script = file
+        .extension()
+        .is_some_and(|ending| ["js", "mjs", "cjs", "ts"].iter().any(|known| ending == *known));
+    folders.filter(|_| is_script).find(|folder| folder.join("package.json").is_file()).map(Path::to_path_buf)
+}
+
+/// The virtual environment a file belongs to.
+fn virtual_environment(file: &Path) -> Option<PathBuf> {
+    let folders = file.ancestors().skip(1).take(2);
+    folders.into_iter().find(|folder| folder.join("pyvenv.cfg").is_file()).map(Path::to_path_buf)
+}
+
+/// The prefixes of the interpreter a virtual environment was made from: as it was named, and where that leads.
+fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
+    let Some(text) = head(&environment.join("pyvenv.cfg")) else { return Vec::new() };
+    let home = text.split(|&byte| byte == b'\n').find_map(|line| {
+        let (key, value) = line.split_at(line.iter().position(|&byte| byte == b'=')?);
+        (key.trim_ascii() == b"home").then(|| PathBuf::from(OsStr::from_bytes(value[1..].trim_ascii())))
+    });
+    let Some(home) = home.filter(|home| home.is_absolute()) else { return Vec::new() };
+    let mut interpreters: Vec<PathBuf> = ["python3", "python"].map(|name| home.join(name)).to_vec();
+    interpreters.retain(|interpreter| interpreter.exists());
+    let real = interpreters.iter().filter_map(|interpreter| interpreter.canonicalize().ok());
+    let folders = real.filter_map(|file| file.parent().map(Path::to_path_buf)).chain([home.clone()]);
+    folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
+}
+
+/// Prefixes whose programs use each other's libraries: all of them belong together.
+fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
+    if prefix.starts_with("/nix/store") {
+        return Some(PathBuf::from("/nix/store"));
+    }
+    let cellar = prefix.ancestors().find(|folder| folder.file_name() == Some(OsStr::new("Cellar")))?;
+    cellar.parent().map(Path::to_path_buf)
+}
+
+/// The programs that run a script: the one its first line names and, for `env`, the one that it finds.
+fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
+    let Some(head) = head(file).filter(|head| head.starts_with(b"#!")) else { return Vec::new() };
+    let mut lines = head.split(|&byte| byte == b'\n');
+    let first = lines.next().unwrap_or_default();
+    let first = first[2..first.len().min(KERNEL_BYTES)].trim_ascii();
+    let end = first.iter().position(|&byte| matches!(byte, b' ' | b'\t' | 0)).unwrap_or(first.len());
+    let interpreter = PathBuf::from(OsStr::from_bytes(&first[..end]));
+    let argument = first[end..].trim_ascii();
+    let mut found = vec![interpreter];
+    if found[0].file_name() == Some(OsStr::new("env")) {
+        found.extend(env_program(argument).and_then(|name| in_path(&name, path)));
+    }
+    found.extend(second_line(lines.next().unwrap_or_default()));
+    found.retain(|program| program.is_absolute());
+    found
+}
+
+/// The program that `env` is asked to run. The kernel hands it everything behind its name as one word.
+fn env_program(argument: &[u8]) -> Option<OsString> {
+    let text = std::str::from_utf8(argument).ok();
+    let split = text.and_then(|text| {
+        let short = text.strip_prefix("-S").or_else(|| text.strip_prefix("-vS"));
+        short
+            .or_else(|| text.strip_prefix("--split-string="))
+            .or_else(|| text.strip_prefix("--split-string "))
+    });
+    let Some(split) = split else {
+        let is_program = !argument.is_empty() && !argument.starts_with(b"-") && !argument.contains(&b'=');
+        return is_program.then(|| OsString::from_vec(argument.to_vec()));
+    };
+    let words = shell_words::split(split).unwrap_or_default();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "-u" | "--unset" | "-C" | "--chdir" => drop(words.next()),
+            option if option.starts_with('-') => {}
+            assignment if assignment.contains('=') => {}
+            _ => return Some(word.into()),
+        }
+    }
+    None
+}
+
+fn in_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// `'''exec' /long/path/python "$0" "$@"`: how an interpreter is named that is too long for a first line.
+fn second_line(line: &[u8]) -> Option<PathBuf> {
+    let rest = line.strip_prefix(b"'''exec' ")?;
+    let end = match rest.first()? {
+        b'"' => {
+            return rest[1..].split(|&byte| byte == b'"').next().map(|path| OsStr::from_bytes(path).into());
+        }
+        _ => rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len()),
+    };
+    Some(OsStr::from_bytes(&rest[..end]).into())
+}
+
+/// The beginning of a regular file. Anything else could keep the reader waiting.
+fn head(file: &Path) -> Option<Vec<u8>> {
+    if !std::fs::metadata(file).ok()?.is_file() {
+        return None;
+    }
+    let mut head = Vec::with_capacity(HEAD_BYTES as usize);
+    std::fs::File::open(file).ok()?.take(HEAD_BYTES).read_to_end(&mut head).ok()?;
+    Some(head)
+}

@@ -1,0 +1,67 @@
+//! apt: the machine's sources, in both of their forms.
+
+use std::path::{Path, PathBuf};
+
+use super::Search;
+
+pub(crate) fn search(search: &mut Search<'_>) {
+    let folder = search.etc.join("apt");
+    let mut files = vec![folder.join("sources.list")];
+    if let Ok(entries) = std::fs::read_dir(folder.join("sources.list.d")) {
+        let mut more: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        more.sort();
+        files.extend(more);
+    }
+    for file in files {
+        let ending = file.extension().and_then(|ending| ending.to_str());
+        // apt itself passes over all others.
+        let read = match ending {
+            Some("list") => lines,
+            Some("sources") => stanzas,
+            _ => continue,
+        };
+        if let Some(text) = search.text(&file) {
+            read(search, &text, &file);
+        }
+    }
+}
+
+/// `deb [options] ADDRESS suite component…`
+fn lines(search: &mut Search<'_>, text: &str, file: &Path) {
+    for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+        let Some((kind, rest)) = line.split_once(char::is_whitespace) else { continue };
+        if kind != "deb" && kind != "deb-src" {
+            continue;
+        }
+        let rest = rest.trim_start();
+        let rest =
+            if rest.starts_with('[') { rest.split_once(']').map_or("", |(_, rest)| rest) } else { rest };
+        search.address(rest.split_whitespace().next().unwrap_or_default(), &file.display().to_string());
+    }
+}
+
+/// Stanzas of `Key: value` with indented further lines, separated by empty ones.
+fn stanzas(search: &mut Search<'_>, text: &str, file: &Path) {
+    let (mut addresses, mut is_enabled, mut is_address) = (Vec::new(), true, false);
+    // One empty line more ends the last stanza.
+    for line in text.lines().chain([""]) {
+        if line.starts_with('#') {
+            continue;
+        }
+        if line.trim().is_empty() {
+            for address in addresses.drain(..).filter(|_| is_enabled) {
+                search.address(address, &file.display().to_string());
+            }
+            (is_enabled, is_address) = (true, false);
+        } else if line.starts_with([' ', '\t']) {
+            addresses.extend(line.split_whitespace().filter(|_| is_address));
+        } else if let Some((key, value)) = line.split_once(':') {
+            is_address = key.eq_ignore_ascii_case("uris");
+            addresses.extend(value.split_whitespace().filter(|_| is_address));
+            if key.eq_ignore_ascii_case("enabled") {
+                is_enabled =
+                    !["no", "false", "0", "off"].contains(&value.trim().to_ascii_lowercase().as_str());
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! npm: `registry` and `@scope:registry` of variables and npmrc files, or else what npm says.
+
+use std::path::{Path, PathBuf};
+
+use super::{Search, ini, query_tool};
+
+pub(crate) fn search(search: &mut Search<'_>) {
+    let mut is_known = false;
+    // The first that names a registry wins; scopes have registries of their own.
+    let mut add = |search: &mut Search<'_>, key: &str, value: &str, from: &str| {
+        if key.ends_with(":registry") || key == "registry" && !is_known {
+            is_known |= key == "registry";
+            search.address(value, from);
+        }
+    };
+    for (key, value) in search.environment {
+        if let (Some(key), Some(value)) = (key.to_str(), value.to_str())
+            && let Some(key) = setting(key)
+            && !value.is_empty()
+        {
+            add(search, &key, value, &format!("npm_config_{key}"));
+        }
+    }
+    for file in files(search) {
+        let Some(text) = search.text(&file) else { continue };
+        for setting in ini::read(&text).iter().filter(|setting| setting.section.is_empty()) {
+            let value = expanded(search, &setting.value);
+            add(search, &setting.key, &value, &file.display().to_string());
+        }
+    }
+    if !is_known && let Some(answer) = query_tool::ask(search, &["npm"], &["config", "get", "registry"]) {
+        search.address(&answer, "npm's answer");
+    }
+}
+
+/// The setting that a variable makes; npm minds no case.
+fn setting(variable: &str) -> Option<String> {
+    variable.to_ascii_lowercase().strip_prefix("npm_config_").map(str::to_string)
+}
+
+/// The npmrc files that there may be, the strongest first. Those of projects are not read.
+fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
+    let mut named = [None, None, None];
+    for (key, value) in search.environment {
+        let place = key
+            .to_str()
+            .and_then(setting)
+            .and_then(|key| ["userconfig", "globalconfig", "prefix"].iter().position(|name| *name == key));
+        if let Some(place) = place.filter(|_| !value.is_empty()) {
+            named[place] = Some(PathBuf::from(value)).filter(|path| path.is_absolute());
+        }
+    }
+    let [user, global, prefix] = named;
+    let user = user.or_else(|| Some(search.home?.join(".npmrc")));
+    let prefix = prefix.or_else(|| own_prefix(search, user.as_deref()?)).or_else(|| {
+        let path = search.variable("PATH")?;
+        let node =
+            std::env::split_paths(path).map(|folder| folder.join("node")).find(|node| node.is_file())?;
+        Some(node.canonicalize().ok()?.parent()?.parent()?.to_path_buf())
+    });
+    let global = global.or_else(|| Some(prefix?.join("etc/npmrc")));
+    [user, global, Some(search.etc.join("npmrc"))].into_iter().flatten().collect()
+}
+
+/// The prefix that the user's npmrc names.
+fn own_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
+    let text = search.text(user)?;
+    let setting = ini::read(&text).into_iter().find(|setting| setting.key == "prefix")?;
+    let value = expanded(search, &setting.value);
+    let path = value.strip_prefix("~/").and_then(|rest| Some(search.home?.join(rest)));
+    path.or_else(|| Some(PathBuf::from(value))).filter(|path| path.is_absolute())
+}
+
+/// `${VARIABLE}` and `${VARIABLE?}` replaced.
+fn expanded(search: &Search<'_>, value: &str) -> String {
+    let mut result = String::new();
+    let mut rest = value;
+    while let Some((before, after)) = rest.split_once("${") {
+        let Some((name, behind)) = after.split_once('}') else { break };
+        result.push_str(before);
+        let known = search.variable(name.trim_end_matches('?'));
+        result.push_str(known.and_then(|value| value.to_str()).unwrap_or_default());
+        rest = behind;
+    }
+    result + rest
+}

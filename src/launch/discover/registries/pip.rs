@@ -1,0 +1,92 @@
+//! pip: index addresses of variables and pip.conf files, or else the one built into it.
+
+use std::path::PathBuf;
+
+use super::url::{self, Host, Place};
+use super::{Search, ini, query_tool};
+
+/// pip says nowhere else what it uses without settings.
+const DEFAULT: &str =
+    "from pip._internal.models.index import PyPI; print(PyPI.url, PyPI.file_storage_domain)";
+
+pub(crate) fn search(search: &mut Search<'_>) {
+    let mut settings = Vec::new();
+    for name in ["index-url", "extra-index-url", "find-links", "no-index"] {
+        let variable = format!("PIP_{}", name.to_ascii_uppercase().replace('-', "_"));
+        if let Some(value) = search.variable(&variable).and_then(|value| value.to_str()) {
+            settings.push((name.to_string(), value.to_string(), variable));
+        }
+    }
+    for file in files(search) {
+        let Some(text) = search.text(&file) else { continue };
+        for setting in ini::read(&text) {
+            if ["global", "install", "download", "wheel"].contains(&setting.section.as_str()) {
+                let key = setting.key.trim_start_matches('-').to_ascii_lowercase().replace('_', "-");
+                settings.push((key, setting.value, file.display().to_string()));
+            }
+        }
+    }
+    let mut has_index = false;
+    for (key, value, from) in &settings {
+        match key.as_str() {
+            "index-url" if !has_index => {
+                has_index = true;
+                search.address(value, from);
+            }
+            "extra-index-url" => value.split_whitespace().for_each(|value| _ = search.address(value, from)),
+            // Mostly folders; whatever else it may be is not needed to be understood.
+            "find-links" => {
+                for value in value.split_whitespace() {
+                    if let Place::Host(host) = url::host(value) {
+                        search.entry(host.entry());
+                    }
+                }
+            }
+            "no-index" => {
+                has_index |= ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str())
+            }
+            _ => {}
+        }
+    }
+    if has_index && search.found.entries.is_empty() {
+        return;
+    }
+    let is_configured = !search.found.entries.is_empty();
+    let Some(answer) = query_tool::ask(search, &["python3", "python"], &["-c", DEFAULT]) else { return };
+    let mut words = answer.split_whitespace();
+    let (Some(Place::Host(index)), Some(files)) =
+        (words.next().map(url::host), words.next().and_then(Host::named))
+    else {
+        search.note("its answer about its default is not understood");
+        return;
+    };
+    // Who names the default index means its files too, which lie elsewhere.
+    if !has_index || search.found.entries.contains(&index.entry()) {
+        search.entry(index.entry());
+        search.entry(files.entry());
+    }
+    if is_configured && has_index {
+        search.note("files that an index keeps on another host have to be allowed in the policy");
+    }
+}
+
+/// The pip.conf files that there may be, the strongest first.
+fn files(search: &Search<'_>) -> Vec<PathBuf> {
+    let named = search.variable("PIP_CONFIG_FILE").map(PathBuf::from);
+    if named.as_deref() == Some("/dev/null".as_ref()) {
+        return Vec::new();
+    }
+    let mut files = Vec::from_iter(named.filter(|path| path.is_absolute()));
+    files.extend(search.folder("VIRTUAL_ENV").map(|folder| folder.join("pip.conf")));
+    files.extend(search.base("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("pip/pip.conf")));
+    files.extend(search.home.map(|home| home.join(".pip/pip.conf")));
+    files.push(search.etc.join("pip.conf"));
+    match search.variable("XDG_CONFIG_DIRS") {
+        Some(folders) => {
+            let folders = std::env::split_paths(folders).filter(|folder| folder.is_absolute());
+            files.extend(folders.map(|folder| folder.join("pip/pip.conf")));
+        }
+        None => files.push(search.etc.join("xdg/pip/pip.conf")),
+    }
+    files
+}

@@ -1,0 +1,149 @@
+//! Keys of APIs: taken out of the caller's environment before anything starts, read from a file, or printed by a program.
+//!
+//! A key is held in a page that no child process sees ([`Secret`]); the agent gets a placeholder.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::LaunchError;
+use crate::policy::{Config, KEY_VARIABLES};
+use crate::sys::programs::ProgramSearch;
+use crate::sys::secret::{LARGEST, Secret, take_variable};
+
+/// How long a program may take to print one: it may ask a person.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Where a gateway's key comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// A variable of the caller's environment.
+    Variable(String),
+    /// A file.
+    File(PathBuf),
+    /// A program.
+    Command(Vec<String>),
+}
+
+impl std::fmt::Display for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Variable(name) => write!(f, "${name}"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Command(words) => {
+                write!(f, "printed by {}", words.first().map(String::as_str).unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// Keys that were in the caller's environment.
+#[derive(Debug, Default)]
+pub struct Keys {
+    variables: Vec<(String, Secret)>,
+}
+
+/// What a run may use and must not tell.
+#[derive(Debug, Default)]
+pub struct Secrets {
+    /// The key of each gateway, in its order.
+    pub gateways: Vec<Option<Secret>>,
+    /// The caller's other keys: of no use to the run, and kept out of its record all the same.
+    pub others: Vec<Secret>,
+}
+
+impl Secrets {
+    /// With more that must not be recorded.
+    #[must_use]
+    pub fn and_others(mut self, texts: &[String]) -> Self {
+        self.others.extend(texts.iter().filter_map(|text| Secret::one_word(text.clone().into_bytes()).ok()));
+        self
+    }
+}
+
+impl Keys {
+    /// Those that nobody has fetched.
+    pub(crate) fn rest(self) -> Vec<Secret> {
+        self.variables.into_iter().map(|(_, secret)| secret).collect()
+    }
+
+    /// Takes every key out of this process's environment. Must be called while it has one thread.
+    pub fn take(config: &Config) -> Self {
+        let own = config.gateway.values().filter_map(|gateway| gateway.key_variable.as_deref());
+        let mut keys = Self::default();
+        for name in KEY_VARIABLES.into_iter().chain(own) {
+            if let Ok(Some(secret)) = take_variable(name) {
+                keys.variables.push((name.to_string(), secret));
+            }
+        }
+        keys
+    }
+
+    /// The variables that hold something.
+    pub fn names(&self) -> Vec<String> {
+        let filled = self.variables.iter().filter(|(_, secret)| !secret.expose().is_empty());
+        filled.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The variables that nobody's gateway keeps, for policies that hand them on as they are.
+    pub fn others(&self, used: &[&str]) -> Vec<(OsString, OsString)> {
+        let others = self.variables.iter().filter(|(name, _)| !used.contains(&name.as_str()));
+        others.map(|(name, secret)| (name.into(), OsString::from_vec(secret.expose().to_vec()))).collect()
+    }
+
+    /// The key from where it is.
+    pub fn fetch(&mut self, gateway: &str, source: &KeySource) -> Result<Secret, LaunchError> {
+        let failed = |problem: String| {
+            LaunchError::Input(format!(
+                "the key of the gateway {gateway} cannot be had from {source}: {problem}"
+            ))
+        };
+        match source {
+            KeySource::Variable(name) => {
+                let at = self.variables.iter().position(|(known, _)| known == name);
+                at.map(|at| self.variables.swap_remove(at).1)
+                    .ok_or_else(|| failed("it is not set".to_string()))
+            }
+            KeySource::File(path) => from_file(path).map_err(failed),
+            KeySource::Command(words) => from_command(words).map_err(failed),
+        }
+    }
+}
+
+fn from_file(path: &Path) -> Result<Secret, String> {
+    // A pipe would be waited for.
+    let open =
+        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path);
+    let file = open.map_err(|error| error.to_string())?;
+    let data = file.metadata().map_err(|error| error.to_string())?;
+    let own = nix::unistd::geteuid().as_raw();
+    if !data.is_file() || data.len() > LARGEST as u64 {
+        return Err("it is no file of a reasonable size".to_string());
+    }
+    if data.uid() != own && data.uid() != 0 {
+        return Err("it belongs to another user".to_string());
+    }
+    if data.mode() & 0o077 != 0 {
+        return Err(format!("others may read it (mode {:o}); `chmod 600` it", data.mode() & 0o777));
+    }
+    let mut bytes = Vec::with_capacity(LARGEST + 1);
+    file.take(LARGEST as u64).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Secret::one_word(bytes).map_err(|error| error.to_string())
+}
+
+fn from_command(words: &[String]) -> Result<Secret, String> {
+    let (program, rest) = words.split_first().ok_or("no program")?;
+    let search = ProgramSearch::from_environment();
+    // A path is the user's own word for where it is.
+    let program = match program.contains('/') {
+        true => PathBuf::from(program),
+        false => search.find(program).map_err(|error| error.to_string())?,
+    };
+    let mut command = Command::new(program);
+    command.args(rest).env("PATH", search.path()).stdin(Stdio::inherit()).stderr(Stdio::inherit());
+    Secret::printed_by(&mut command, PATIENCE).map_err(|error| error.to_string())
+}

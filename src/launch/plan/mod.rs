@@ -1,0 +1,808 @@
+//! Policy + request → everything a run will be, before anything of it exists.
+//!
+//! [`plan`] looks at the machine (what exists, where a program lies) but makes and changes nothing, so it can be shown
+//! (`guard run --dry-run`) and compared. The code that executes a plan adds nothing of its own.
+pub(crate) mod ancestor_configs;
+pub(crate) mod api_keys;
+pub(crate) mod git_paths;
+pub(crate) mod shims;
+pub(crate) mod system_paths;
+pub(crate) mod workdir;
+
+use std::cell::OnceCell;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::discover::guard_directories;
+use super::discover::program_files::installation;
+use super::discover::toolchains;
+use super::discover::toolchains::Toolchain;
+use super::network::{self, NetworkPlan};
+use super::run::cache_links;
+use super::run::cache_links::{LinkedCache, caches};
+use super::run::home_state::Belongings;
+use super::run::nested_repositories;
+use super::run::nested_repositories::SearchedDirectory;
+use crate::policy::{Budget, Config, Namespaces, Pattern, Policy};
+use crate::sandbox::{Grant, Layer, Rights, View};
+use crate::supervisor::shim::protocol::{CONTROL_NAME, SOCKET_VARIABLE};
+use ancestor_configs::settings_above;
+use git_paths::{Checkout, git_places};
+use shims::{Shims, why_no_shims};
+use workdir::working_folder;
+
+/// Somebody wants a command run.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The folder it works in; absolute.
+    pub folder: PathBuf,
+    /// The policy, merged and checked.
+    pub policy: Policy,
+    /// The caller's environment, from which the policy picks.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The caller's home folder.
+    pub home: Option<PathBuf>,
+    /// Where runs are kept.
+    pub runs: PathBuf,
+    /// Where short-lived files of runs go.
+    pub scratch: PathBuf,
+    /// The effective user.
+    pub uid: u32,
+    /// What the caller adds to the policy.
+    pub options: Options,
+    /// The worktree and git folder that were made for the run, in a repository.
+    pub checkout: Option<Checkout>,
+    /// The user's configuration.
+    pub config: Config,
+    /// Where the user's configuration and policies are.
+    pub config_dir: Option<PathBuf>,
+    /// Variables that held keys, which the environment has no more.
+    pub key_variables: Vec<String>,
+}
+
+impl RunRequest {
+    /// What the run may use.
+    pub(crate) fn limits(&self) -> Limits {
+        let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
+        // A person at the terminal ends a run when it takes too long; 0 is no limit.
+        let time = |asked: Option<u64>, key: &str| {
+            let of_policy = if self.options.is_attended { None } else { get(key) };
+            asked.or(of_policy).filter(|&seconds| seconds > 0)
+        };
+        Limits {
+            idle_seconds: time(self.options.idle_seconds, "idle_seconds"),
+            total_seconds: time(self.options.total_seconds, "total_seconds"),
+            processes: get("processes"),
+            open_files: get("open_files"),
+            memory_mib: get("memory_mib").map(|mib| mib.min(most_memory_mib())),
+            file_mib: get("file_mib"),
+            output_mib: get("output_mib"),
+        }
+    }
+
+    /// Where a run with this id has its own things.
+    pub(crate) fn own_places(&self, run_id: &str) -> OwnPlaces {
+        let run_folder = self.runs.join(run_id);
+        let home = run_folder.join("home");
+        let tmp = self.scratch.join(format!("guard-{}", short(run_id))).join("tmp");
+        OwnPlaces { run_folder, home, tmp }
+    }
+
+    /// Whether it is to have namespaces of its own.
+    pub(crate) fn wanted_namespaces(&self) -> Namespaces {
+        self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
+    }
+}
+
+/// Memory that a run may have in any case: three quarters of the machine's, so that the machine outlives it.
+fn most_memory_mib() -> u64 {
+    use nix::unistd::{SysconfVar, sysconf};
+    let ask = |what| sysconf(what).ok().flatten().and_then(|value| u64::try_from(value).ok());
+    match (ask(SysconfVar::_PHYS_PAGES), ask(SysconfVar::PAGE_SIZE)) {
+        (Some(pages), Some(size)) => (pages.saturating_mul(size) >> 20) / 4 * 3,
+        _ => u64::MAX,
+    }
+}
+
+/// Where a run has its own things.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnPlaces {
+    /// Transcript and private home.
+    pub(crate) run_folder: PathBuf,
+    /// The private home folder.
+    pub(crate) home: PathBuf,
+    /// The private folder for temporary files, alone in a folder that nobody else can enter.
+    pub(crate) tmp: PathBuf,
+}
+
+impl OwnPlaces {
+    /// What is seen as `/var/tmp`, where the run has mounts of its own.
+    pub(crate) fn other_tmp(&self) -> PathBuf {
+        self.tmp.with_file_name("var")
+    }
+}
+
+/// What a caller adds to, or takes from, the policy for one run.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Namespaces, instead of what the policy says.
+    pub namespaces: Option<Namespaces>,
+    /// More that may be read.
+    pub read: Vec<PathBuf>,
+    /// More that may be written.
+    pub write: Vec<PathBuf>,
+    /// Variables to set.
+    pub set: Vec<(OsString, OsString)>,
+    /// Do not look for toolchains in the home folder.
+    pub no_toolchains: bool,
+    /// Leave the shims out.
+    pub no_shims: bool,
+    /// The idle limit in seconds, instead of the policy's; 0 is none.
+    pub idle_seconds: Option<u64>,
+    /// The total limit in seconds, instead of the policy's; 0 is none.
+    pub total_seconds: Option<u64>,
+    /// A person types into the run: the policy's time limits do not hold.
+    pub is_attended: bool,
+    /// More hosts that may be reached.
+    pub hosts: Vec<String>,
+    /// More ports on loopback that own servers may listen on.
+    pub listen: Vec<u16>,
+    /// More network presets.
+    pub presets: Vec<String>,
+    /// What the home begins with, and what of it is kept.
+    pub belongings: Belongings,
+    /// Files of the home, which replace those: where (from the home), and what is in them. `{NAME-port}` stands for the port
+    /// of the gateway NAME, `{directory}` for the working tree, escaped as inside a string in double quotes.
+    pub home_files: Vec<(PathBuf, String)>,
+    /// A tighter budget.
+    pub budget: Budget,
+    /// Run although git repositories in writable directories cannot be protected, and report their changes.
+    pub allow_unprotected_repositories: bool,
+    /// Do not look at programs again when they have started, whatever the policy says: for measuring what that costs.
+    pub no_verify: bool,
+}
+
+/// Bounds of a run. `None` is unbounded.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Seconds without output or a new program.
+    pub idle_seconds: Option<u64>,
+    /// Seconds in all.
+    pub total_seconds: Option<u64>,
+    /// Processes of the run at once.
+    pub processes: Option<u64>,
+    /// Open files of a process.
+    pub open_files: Option<u64>,
+    /// MiB of memory for the whole run.
+    pub memory_mib: Option<u64>,
+    /// MiB of one file.
+    pub file_mib: Option<u64>,
+    /// MiB of output kept in the transcript.
+    pub output_mib: Option<u64>,
+}
+
+/// Everything a run will be.
+#[derive(Debug, Clone, Serialize)]
+pub struct LaunchPlan {
+    /// The run's id.
+    pub run_id: String,
+    /// The policy's name.
+    pub policy: String,
+    /// The file that will be executed.
+    pub program: PathBuf,
+    /// Its arguments, beginning with its name.
+    #[serde(serialize_with = "texts")]
+    pub argv: Vec<OsString>,
+    /// The working folder.
+    pub folder: PathBuf,
+    /// The worktree and git folder of the run, in a repository.
+    pub checkout: Option<Checkout>,
+    /// The run's folder: transcript, private home.
+    pub run_folder: PathBuf,
+    /// The private home folder.
+    pub home: PathBuf,
+    /// The private folder for temporary files, as it is called outside.
+    pub tmp: PathBuf,
+    /// The whole environment.
+    #[serde(serialize_with = "pairs")]
+    pub environment: Vec<(OsString, OsString)>,
+    /// Names (with `*`) of variables whose values are never recorded.
+    pub redact: Vec<String>,
+    /// Every path with its rights.
+    pub grants: Vec<Grant>,
+    /// Settings above the working folder, which may be read unless a view of the run's own covers them.
+    pub settings_above: Vec<Grant>,
+    /// What of the network it gets.
+    pub network: NetworkPlan,
+    /// Bounds.
+    pub limits: Limits,
+    /// Namespaces: what is wanted.
+    pub namespaces: Namespaces,
+    /// What the run sees, where namespaces can be had.
+    pub view: View,
+    /// Caches that a run without namespaces gets as folders of symbolic links.
+    pub linked_caches: Vec<LinkedCache>,
+    /// What the home begins with, and what of it is kept.
+    pub belongings: Belongings,
+    /// Files written into the private home: (where, what).
+    pub home_files: Vec<(PathBuf, String)>,
+    /// Files copied into the private home: (from, to).
+    pub imports: Vec<(PathBuf, PathBuf)>,
+    /// What stands in for git and the shells.
+    pub shims: Option<Shims>,
+    /// The socket the shims ask on.
+    pub control: PathBuf,
+    /// Programs are looked at again when they have started.
+    pub verify_exec: bool,
+    /// What keeps a run without namespaces from being safe: only its own view can protect these.
+    pub needs_view: Option<String>,
+    /// Writable directories with the git repositories in them.
+    #[serde(skip)]
+    pub(crate) searched: Vec<SearchedDirectory>,
+    /// Git repositories that are read-only where the run has namespaces of its own.
+    pub protected_repositories: Vec<PathBuf>,
+    /// What was found or left out, for people.
+    pub notes: Vec<String>,
+}
+
+fn texts<S: serde::Serializer>(items: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(items.iter().map(|item| item.to_string_lossy()))
+}
+
+fn pairs<S: serde::Serializer>(items: &[(OsString, OsString)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer
+        .collect_map(items.iter().map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy())))
+}
+
+/// A request that cannot be planned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No such program.
+    #[error("command not found: {0}")]
+    CommandNotFound(String),
+    /// The program is there but cannot be run.
+    #[error("cannot run {program}: {problem}")]
+    NotExecutable {
+        /// What was asked for.
+        program: String,
+        /// Why not.
+        problem: String,
+    },
+    /// The working folder cannot be used.
+    #[error("cannot work in {}: {problem}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+    /// An option or a path of the policy cannot be used.
+    #[error("{0}")]
+    Input(String),
+}
+
+/// The files that are written into the private home.
+fn home_files(
+    request: &RunRequest,
+    network: &NetworkPlan,
+    home: &Path,
+    worktree: &Path,
+) -> Vec<(PathBuf, String)> {
+    let quoted = serde_json::Value::from(worktree.to_string_lossy()).to_string();
+    let directory = quoted.get(1..quoted.len() - 1).unwrap_or_default();
+    let own = request.options.home_files.iter();
+    let own = own.map(|(path, text)| (home.join(path), text.replace("{directory}", directory)));
+    own.chain(network.home_files().into_iter().map(|(path, text)| (home.join(path), text))).collect()
+}
+
+/// What a run of this request will be.
+pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
+    let _span = tracing::info_span!("plan", run = %run_id, policy = %request.policy.name).entered();
+    let folder = working_folder(request)?;
+    let policy = &request.policy;
+    let own = request.own_places(&run_id);
+    let other_tmp = own.other_tmp();
+    let OwnPlaces { run_folder, home, tmp } = own;
+    let mut notes = Vec::new();
+    let toolchains = found_toolchains(request);
+    notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
+    let shims = shims(request, &mut notes);
+    let shim_folder = shims.as_ref().map(|shims| shims.directory.as_path());
+    if let Some(path) = request.options.belongings.bad_path() {
+        return Err(LaunchError::Input(format!(
+            "--home-keep {}: not a plain path inside the home",
+            path.display()
+        )));
+    }
+    let network = network::plan(request, &mut notes)?;
+    let environment = environment(request, shim_folder, &home, &tmp, &toolchains, &network);
+    let program = find_program(&request.command, &folder, &environment, shim_folder)?;
+    let namespaces = request.wanted_namespaces();
+    let worktree = request.checkout.as_ref().map_or(folder.as_path(), |checkout| &checkout.worktree);
+    let places = Places {
+        worktree,
+        home: &home,
+        tmp: &tmp,
+        other_tmp: &other_tmp,
+        toolchains: &toolchains,
+        system: OnceCell::new(),
+    };
+    let mut grants = policy_grants(request, &places, &mut notes)?;
+    notes.extend(places.system.get().iter().flat_map(|(_, notes)| notes.iter().cloned()));
+    grants.extend(program_grants(request, &program, &environment, &grants));
+    grants.extend(shims.iter().map(|shims| Grant {
+        path: shims.directory.clone(),
+        rights: Rights::ReadExecute,
+        why: "shims".to_string(),
+    }));
+    grants.extend(system_paths::devices());
+    let git = match &request.checkout {
+        Some(checkout) => {
+            grants.extend(checkout.grants());
+            Vec::new()
+        }
+        None => git_places(request, &folder),
+    };
+    grants.extend(git.iter().map(|path| Grant {
+        path: path.clone(),
+        rights: Rights::Read,
+        why: "the repository's git folder".to_string(),
+    }));
+    let grants = without_repeats(grants);
+    guard_directories::check(request, &grants, &[&run_folder, worktree])?;
+    let mut private = vec![home.as_path(), &tmp, &other_tmp];
+    private.extend(request.checkout.iter().flat_map(|own| [own.worktree.as_path(), &own.git_folder]));
+    let searched = nested_repositories::search(&grants, &folder, &private);
+    let may_be_unprotected = request.options.allow_unprotected_repositories;
+    if !may_be_unprotected {
+        nested_repositories::check(&searched)?;
+    }
+    let above = settings_above(worktree, &grants);
+    let (mut layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.reaches_hosts());
+    layers.extend(cache_links::dependencies(request.checkout.as_ref(), &run_folder));
+    let view = match namespaces {
+        Namespaces::Off => View::default(),
+        _ => view(request, &grants, &places, &searched, layers, &mut notes),
+    };
+    let mut plan = LaunchPlan {
+        policy: policy.name.clone(),
+        argv: request.command.clone(),
+        program,
+        control: run_folder.join("control"),
+        redact: policy.environment.redact.clone(),
+        belongings: request.options.belongings.clone(),
+        home_files: home_files(request, &network, &home, worktree),
+        network,
+        limits: request.limits(),
+        namespaces,
+        view,
+        linked_caches,
+        imports: imports(request, &home),
+        shims,
+        verify_exec: policy.sandbox.verify_exec && !request.options.no_verify,
+        needs_view: nested_repositories::needs_mounts(&searched).filter(|_| !may_be_unprotected),
+        protected_repositories: searched
+            .iter()
+            .flat_map(|one| one.protected().map(Path::to_path_buf))
+            .collect(),
+        searched,
+        notes,
+        run_id,
+        checkout: request.checkout.clone(),
+        folder,
+        run_folder,
+        home,
+        tmp,
+        environment,
+        grants,
+        settings_above: above.grants,
+    };
+    for (path, why) in above.withheld {
+        if !plan.view_covers(&path) {
+            let path = path.display();
+            plan.notes.push(format!(
+                "{path} {why}: build tools that look for it will stop; `--read {path}` lets them read it"
+            ));
+        }
+    }
+    Ok(plan)
+}
+
+impl LaunchPlan {
+    /// The plan as it is executed, now that it is known whether the run has namespaces of its own.
+    pub fn settle(mut self, has_view: bool) -> Self {
+        let mut above = std::mem::take(&mut self.settings_above);
+        above.retain(|grant| !(has_view && self.view_covers(&grant.path)));
+        self.grants.extend(above);
+        if !has_view {
+            return self;
+        }
+        for (name, value) in &mut self.environment {
+            if name == "TMPDIR" || name == "TMP" || name == "TEMP" {
+                *value = "/tmp".into();
+            }
+        }
+        let of_tmp = self.grants.iter().filter(|grant| grant.path == self.tmp).map(|grant| grant.rights);
+        let rights = of_tmp.max_by_key(|rights| rights.is_write());
+        self.grants.retain(|grant| !grant.path.starts_with(&self.tmp));
+        // A policy that gives no temporary files gives none here either.
+        if let Some(rights) = rights {
+            let grant = |path: &PathBuf| {
+                let why = "private temporary files".to_string();
+                Grant { path: path.clone(), rights, why }
+            };
+            self.grants.extend(self.view.own().map(grant));
+        }
+        for path in ["/dev/ptmx", "/dev/pts"] {
+            let why = "terminals of the run's own".to_string();
+            self.grants.push(Grant { path: path.into(), rights: Rights::Device, why });
+        }
+        self
+    }
+
+    /// The folder around the temporary files, which nobody else can enter however the run opens what is in it.
+    pub(crate) fn around_tmp(&self) -> &Path {
+        self.tmp.parent().unwrap_or(&self.tmp)
+    }
+
+    /// The roots below which the run may write.
+    pub fn writable(&self) -> impl Iterator<Item = &Path> {
+        self.grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.as_path())
+    }
+}
+
+/// The part of an id that tells runs of one moment apart.
+fn short(run_id: &str) -> &str {
+    run_id.get(run_id.len().saturating_sub(12)..).unwrap_or(run_id)
+}
+
+fn found_toolchains(request: &RunRequest) -> Vec<Toolchain> {
+    let Some(home) = request.home.as_ref().filter(|_| !request.options.no_toolchains) else {
+        return Vec::new();
+    };
+    let wanted = &request.policy.toolchains;
+    toolchains::detect(home, &request.environment, &wanted.detect, wanted.caches)
+}
+
+/// Where the placeholders of a policy lead.
+struct Places<'p> {
+    worktree: &'p Path,
+    home: &'p Path,
+    tmp: &'p Path,
+    other_tmp: &'p Path,
+    toolchains: &'p [Toolchain],
+    /// What `{system}` grants and what is to be told of it, once it was looked for: that takes time.
+    system: OnceCell<(Vec<Grant>, Vec<String>)>,
+}
+
+impl Places<'_> {
+    fn system(&self, as_root: bool) -> &(Vec<Grant>, Vec<String>) {
+        self.system.get_or_init(|| {
+            let mut notes = Vec::new();
+            let grants = system_paths::grants(as_root, &mut notes);
+            (grants, notes)
+        })
+    }
+
+    /// The grants of one entry of a policy.
+    fn expand(&self, entry: &str, rights: Rights, as_root: bool) -> Vec<Grant> {
+        let (name, rest) = match entry.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
+            Some((name, rest)) => (name, rest.trim_start_matches('/')),
+            None => return vec![Grant { path: PathBuf::from(entry), rights, why: "policy".to_string() }],
+        };
+        let one = |base: &Path, why: &str| {
+            let path = if rest.is_empty() { base.to_path_buf() } else { base.join(rest) };
+            vec![Grant { path, rights, why: why.to_string() }]
+        };
+        match name {
+            "worktree" => one(self.worktree, "working folder"),
+            "home" => one(self.home, "private home"),
+            "tmp" => one(self.tmp, "private temporary files"),
+            "system" => self.system(as_root).0.clone(),
+            "toolchains" => self.toolchains.iter().flat_map(toolchain_grants).collect(),
+            // A role's document; only the phase runner names one.
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn toolchain_grants(toolchain: &Toolchain) -> Vec<Grant> {
+    let caches = toolchain.layers.iter().map(|layer| (&layer.lower, Rights::Read));
+    let programs = toolchain.read.iter().map(|path| (path, Rights::ReadExecute));
+    let grant = |(path, rights): (&PathBuf, Rights)| Grant {
+        path: path.clone(),
+        rights,
+        why: format!("toolchain {}: {}", toolchain.name, toolchain.why),
+    };
+    programs.chain(caches).map(grant).collect()
+}
+
+fn policy_grants(
+    request: &RunRequest,
+    places: &Places<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Grant>, LaunchError> {
+    let files = &request.policy.filesystem;
+    let as_root = request.uid == 0;
+    let mut grants: Vec<Grant> = Vec::new();
+    // What the run makes itself does not exist yet, and the system was just looked at; anything else that is not there is
+    // left out, and said so.
+    let mut is_there = |grant: &Grant| {
+        let is_planned = request.checkout.is_some() && grant.path.starts_with(places.worktree);
+        let own = is_planned || grant.path.starts_with(places.home) || grant.path.starts_with(places.tmp);
+        let there = own || grant.path.exists();
+        if !there {
+            notes.push(format!("{} is granted but does not exist", grant.path.display()));
+        }
+        there
+    };
+    for (entries, rights) in [(&files.read, Rights::ReadExecute), (&files.write, Rights::WriteExecute)] {
+        for entry in entries {
+            let named = places.expand(entry, rights, as_root);
+            if entry == "{system}" {
+                grants.extend(named);
+            } else {
+                grants.extend(named.into_iter().filter(&mut is_there));
+            }
+        }
+    }
+    let given =
+        [(&request.options.read, Rights::ReadExecute), (&request.options.write, Rights::WriteExecute)];
+    for (paths, rights) in given {
+        for path in paths {
+            let real = std::fs::canonicalize(path)
+                .map_err(|error| LaunchError::Input(format!("cannot grant {}: {error}", path.display())))?;
+            grants.push(Grant { path: real, rights, why: "command line".to_string() });
+        }
+    }
+    if let Some(execute) = &files.execute {
+        let places: Vec<PathBuf> = execute
+            .iter()
+            .flat_map(|entry| places.expand(entry, Rights::ReadExecute, as_root))
+            .map(|grant| grant.path)
+            .collect();
+        for grant in &mut grants {
+            if !places.iter().any(|place| grant.path.starts_with(place)) {
+                grant.rights = match grant.rights {
+                    Rights::ReadExecute => Rights::Read,
+                    Rights::WriteExecute => Rights::Write,
+                    other => other,
+                };
+            }
+        }
+        // A folder to run programs from inside one that is only readable.
+        grants.extend(places.into_iter().filter(|path| path.exists()).map(|path| Grant {
+            path,
+            rights: Rights::ReadExecute,
+            why: "policy: programs".to_string(),
+        }));
+    }
+    Ok(grants)
+}
+
+/// What the program needs of its own installation.
+fn program_grants(
+    request: &RunRequest,
+    program: &Path,
+    environment: &[(OsString, OsString)],
+    grants: &[Grant],
+) -> Vec<Grant> {
+    let writable: Vec<PathBuf> =
+        grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.clone()).collect();
+    let path = value(environment, "PATH").unwrap_or_default();
+    let home = request.home.clone().unwrap_or_default();
+    let why = "the program's installation";
+    let grant = |path| Grant { path, rights: Rights::ReadExecute, why: why.to_string() };
+    installation(program, &home, &path, &writable).into_iter().map(grant).collect()
+}
+
+fn without_repeats(grants: Vec<Grant>) -> Vec<Grant> {
+    let mut seen: std::collections::HashSet<(PathBuf, Rights)> = std::collections::HashSet::new();
+    grants.into_iter().filter(|grant| seen.insert((grant.path.clone(), grant.rights))).collect()
+}
+
+/// The shims, or why there are none.
+fn shims(request: &RunRequest, notes: &mut Vec<String>) -> Option<Shims> {
+    if request.options.no_shims {
+        return None;
+    }
+    if let Some(problem) = why_no_shims(&request.runs) {
+        notes.push(format!("no shims for git and the shells: {problem}"));
+        return None;
+    }
+    let path = value(&request.environment, "PATH").unwrap_or_default();
+    Some(Shims::plan(&request.runs, &path))
+}
+
+fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {
+    environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+}
+
+/// The variables the agent gets: what the policy passes and sets, what toolchains need, and what makes the run's own
+/// folders be used.
+fn environment(
+    request: &RunRequest,
+    shims: Option<&Path>,
+    home: &Path,
+    tmp: &Path,
+    toolchains: &[Toolchain],
+    network: &NetworkPlan,
+) -> Vec<(OsString, OsString)> {
+    let policy = &request.policy.environment;
+    let mut variables: Vec<(OsString, OsString)> = Vec::new();
+    let mut set = |name: &OsStr, value: OsString| {
+        variables.retain(|(known, _)| known != name);
+        variables.push((name.to_os_string(), value));
+    };
+    let pass: Vec<Pattern> = policy.pass.iter().filter_map(|text| Pattern::new(text).ok()).collect();
+    for (name, value) in &request.environment {
+        if pass.iter().any(|pattern| pattern.matches(name.as_bytes())) {
+            set(name, value.clone());
+        }
+    }
+    for toolchain in toolchains {
+        for (name, value) in &toolchain.variables {
+            set(name, value.clone());
+        }
+    }
+    if request.uid == 0 {
+        // Root inside has no right to give files away, and tar as root tries to.
+        set(OsStr::new("TAR_OPTIONS"), "--no-same-owner".into());
+    }
+    if request.checkout.is_none() {
+        // The repository is read-only to the agent: git must not try to write what it can do without.
+        set(OsStr::new("GIT_OPTIONAL_LOCKS"), "0".into());
+    }
+    for (name, value) in network.variables(home) {
+        set(&name, value);
+    }
+    for (name, value) in &policy.set {
+        set(OsStr::new(name), value.into());
+    }
+    for (name, value) in &request.options.set {
+        set(name, value.clone());
+    }
+    set(OsStr::new("HOME"), home.into());
+    for name in ["TMPDIR", "TMP", "TEMP"] {
+        set(OsStr::new(name), tmp.into());
+    }
+    set(OsStr::new(SOCKET_VARIABLE), CONTROL_NAME.into());
+    let path = variables.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+    let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let mut folders: Vec<PathBuf> = shims.iter().map(|folder| folder.to_path_buf()).collect();
+    // A relative entry would make what a name means depend on the folder it is used in.
+    let entries = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+    // A link to a version (`~/.nvm/current`) is not there in a hidden home, what it leads to is.
+    let in_home = |folder: &PathBuf| request.home.as_ref().is_some_and(|home| folder.starts_with(home));
+    folders.extend(entries.map(|folder| match folder.canonicalize() {
+        Ok(real) if in_home(&folder) => real,
+        _ => folder,
+    }));
+    if let Ok(path) = std::env::join_paths(&folders) {
+        variables.retain(|(known, _)| known != "PATH");
+        variables.push(("PATH".into(), path));
+    }
+    variables.sort();
+    variables
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// The file a command's first word leads to.
+fn find_program(
+    command: &[OsString],
+    folder: &Path,
+    environment: &[(OsString, OsString)],
+    shims: Option<&Path>,
+) -> Result<PathBuf, LaunchError> {
+    let Some(name) = command.first().filter(|name| !name.is_empty()) else {
+        return Err(LaunchError::Input("no command given".to_string()));
+    };
+    if command.iter().any(|word| word.as_bytes().contains(&0)) {
+        return Err(LaunchError::Input("a word of the command contains a NUL byte".to_string()));
+    }
+    let shown = || name.to_string_lossy().into_owned();
+    if name.as_bytes().contains(&b'/') {
+        let path = folder.join(name);
+        return match path.metadata() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(LaunchError::CommandNotFound(shown()))
+            }
+            Err(error) => Err(LaunchError::NotExecutable { program: shown(), problem: error.to_string() }),
+            Ok(_) if is_program(&path) => Ok(path),
+            Ok(found) => Err(LaunchError::NotExecutable {
+                program: shown(),
+                problem: if found.is_dir() { "it is a folder" } else { "it is not executable" }.to_string(),
+            }),
+        };
+    }
+    let path = value(environment, "PATH").unwrap_or_default();
+    // The command itself needs no shim: it is judged when it starts, like every other.
+    std::env::split_paths(&path)
+        .filter(|folder| Some(folder.as_path()) != shims)
+        .map(|folder| folder.join(name))
+        .find(|file| is_program(file))
+        .ok_or_else(|| LaunchError::CommandNotFound(shown()))
+}
+
+fn view(
+    request: &RunRequest,
+    grants: &[Grant],
+    places: &Places<'_>,
+    searched: &[SearchedDirectory],
+    layers: Vec<Layer>,
+    notes: &mut Vec<String>,
+) -> View {
+    let hidden = hidden_folders(request, notes);
+    let private = [(places.tmp, "/tmp"), (places.other_tmp, "/var/tmp")];
+    let private = private.into_iter().map(|(from, at)| (from.to_path_buf(), PathBuf::from(at)));
+    let private = private.filter(|(_, at)| at.is_dir()).collect();
+    // Where it really is: mounts are not put on links.
+    let memory = std::fs::canonicalize("/dev/shm").into_iter().filter(|at| at.is_dir()).collect();
+    let mut view = View { private, memory, layers, ..View::default() };
+    // What lies below a private folder is out of sight with it.
+    let is_own = |path: &Path| view.own().any(|folder| path.starts_with(folder));
+    let hidden: Vec<PathBuf> = hidden.into_iter().filter(|folder| !is_own(folder)).collect();
+    let is_covered = |path: &Path| is_own(path) || hidden.iter().any(|folder| path.starts_with(folder));
+    let mut writable: Vec<PathBuf> = Vec::new();
+    let mut repositories: Vec<PathBuf> =
+        searched.iter().flat_map(|one| one.protected().map(Path::to_path_buf)).collect();
+    repositories.sort();
+    let mut visible: Vec<PathBuf> = repositories.clone();
+    for grant in grants {
+        let path = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
+        if path.starts_with(places.tmp) {
+            // It is seen at the usual places instead.
+            continue;
+        }
+        if grant.rights.is_write() {
+            writable.push(path);
+        } else if grant.rights != Rights::Device && is_covered(&path) {
+            visible.push(path);
+        }
+    }
+    writable.sort();
+    writable.dedup();
+    visible.sort();
+    visible.dedup();
+    // What lies in a writable tree comes with it.
+    let roots = writable.clone();
+    visible.retain(|path| {
+        repositories.binary_search(path).is_ok() || !roots.iter().any(|root| path.starts_with(root))
+    });
+    writable.extend(searched.iter().flat_map(SearchedDirectory::pinned));
+    view.pointers = request.checkout.iter().flat_map(Checkout::mounted_files).collect();
+    View { writable, visible, hidden, ..view }
+}
+
+/// The user's home, and the folder with the records: hidden where that does not hide the machine.
+fn hidden_folders(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut hidden: Vec<PathBuf> = Vec::new();
+    for folder in request.home.iter().chain([&request.runs]) {
+        let Ok(folder) = std::fs::canonicalize(folder) else { continue };
+        let holds_system = ["/usr", "/etc", "/dev", "/proc", "/lib", "/bin", "/tmp"];
+        if holds_system.iter().any(|part| Path::new(part).starts_with(&folder)) {
+            notes.push(format!("{} is not hidden: it contains the system", folder.display()));
+            continue;
+        }
+        if !hidden.iter().any(|known| folder.starts_with(known)) {
+            hidden.push(folder);
+        }
+    }
+    hidden
+}
+
+fn imports(request: &RunRequest, home: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let Some(own) = &request.home else { return Vec::new() };
+    let relative = request.policy.home.import.iter().filter_map(|entry| entry.strip_prefix("~/"));
+    relative.map(|path| (own.join(path), home.join(path))).filter(|(from, _)| from.is_file()).collect()
+}

@@ -1,0 +1,263 @@
+//! What `{system}` stands for: the parts of the machine every program needs to read, and the devices it may use.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::sandbox::{Grant, Rights};
+
+/// Folders of programs and libraries.
+const PROGRAMS: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/nix/store",
+    "/run/current-system",
+    "/gnu/store",
+];
+
+/// What programs read about the machine.
+const FACTS: &[&str] = &[
+    "/proc",
+    "/sys/devices/system/cpu",
+    "/sys/devices/system/node",
+    "/sys/fs/cgroup",
+    "/sys/kernel/mm/transparent_hugepage",
+    "/var/lib/dpkg",
+    "/var/lib/ca-certificates",
+];
+
+/// Devices that are nobody's in particular.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+
+/// Directories in which administrators put files of their own, with keys and passwords among them. The package manager
+/// fills the rest of `/usr`, with what everybody can download.
+const LOCAL: &[&str] = &["/etc", "/usr/local", "/opt"];
+
+/// What `{system}` grants. For root, `as_root` leaves out what only root may read below [`LOCAL`]: root without capabilities
+/// still owns root's files. What could not be examined in time is left out too, and `notes` says so.
+pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
+    let mut grants = Vec::new();
+    let mut add = |path: &Path, rights: Rights| {
+        if path.exists() {
+            grants.push(Grant { path: path.to_path_buf(), rights, why: "system".to_string() });
+        }
+    };
+    // Where `/bin` and the like are links into `/usr` they come with it.
+    let is_in_usr = |path: &str| {
+        let to = std::fs::read_link(path).map(|to| Path::new("/").join(to));
+        to.is_ok_and(|to| to.starts_with("/usr") && !to.components().any(|part| part == Component::ParentDir))
+    };
+    let mut search = Search::new();
+    if as_root {
+        LOCAL.iter().for_each(|path| _ = search.directory(Path::new(path), 0));
+        notes.extend(search.note());
+    }
+    let is_public =
+        |path: &str| !Path::new(path).exists() || search.found.iter().any(|found| found == Path::new(path));
+    for path in PROGRAMS.iter().filter(|path| !is_in_usr(path)) {
+        match (as_root, *path) {
+            (true, "/opt") => {}
+            // As a whole it would bring along what only root may read of `/usr/local`.
+            (true, "/usr") if !is_public("/usr/local") => {
+                beside_local("/usr").iter().for_each(|path| add(path, Rights::ReadExecute));
+            }
+            _ => add(Path::new(path), Rights::ReadExecute),
+        }
+    }
+    FACTS.iter().for_each(|path| add(Path::new(path), Rights::Read));
+    if as_root {
+        grants.extend(search.found.into_iter().map(|path| Grant {
+            path,
+            rights: Rights::ReadExecute,
+            why: "system, readable by everybody".to_string(),
+        }));
+    } else {
+        add(Path::new("/etc"), Rights::ReadExecute);
+    }
+    grants
+}
+
+/// Whether `{system}` grants a directory of programs, as far as its own mode tells.
+pub(crate) fn is_granted(directory: &Path) -> bool {
+    let is_public = || directory.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
+    PROGRAMS.iter().any(|programs| directory.starts_with(programs)) && is_public()
+}
+
+/// What lies in a directory beside those of [`LOCAL`]. Links are left out: what they lead to is granted where it lies.
+fn beside_local(directory: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path()).filter(|path| !path.is_symlink());
+    paths.filter(|path| !LOCAL.iter().any(|local| path == Path::new(local))).collect()
+}
+
+/// The devices every run gets.
+pub(crate) fn devices() -> Vec<Grant> {
+    let present = DEVICES.iter().map(PathBuf::from).filter(|path| path.exists());
+    present.map(|path| Grant { path, rights: Rights::Device, why: "device".to_string() }).collect()
+}
+
+/// Files and directories that are examined for one run, a few microseconds each.
+const MOST_ENTRIES: usize = 100_000;
+/// How long that may take: some file systems are slow.
+const LONGEST: Duration = Duration::from_millis(500);
+/// Deeper directories are not examined.
+const DEEPEST: usize = 48;
+
+/// Looks for the largest trees in which others may read everything.
+struct Search {
+    found: Vec<PathBuf>,
+    /// Directories that were not examined.
+    unexamined: Vec<PathBuf>,
+    entries_left: usize,
+    deadline: Instant,
+}
+
+impl Search {
+    fn new() -> Self {
+        let deadline = Instant::now() + LONGEST;
+        Self { found: Vec::new(), unexamined: Vec::new(), entries_left: MOST_ENTRIES, deadline }
+    }
+
+    /// Examines a directory. Whether others may read everything in it; if so, it alone was added to what was found.
+    fn directory(&mut self, directory: &Path, depth: usize) -> bool {
+        if depth > DEEPEST || self.entries_left == 0 || Instant::now() >= self.deadline {
+            self.unexamined.push(directory.to_path_buf());
+            return false;
+        }
+        let Ok(entries) = std::fs::read_dir(directory) else { return false };
+        let before = self.found.len();
+        let mut all = true;
+        for entry in entries.flatten() {
+            // Links are judged by where they lead.
+            if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                continue;
+            }
+            let Some(left) = self.entries_left.checked_sub(1) else {
+                self.unexamined.push(directory.to_path_buf());
+                all = false;
+                break;
+            };
+            self.entries_left = left;
+            let path = entry.path();
+            let Ok(metadata) = entry.metadata() else {
+                all = false;
+                continue;
+            };
+            if metadata.is_symlink() {
+                continue;
+            }
+            if metadata.mode() & 0o004 == 0 {
+                all = false;
+            } else if metadata.is_dir() {
+                // What is found below it is added by the call.
+                all &= metadata.mode() & 0o001 != 0 && self.directory(&path, depth + 1);
+            } else {
+                self.found.push(path);
+            }
+        }
+        if all {
+            self.found.truncate(before);
+            self.found.push(directory.to_path_buf());
+        }
+        all
+    }
+
+    /// What to tell of directories that were not examined.
+    fn note(&self) -> Option<String> {
+        let first = self.unexamined.first()?.display();
+        let others = match self.unexamined.len() {
+            1 => String::new(),
+            more => format!(" and {} more directories", more - 1),
+        };
+        Some(format!(
+            "{first}{others} cannot be read by this run: there are too many files to see which of them only root may \
+             read; `--read {first}` grants all of it"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    struct Tree(PathBuf);
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    impl Tree {
+        fn path(&self) -> &Path {
+            &self.0
+        }
+    }
+
+    fn tree(name: &str) -> Tree {
+        let root = std::env::temp_dir().join(format!("guard-system-{}-{name}", std::process::id()));
+        let root = Tree(root);
+        for directory in ["public/a/b", "mixed/inner", "closed"] {
+            std::fs::create_dir_all(root.path().join(directory)).expect("the test's own directory");
+        }
+        for file in
+            ["public/a/b/one", "public/two", "mixed/three", "mixed/secret", "mixed/inner/four", "closed/five"]
+        {
+            std::fs::write(root.path().join(file), "").expect("the test's own directory");
+        }
+        for (path, mode) in [("mixed/secret", 0o600), ("closed", 0o700)] {
+            std::fs::set_permissions(root.path().join(path), std::fs::Permissions::from_mode(mode))
+                .expect("the test's own directory");
+        }
+        std::os::unix::fs::symlink("/etc/shadow", root.path().join("public/link"))
+            .expect("the test's own directory");
+        root
+    }
+
+    fn found(search: &Search, root: &Path) -> Vec<String> {
+        let relative =
+            |path: &PathBuf| path.strip_prefix(root).expect("the test's own directory").display().to_string();
+        let mut found: Vec<String> = search.found.iter().map(relative).collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn only_what_everybody_may_read_is_found() {
+        let root = tree("public");
+        let mut search = Search::new();
+        assert!(!search.directory(root.path(), 0));
+        assert_eq!(found(&search, root.path()), ["mixed/inner", "mixed/three", "public"]);
+        assert_eq!(search.note(), None);
+    }
+
+    #[test]
+    fn what_was_not_examined_is_not_granted_and_is_told() {
+        let root = tree("bounded");
+        for most in 0..12 {
+            let mut search = Search { entries_left: most, ..Search::new() };
+            search.directory(root.path(), 0);
+            let found = found(&search, root.path());
+            assert!(
+                !found
+                    .iter()
+                    .any(|path| path.starts_with("closed") || path.contains("secret") || path == "mixed")
+            );
+            assert!(
+                search.note().is_some() || found == ["mixed/inner", "mixed/three", "public"],
+                "{most}: {found:?}"
+            );
+        }
+        let mut late = Search { deadline: Instant::now(), ..Search::new() };
+        assert!(!late.directory(root.path(), 0));
+        assert!(late.found.is_empty() && late.note().is_some());
+    }
+}

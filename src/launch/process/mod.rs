@@ -1,0 +1,10 @@
+//! The processes of a run: init, the agent, their standard streams and their cgroup.
+pub(crate) mod agent;
+pub(crate) mod cgroup;
+pub(crate) mod descendants;
+pub(crate) mod init;
+pub(crate) mod init_handle;
+pub(crate) mod protocol;
+pub(crate) mod stdin_feeder;
+pub(crate) mod stdin_sharing;
+pub(crate) mod stdio;

@@ -1,0 +1,228 @@
+//! Carries the caller's standard input to the agent, through a pipe of guard's own.
+//!
+//! The agent never gets the caller's open file: a pipe can be opened again for writing through `/proc/self/fd/0`, a socket
+//! can be answered on, and a file's metadata can be changed through its descriptor.
+//!
+//! The caller may share its input with others: a script that runs guard in a `while read` loop reads on when guard has ended.
+//! So the feeder *offers* bytes to the agent before it *consumes* them from the caller, one page at a time, and consumes only
+//! what the agent has read.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::stat::{SFlag, fstat};
+use nix::sys::termios::{LocalFlags, tcgetattr};
+use nix::unistd::{Whence, lseek};
+
+use crate::sys::{pipe, terminal};
+
+/// The most that is offered at once. The agent's pipe holds one page, so that it has room again exactly when the agent has
+/// read all that was offered.
+const OFFER: usize = 4096;
+/// How often a terminal that somebody else reads from is looked at, in milliseconds.
+const LOOK_AGAIN: u16 = 50;
+
+/// A pipe for the agent's standard input: the agent's end, and the feeder's.
+pub(crate) fn agent_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (agents, feeders) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+    nix::fcntl::fcntl(&feeders, nix::fcntl::FcntlArg::F_SETPIPE_SZ(OFFER as i32))?;
+    Ok((agents, feeders))
+}
+
+/// The thread that feeds the agent.
+#[derive(Debug)]
+pub(crate) struct StdinFeeder {
+    stop: EventFd,
+    thread: JoinHandle<()>,
+}
+
+impl StdinFeeder {
+    /// Begins to carry what comes from `source` into the feeder's end of [`agent_pipe`].
+    pub(crate) fn start(source: OwnedFd, agent: OwnedFd) -> io::Result<Self> {
+        let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let stopped = stop.as_fd().try_clone_to_owned()?;
+        let source = Source::new(source)?;
+        let work = move || Feed { source, agent, stopped }.run();
+        let thread = std::thread::Builder::new().name("input".to_string()).spawn(work)?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends it. Afterwards the caller's input stands where the agent stopped reading.
+    pub(crate) fn stop(self) {
+        let _ = self.stop.write(1);
+        let _ = self.thread.join();
+    }
+}
+
+/// Where the caller's bytes come from, by how they can be looked at before they are consumed.
+enum Source {
+    Pipe(OwnedFd),
+    Socket(OwnedFd),
+    File {
+        file: File,
+        position: u64,
+    },
+    /// A terminal that others may want to read from as well: what is read is consumed.
+    Terminal(OwnedFd),
+    /// A device: what is read is consumed.
+    Other(OwnedFd),
+}
+
+impl Source {
+    fn new(fd: OwnedFd) -> io::Result<Self> {
+        let kind = SFlag::from_bits_truncate(fstat(&fd)?.st_mode) & SFlag::S_IFMT;
+        Ok(match kind {
+            SFlag::S_IFIFO => Self::Pipe(fd),
+            SFlag::S_IFSOCK => Self::Socket(fd),
+            SFlag::S_IFREG => {
+                let position = u64::try_from(lseek(&fd, 0, Whence::SeekCur)?).unwrap_or(0);
+                Self::File { file: File::from(fd), position }
+            }
+            _ if fd.is_terminal() => Self::Terminal(fd),
+            _ => Self::Other(fd),
+        })
+    }
+
+    /// Whether what is there is meant for the agent. The keys typed at a terminal are not while another program (`less` behind
+    /// a pipe) reads them one by one, nor while guard is in the background: reading would stop it then.
+    fn is_for_agent(&self) -> bool {
+        let Self::Terminal(fd) = self else { return true };
+        let reads_lines = tcgetattr(fd).is_ok_and(|modes| modes.local_flags.contains(LocalFlags::ICANON));
+        reads_lines && terminal::is_in_foreground(fd.as_fd())
+    }
+
+    fn descriptor(&self) -> &dyn AsFd {
+        match self {
+            Self::Pipe(fd) | Self::Socket(fd) | Self::Terminal(fd) | Self::Other(fd) => fd,
+            Self::File { file, .. } => file,
+        }
+    }
+
+    /// Puts what is there into the agent's pipe, which is empty; how many bytes. Zero at the end of the input.
+    fn offer(&self, agent: &OwnedFd) -> io::Result<usize> {
+        let mut buffer = [0u8; OFFER];
+        let got = match self {
+            Self::Pipe(fd) => return pipe::copy_without_reading(fd, agent, OFFER),
+            Self::Socket(fd) => {
+                recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)?
+            }
+            Self::File { file, position } => file.read_at(&mut buffer, *position)?,
+            Self::Terminal(fd) | Self::Other(fd) => nix::unistd::read(fd, &mut buffer)?,
+        };
+        // It fits: the pipe is empty and holds a page.
+        Ok(nix::unistd::write(agent, &buffer[..got])?)
+    }
+
+    /// Takes bytes that the agent has read away from the caller's input.
+    fn consume(&mut self, count: usize) -> io::Result<()> {
+        match self {
+            Self::Pipe(fd) => pipe::discard(&*fd, count),
+            Self::Socket(fd) => {
+                let mut buffer = [0u8; OFFER];
+                recv(fd.as_raw_fd(), &mut buffer[..count.min(OFFER)], MsgFlags::MSG_DONTWAIT)?;
+                Ok(())
+            }
+            Self::File { file, position } => {
+                *position += count as u64;
+                lseek(&*file, i64::try_from(*position).unwrap_or(i64::MAX), Whence::SeekSet)?;
+                Ok(())
+            }
+            Self::Terminal(_) | Self::Other(_) => Ok(()),
+        }
+    }
+}
+
+/// What a wait ended with.
+#[derive(PartialEq, Eq)]
+enum Woken {
+    Ready,
+    /// The run is over, or nobody can read the agent's pipe any more.
+    Over,
+}
+
+struct Feed {
+    source: Source,
+    agent: OwnedFd,
+    /// Becomes readable when the run is over.
+    stopped: OwnedFd,
+}
+
+impl Feed {
+    /// Feeds until the input ends, nobody reads it any more, or the run is over. The agent sees the end of its input when
+    /// this returns.
+    fn run(mut self) {
+        let mut offered = 0;
+        while self.wait_until_read() == Woken::Ready {
+            if self.source.consume(offered).is_err() {
+                return;
+            }
+            offered = 0;
+            if self.wait_for_input() == Woken::Over {
+                return;
+            }
+            match self.source.offer(&self.agent) {
+                Ok(0) => return,
+                Ok(count) => offered = count,
+                // Another reader of the caller's input was faster.
+                Err(error) if is_passing(&error) => {}
+                Err(_) => return,
+            }
+        }
+        let unread = pipe::unread_bytes(&self.agent).unwrap_or(0);
+        let _ = self.source.consume(offered.saturating_sub(unread));
+    }
+
+    /// Waits until the agent has read everything that was offered.
+    fn wait_until_read(&self) -> Woken {
+        loop {
+            if self.wait(self.agent.as_fd(), PollFlags::POLLOUT) == Woken::Over {
+                return Woken::Over;
+            }
+            if pipe::unread_bytes(&self.agent).unwrap_or(0) == 0 {
+                return Woken::Ready;
+            }
+            // The agent has made its pipe larger, or has written into it: there is no event to wait for.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_for_input(&self) -> Woken {
+        loop {
+            let woken = self.wait(self.source.descriptor().as_fd(), PollFlags::POLLIN);
+            if woken == Woken::Over || self.source.is_for_agent() {
+                return woken;
+            }
+            // There is no event for a terminal that is free again.
+            let mut stopped = [PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut stopped, LOOK_AGAIN);
+        }
+    }
+
+    fn wait(&self, wanted: std::os::fd::BorrowedFd<'_>, flags: PollFlags) -> Woken {
+        loop {
+            let mut fds = [
+                PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN),
+                // Without readers the kernel reports an error here, asked or not.
+                PollFd::new(self.agent.as_fd(), PollFlags::empty()),
+                PollFd::new(wanted, flags),
+            ];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => return Woken::Over,
+                Ok(_) if fds[0].any() == Some(true) || fds[1].any() == Some(true) => return Woken::Over,
+                Ok(_) => return Woken::Ready,
+            }
+        }
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,142 @@
+//! Whether standard input belongs to a shell that reads its commands from it: `ssh host bash -s`, `curl … | sh`, CI runners
+//! that feed a job's script.
+//!
+//! What such a shell reads next must not depend on an agent. One that could read standard input would decide at which byte
+//! the shell goes on, and so which commands it runs.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// More processes than ever stand between a shell and guard.
+const MOST_ANCESTORS: usize = 64;
+
+/// The shells whose command lines are understood.
+const SHELLS: [&str; 10] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "yash", "rbash", "fish"];
+
+/// The shell among this process's ancestors that reads its commands from this standard input: its name and process id.
+pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i32)> {
+    let own = std::fs::metadata(format!("/proc/self/fd/{}", input.as_raw_fd())).ok()?;
+    let mut pid = nix::unistd::getppid().as_raw();
+    for _ in 0..MOST_ANCESTORS {
+        if pid <= 0 {
+            return None;
+        }
+        if let Some(shell) = shell_with_commands_on_stdin(pid) {
+            // An ancestor of another user cannot be asked: what its command line says is enough then.
+            let is_same = std::fs::metadata(format!("/proc/{pid}/fd/0")).map_or_else(
+                |error| error.kind() == std::io::ErrorKind::PermissionDenied,
+                |its| (its.dev(), its.ino()) == (own.dev(), own.ino()),
+            );
+            if is_same {
+                return Some((shell, pid));
+            }
+        }
+        pid = parent_of(pid)?;
+    }
+    None
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may hold anything, parentheses and blanks included.
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    after_name.split(' ').nth(1)?.parse().ok()
+}
+
+fn shell_with_commands_on_stdin(pid: i32) -> Option<String> {
+    let command_line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let argv: Vec<&[u8]> = command_line.strip_suffix(b"\0")?.split(|&byte| byte == 0).collect();
+    reads_commands_from_stdin(&argv)
+}
+
+/// The shell's name, if this command line is one of a shell that reads its commands from standard input.
+fn reads_commands_from_stdin(argv: &[&[u8]]) -> Option<String> {
+    let (program, mut rest) = argv.split_first()?;
+    let mut name = base_name(program);
+    if name == "busybox" {
+        let (applet, after) = rest.split_first()?;
+        (name, rest) = (base_name(applet), after);
+    }
+    // A login shell is started with a dash before its name.
+    let name = name.strip_prefix('-').unwrap_or(&name).to_string();
+    if !SHELLS.contains(&name.as_str()) {
+        return None;
+    }
+    let mut arguments = rest.iter();
+    while let Some(&argument) = arguments.next() {
+        match argument {
+            b"-" | b"--" => return arguments.next().is_none_or(|script| is_stdin(script)).then_some(name),
+            b"--rcfile" | b"--init-file" | b"--init-command" => {
+                arguments.next();
+            }
+            b"--command" => return None,
+            [b'-', b'-', ..] => {}
+            [b'-', letters @ ..] if letters.contains(&b'c') => return None,
+            [b'-', letters @ ..] if letters.contains(&b's') => return Some(name),
+            [b'-' | b'+', letters @ ..] => {
+                if letters.iter().any(|letter| matches!(letter, b'o' | b'O')) {
+                    arguments.next();
+                }
+            }
+            script => return is_stdin(script).then_some(name),
+        }
+    }
+    Some(name)
+}
+
+fn is_stdin(script: &[u8]) -> bool {
+    matches!(script, b"/dev/stdin" | b"/dev/fd/0" | b"/proc/self/fd/0")
+}
+
+fn base_name(program: &[u8]) -> String {
+    let path = Path::new(OsStr::from_bytes(program));
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reads_commands_from_stdin;
+
+    fn reads(command_line: &str) -> bool {
+        let argv: Vec<&[u8]> = command_line.split(' ').map(str::as_bytes).collect();
+        reads_commands_from_stdin(&argv).is_some()
+    }
+
+    #[test]
+    fn shells_that_read_their_commands_from_stdin_are_known() {
+        for line in [
+            "bash -s",
+            "bash",
+            "-bash",
+            "/bin/sh -",
+            "sh -x",
+            "bash -es -- argument",
+            "bash -o pipefail",
+            "bash --norc --noprofile",
+            "bash --rcfile file",
+            "busybox sh",
+            "dash -e",
+            "bash /dev/stdin",
+            "zsh +o nomatch",
+        ] {
+            assert!(reads(line), "{line}");
+        }
+        for line in [
+            "bash -c true",
+            "bash -lc true",
+            "sh script.sh",
+            "bash -x script",
+            "bash -o pipefail script",
+            "bash -- script",
+            "python3 -",
+            "timeout 60 bash -s",
+            "sshd: user",
+            "busybox",
+        ] {
+            assert!(!reads(line), "{line}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The end of a run: what it did becomes its result, which is the last thing that is written down.
+
+use std::sync::PoisonError;
+
+use serde_json::json;
+
+use super::directories;
+use super::event_loop::{Cut, End, Running, take_all_dead};
+use super::git_session::Task;
+use super::{Failure, Finished};
+use crate::egress;
+use crate::launch::process::protocol::Used;
+use crate::outcome::{
+    Enforcement, ErrorDetail, ErrorKind, ModelUsage, RunResult, TranscriptPlace, Usage, changes, duration,
+};
+use crate::supervisor::Counts;
+use crate::sys::process::Ended;
+use crate::transcript::{self, EventType, Recorder, Stream};
+
+impl Running {
+    /// The result, recorded and handed out.
+    pub(crate) fn conclude(
+        mut self,
+        end: &End,
+        enforcement: Enforcement,
+        counts: Counts,
+        task: &mut Option<Task>,
+    ) -> Result<Finished, Failure> {
+        let mut result = self.put_together(end, enforcement, counts, task);
+        // The first process ends while the disk is waited for, and nobody needs the run's own folders any more: it has said
+        // that nothing else is left, or is waited for.
+        self.writer.close();
+        if self.used.is_none() {
+            self.see_all_dead();
+        }
+        self.links.iter().for_each(|links| links.stop());
+        directories::Belongs::to(&self.started.plan).clean();
+        match self.writer.finish() {
+            Ok(head) => result.transcript.head = Some(head.hash),
+            Err(error) => {
+                result.success = false;
+                result.error = Some(format!("the transcript cannot be written: {error}"));
+                result.error_kind = Some(ErrorKind::Internal);
+            }
+        }
+        if !self.all_dead {
+            take_all_dead(self.started.first_process);
+        }
+        Ok(Finished { result, ended: end.ended })
+    }
+
+    /// What there is to say of the run, which is the last thing that is recorded.
+    fn put_together(
+        &mut self,
+        end: &End,
+        enforcement: Enforcement,
+        counts: Counts,
+        task: &mut Option<Task>,
+    ) -> RunResult {
+        self.close();
+        // The first process says what all others used, unless it was ended itself.
+        let used = self.used.unwrap_or_else(|| {
+            self.see_all_dead();
+            Used::by_children()
+        });
+        let mut traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
+        self.network.add_refused(&mut traffic.rows);
+        let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
+        let plan = &self.started.plan;
+        let took = self.started.began.elapsed();
+        let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
+        let mut ending = ending.unwrap_or_default();
+        // What the first process leaves is only its own end: everything that could write is dead.
+        let found = self.started.repositories.end(self.started.has_view, &plan.run_folder);
+        for finding in found {
+            self.recorder.record(EventType::Finding, &finding.message, &finding);
+            ending.findings.push(finding);
+        }
+        let (files, complete) = ending
+            .files
+            .unwrap_or_else(|| changes(self.worktree(), self.started.began_at, plan.checkout.is_some()));
+        if let Err(error) = plan.belongings.take(&plan.home) {
+            self.recorder.record(
+                EventType::Note,
+                &format!("what the home should keep was not kept: {error}"),
+                &json!({}),
+            );
+        }
+        let login = plan.belongings.login.as_ref().map(|login| login.take(&plan.home));
+        let message = match login {
+            Some(Ok(true)) => {
+                Some("the login was refreshed in the run, and your own file has the new tokens".to_string())
+            }
+            Some(Err(error)) => Some(format!("a refreshed login was not taken over: {error}")),
+            Some(Ok(false)) | None => None,
+        };
+        if let Some(message) = message {
+            self.recorder.record(EventType::Note, &message, &json!({}));
+        }
+        let (text, cut) = self.printed();
+        let mut result = RunResult {
+            success: end.cut.is_none() && end.not_started.is_none() && end.ended == Some(Ended::Code(0)),
+            tool: plan
+                .program
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            session_id: plan.run_id.clone(),
+            result: text,
+            result_truncated: cut,
+            duration: duration(took),
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            run_id: plan.run_id.clone(),
+            policy: plan.policy.clone(),
+            enforcement,
+            exit_code: end.ended.filter(|_| end.not_started.is_none()).map(Ended::shell_code),
+            signal: end.ended.filter(|_| end.not_started.is_none()).and_then(Ended::signal),
+            commits: ending.commits,
+            worktree: ending.worktree,
+            findings: ending.findings,
+            files_changed: files,
+            files_changed_truncated: !complete,
+            usage: Usage {
+                programs: counts.starts,
+                refusals: counts.refusals,
+                cpu_ms: used.cpu_ms,
+                max_rss_kib: used.max_rss_kib,
+                model: model_usage(&traffic.spent),
+            },
+            network: traffic.rows,
+            transcript: TranscriptPlace {
+                path: plan.run_folder.join(transcript::FILE).to_string_lossy().into_owned(),
+                head: None,
+            },
+            ..RunResult::default()
+        };
+        self.explain(end, &mut result);
+        if let Some(reader) = self.reader.take() {
+            let stderr = self.tails.iter().find(|(stream, _)| *stream == Stream::Stderr);
+            let stderr = stderr.map(|(_, tail)| tail.text().0).unwrap_or_default();
+            reader.lock().unwrap_or_else(PoisonError::into_inner).conclude(&mut result, &stderr);
+        }
+        if let Some((kind, words)) = ending.failure {
+            fail(&mut result, kind, words);
+        }
+        result.denials = self.denials(counts);
+        let message = match &result.error {
+            None => "ended by itself".to_string(),
+            Some(error) => error.clone(),
+        };
+        self.recorder.record(EventType::RunFinished, &message, &result);
+        result
+    }
+
+    /// What the agent said, for the result.
+    fn printed(&self) -> (String, bool) {
+        let wanted = [Stream::Stdout, Stream::Terminal];
+        let tail = self.tails.iter().find(|(stream, _)| wanted.contains(stream));
+        tail.map(|(_, tail)| tail.text()).unwrap_or_default()
+    }
+
+    fn explain(&self, end: &End, result: &mut RunResult) {
+        let plan = &self.started.plan;
+        let (kind, error) = match (end, end.ended) {
+            (End { not_started: Some(failure), .. }, _) => {
+                let kind = match (failure.errno, &failure.denial) {
+                    (libc::ENOENT, _) => ErrorKind::CommandNotFound,
+                    (_, Some(_)) => ErrorKind::PolicyDenied,
+                    (_, None) => ErrorKind::UpstreamError,
+                };
+                let errno = || std::io::Error::from_raw_os_error(failure.errno).to_string();
+                let problem = failure.denial.clone().unwrap_or_else(errno);
+                (kind, format!("cannot start {}: {problem}", plan.program.display()))
+            }
+            (End { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, &self.recorder)),
+            (_, Some(Ended::Code(0))) => return,
+            (_, Some(Ended::Code(code))) => {
+                (ErrorKind::UpstreamError, format!("{} ended with code {code}", result.tool))
+            }
+            (_, Some(Ended::Signal(signal))) => {
+                (ErrorKind::UpstreamError, format!("{} was ended by signal {signal}", result.tool))
+            }
+            (_, None) => (ErrorKind::Internal, "the run was ended from outside".to_string()),
+        };
+        let printed: Vec<String> = self.tails.iter().map(|(_, tail)| tail.text().0).collect();
+        let mut last_lines: Vec<String> =
+            printed.iter().rev().flat_map(|text| text.lines()).map(str::to_string).collect();
+        if last_lines.len() > 20 {
+            last_lines = last_lines.split_off(last_lines.len() - 20);
+        }
+        result.error_detail = Some(ErrorDetail {
+            message: error.clone(),
+            exit_code: result.exit_code,
+            last_lines,
+            idle_timeout_s: plan.limits.idle_seconds,
+            max_duration_s: plan.limits.total_seconds,
+            ..ErrorDetail::default()
+        });
+        result.error = Some(error);
+        result.error_kind = Some(kind);
+    }
+}
+
+/// Makes a result a failure of guard's own side; what the command itself said stays in the details.
+fn fail(result: &mut RunResult, kind: ErrorKind, words: String) {
+    result.success = false;
+    let detail = result.error_detail.get_or_insert_with(ErrorDetail::default);
+    if let Some(error) = result.error.take() {
+        detail.last_lines.push(error);
+    }
+    detail.message.clone_from(&words);
+    detail.exit_code = result.exit_code;
+    result.error = Some(words);
+    result.error_kind = Some(kind);
+}
+
+impl Cut {
+    pub(crate) fn kind(self) -> ErrorKind {
+        match self {
+            Self::Idle => ErrorKind::IdleTimeout,
+            Self::Total => ErrorKind::Timeout,
+            Self::Signal(_) => ErrorKind::Cancelled,
+            Self::Transcript => ErrorKind::Internal,
+            Self::Record => ErrorKind::RecordFull,
+            Self::Budget => ErrorKind::BudgetExhausted,
+            Self::Memory => ErrorKind::MemoryExhausted,
+        }
+    }
+
+    fn words(self, plan: &crate::launch::LaunchPlan, recorder: &Recorder) -> String {
+        match self {
+            Self::Idle => {
+                format!(
+                    "no output, no new program and no work for {} seconds, the idle limit; `--timeout SECONDS` sets another, 0 none",
+                    plan.limits.idle_seconds.unwrap_or_default()
+                )
+            }
+            Self::Total => {
+                format!(
+                    "not done after {} seconds, the limit for the whole run; `--max-duration SECONDS` sets another, 0 none",
+                    plan.limits.total_seconds.unwrap_or_default()
+                )
+            }
+            Self::Signal(signal) => format!("cancelled by {signal}"),
+            Self::Budget => "the budget for the model is used up; `--max-tokens`, `--max-requests`, `--max-cost` and the policy's \
+                             [budget] set it"
+                .to_string(),
+            Self::Memory => {
+                format!(
+                    "killed for more memory than {} MiB, the `memory_mib` of the policy's [limits]",
+                    plan.limits.memory_mib.unwrap_or_default()
+                )
+            }
+            Self::Transcript => {
+                format!("the transcript cannot be written: {}", recorder.failure().unwrap_or_default())
+            }
+            Self::Record => format!(
+                "the record of the run reached its bound of {} MiB, and what is not recorded does not run; if the task needs more, raise \
+                 `output_mib` in the policy's [limits]",
+                recorder.full_at().unwrap_or_default() >> 20
+            ),
+        }
+    }
+}
+
+/// What of models was used, if anything was.
+fn model_usage(spent: &egress::Spent) -> Option<ModelUsage> {
+    (*spent != egress::Spent::default()).then(|| ModelUsage {
+        requests: spent.requests,
+        refused: spent.refused,
+        input_tokens: spent.tokens.input,
+        output_tokens: spent.tokens.output,
+        cached_tokens: spent.tokens.cached,
+        estimated: spent.estimated,
+        cost: spent.cost_micros as f64 / 1e6,
+    })
+}

@@ -1,0 +1,145 @@
+//! Whether a run that says nothing works: the processor time of everything below its first process.
+//!
+//! A compiler can be silent for minutes in one process; an agent that waits for a model that never answers is silent too.
+//! What tells them apart is the processor. What has ended is counted with whoever waited for it, so nothing is lost between
+//! two looks but what nobody waits for.
+
+use std::time::{Duration, Instant};
+
+use crate::launch::process::descendants;
+
+/// How often it is looked; only while nothing else shows that a run is alive.
+const PAUSE: Duration = Duration::from_millis(500);
+/// This part of one processor's time is work; timers of something that waits take less.
+const PART: u32 = 50;
+/// On a machine that is far too busy something that works may get less. It wants a processor all the same: what does so in
+/// this many looks one after the other is at work.
+const WAITING: u32 = 5;
+/// The kernel counts in hundredths of a second, whatever its own clock.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What a run has used since it was last seen at work.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    since: Option<Look>,
+    last: Option<Instant>,
+    /// Looks one after the other in which something wanted a processor.
+    wanting: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    time: Instant,
+    used: Duration,
+    /// Something has a processor or waits for one.
+    wants: bool,
+}
+
+impl Work {
+    /// Something else shows that the run is alive: the next look is a first one. Not at once, because a short run needs none;
+    /// but so that a second one, which can show work, comes before the shortest limit of a second.
+    pub(crate) fn reset(&mut self, now: Instant) {
+        *self = Self { last: Some(now.checked_sub(PAUSE / 2).unwrap_or(now)), ..Self::default() };
+    }
+
+    /// Whether it is time for a look.
+    fn is_due(&self, now: Instant) -> bool {
+        self.last.is_none_or(|last| now.duration_since(last) >= PAUSE)
+    }
+
+    /// Whether what is below a process has worked since it was last seen at work; looks once in a while.
+    pub(crate) fn goes_on(&mut self, root: i32, now: Instant) -> bool {
+        if !self.is_due(now) {
+            return false;
+        }
+        self.last = Some(now);
+        let mut look = Look { time: now, used: Duration::ZERO, wants: false };
+        for pid in std::iter::once(root).chain(descendants::of(root)) {
+            let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let (wants, used) = time_in(&String::from_utf8_lossy(&text)).unwrap_or_default();
+            look.used += used;
+            look.wants |= wants;
+        }
+        self.see(look)
+    }
+
+    fn see(&mut self, look: Look) -> bool {
+        let Some(since) = self.since else {
+            self.since = Some(look);
+            return false;
+        };
+        let elapsed = look.time.duration_since(since.time);
+        self.wanting = if look.wants { self.wanting + 1 } else { 0 };
+        let works = is_work(elapsed, look.used.saturating_sub(since.used)) || self.wanting >= WAITING;
+        // What nobody waited for takes its time along when it goes.
+        let used = since.used.min(look.used);
+        self.since = Some(if works { look } else { Look { used, ..since } });
+        works
+    }
+}
+
+fn is_work(elapsed: Duration, used: Duration) -> bool {
+    used * PART >= elapsed
+}
+
+/// Whether a process wants a processor, and the time of it and of those it has waited for.
+fn time_in(stat: &str) -> Option<(bool, Duration)> {
+    // The name is whatever the process likes, parentheses and blanks included; what follows the last one is the kernel's.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut words = rest.split_whitespace();
+    let wants = words.next()? == "R";
+    let ticks = words.skip(10).take(4).map_while(|word| word.parse::<u32>().ok());
+    Some((wants, TICK * ticks.sum::<u32>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_read_whatever_the_name() {
+        for name in ["sh", "a b", "x) R 1 1 1", "(((", ""] {
+            let stat = format!("7 ({name}) S 1 7 7 0 -1 4194304 100 0 0 0 3 4 5 6 20 0 1 0 100 1000 10");
+            assert_eq!(time_in(&stat), Some((false, Duration::from_millis(180))), "{name}");
+        }
+        assert_eq!(time_in("7 (sh) R 1 7"), Some((true, Duration::ZERO)));
+        assert_eq!((time_in(""), time_in("7 (sh)")), (None, None));
+    }
+
+    #[test]
+    fn two_looks_come_before_the_shortest_limit() {
+        let (began, mut work) = (Instant::now(), Work::default());
+        let after = |milliseconds: u64| began + Duration::from_millis(milliseconds);
+        work.reset(began);
+        assert!(!work.is_due(after(10)) && work.is_due(after(250)));
+        work.last = Some(after(250));
+        assert!(!work.is_due(after(740)) && work.is_due(after(750)));
+    }
+
+    #[test]
+    fn a_fiftieth_of_a_processor_is_work_however_unevenly_it_comes() {
+        let second = Duration::from_secs(1);
+        assert!(is_work(second, second) && is_work(second, Duration::from_millis(20)));
+        assert!(!is_work(second, Duration::from_millis(10)) && !is_work(second, Duration::ZERO));
+        let (began, mut work) = (Instant::now(), Work::default());
+        let mut at = |milliseconds: u64, used: u64| {
+            let time = began + Duration::from_millis(milliseconds);
+            work.see(Look { time, used: Duration::from_millis(used), wants: false })
+        };
+        assert!(!at(0, 500), "a first look tells nothing");
+        // One tick in a second and a half is a timer's, the second one is work.
+        assert!(!at(500, 500) && !at(1000, 510) && !at(1500, 510) && at(1600, 540));
+        // Counted anew from there; what vanished is no debt.
+        assert!(!at(2100, 540) && !at(2600, 100) && at(2700, 140));
+    }
+
+    #[test]
+    fn what_wants_a_processor_and_gets_none_is_at_work() {
+        let (time, used) = (Instant::now(), Duration::ZERO);
+        let mut work = Work::default();
+        work.see(Look { time, used, wants: true });
+        let mut seen = |number: u32, wants| work.see(Look { time: time + PAUSE * number, used, wants });
+        assert!((1..WAITING).all(|number| !seen(number, true)) && seen(WAITING, true));
+        assert!(!seen(WAITING + 1, false) && !seen(WAITING + 2, true), "once is chance");
+    }
+}

@@ -1,0 +1,287 @@
+//! A copy of the user's login for an agent that has no key: its credential file, put into the private home, and the tokens
+//! in it taken back when the agent's CLI has refreshed them.
+//!
+//! The agent can read the copy, and it wrote what comes back. So nothing but the values that a refresh replaces is taken
+//! over, each of the type it had, and only while the user's own file is still the one that was copied.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// Larger files are no credentials.
+const LARGEST_FILE: u64 = 256 << 10;
+const LONGEST_TOKEN: usize = 32 << 10;
+
+/// A credential file that a run gets a copy of.
+#[derive(Clone, Default, PartialEq, Eq, Serialize)]
+pub struct CopiedLogin {
+    /// The user's file, links resolved.
+    pub source: PathBuf,
+    /// Where the copy is, below the private home.
+    pub at: PathBuf,
+    /// Values that a refresh replaces: JSON keys with dots between.
+    pub refreshed: Vec<String>,
+    #[serde(skip)]
+    content: Vec<u8>,
+}
+
+/// A login that cannot be copied.
+#[derive(Debug, thiserror::Error)]
+pub enum LoginError {
+    /// There is none.
+    #[error("{} does not exist", .0.display())]
+    Missing(PathBuf),
+    /// The file cannot be read.
+    #[error("cannot read {}: {error}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is something else.
+    #[error("{} is not a credential file (a JSON object of at most 256 KiB)", .0.display())]
+    NotCredentials(PathBuf),
+}
+
+impl CopiedLogin {
+    /// Reads the user's credential file `at`, below `home`.
+    pub fn read(home: &Path, at: &Path, refreshed: &[String]) -> Result<Self, LoginError> {
+        let file = home.join(at);
+        let source = match fs::canonicalize(&file) {
+            Ok(source) => source,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(LoginError::Missing(file)),
+            Err(error) => return Err(LoginError::Unreadable { file, error }),
+        };
+        let content =
+            read_small(&source).map_err(|error| LoginError::Unreadable { file: file.clone(), error })?;
+        match content.filter(|content| parse(content).is_some()) {
+            Some(content) => {
+                Ok(Self { source, at: at.to_path_buf(), refreshed: refreshed.to_vec(), content })
+            }
+            None => Err(LoginError::NotCredentials(file)),
+        }
+    }
+
+    /// Tokens in it, which no record may contain.
+    pub fn tokens(&self) -> Vec<String> {
+        let Some(content) = parse(&self.content) else { return Vec::new() };
+        let values = self.refreshed.iter().filter_map(|key| content.pointer(&pointer(key))?.as_str());
+        values.filter(|token| token.len() >= 16).map(str::to_string).collect()
+    }
+
+    /// Puts the copy into a private home.
+    pub(crate) fn bring(&self, home: &Path) -> io::Result<()> {
+        write_private(&home.join(&self.at), &self.content)
+    }
+
+    /// Takes refreshed values out of a private home into the user's file. Says whether there were any.
+    pub(crate) fn take(&self, home: &Path) -> io::Result<bool> {
+        let Some(theirs) = read_in_home(home, &self.at)?.and_then(|bytes| parse(&bytes)) else {
+            return Ok(false);
+        };
+        let Some(mut own) = parse(&self.content) else { return Ok(false) };
+        let mut changed = false;
+        for key in &self.refreshed {
+            let (Some(new), Some(old)) = (theirs.pointer(&pointer(key)), own.pointer_mut(&pointer(key)))
+            else {
+                continue;
+            };
+            if new != old && is_token_like(new, old) {
+                *old = new.clone();
+                changed = true;
+            }
+        }
+        if !changed {
+            return Ok(false);
+        }
+        if read_small(&self.source)?.as_deref() != Some(&self.content) {
+            let message = "the login was refreshed in the run, but your own file has changed meanwhile and stays as it is";
+            return Err(io::Error::other(message));
+        }
+        let mut text = serde_json::to_vec_pretty(&own)?;
+        text.push(b'\n');
+        write_private(&self.source, &text)?;
+        Ok(true)
+    }
+}
+
+impl fmt::Debug for CopiedLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CopiedLogin")
+            .field("source", &self.source)
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A value of the same type, of a size and shape that tokens and times have.
+fn is_token_like(new: &Value, old: &Value) -> bool {
+    match (new, old) {
+        (Value::String(new), Value::String(_)) => {
+            !new.is_empty() && new.len() <= LONGEST_TOKEN && new.bytes().all(|byte| byte.is_ascii_graphic())
+        }
+        (Value::Number(_), Value::Number(_)) => true,
+        _ => false,
+    }
+}
+
+fn pointer(key: &str) -> String {
+    format!("/{}", key.replace('.', "/"))
+}
+
+fn parse(bytes: &[u8]) -> Option<Value> {
+    serde_json::from_slice(bytes).ok().filter(Value::is_object)
+}
+
+/// The content of a regular file, unless it is too large. A link at its end is not followed.
+fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let data = file.metadata()?;
+    if !data.is_file() || data.len() > LARGEST_FILE {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST_FILE).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// The content of a file of the private home, if no link leads there: the agent may have made one.
+fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut directory = home.to_path_buf();
+    for part in at.parent().into_iter().flat_map(Path::components) {
+        directory.push(part);
+        if !directory.symlink_metadata().is_ok_and(|data| data.is_dir()) {
+            return Ok(None);
+        }
+    }
+    match read_small(&home.join(at)) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ELOOP)) => Ok(None),
+        read => read,
+    }
+}
+
+/// Writes a file that only its owner can read, in the place of the one that was there.
+fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".guard-{}", std::process::id()));
+    let new = path.with_file_name(name);
+    let written =
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_all()
+        });
+    written.and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
+        let _ = fs::remove_file(&new);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Homes {
+        root: PathBuf,
+        login: CopiedLogin,
+    }
+
+    const AT: &str = ".agent/credentials.json";
+    const CREDENTIALS: &str =
+        r#"{"oauth":{"access":"old-access-token-0","refresh":"old-refresh-token","expires":1,"plan":"pro"}}"#;
+
+    impl Homes {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("guard-login-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&root);
+            let user = root.join("user");
+            fs::create_dir_all(user.join(".agent")).unwrap_or_else(|error| panic!("{error}"));
+            fs::create_dir_all(root.join("private")).unwrap_or_else(|error| panic!("{error}"));
+            fs::write(user.join(AT), CREDENTIALS).unwrap_or_else(|error| panic!("{error}"));
+            let refreshed = ["oauth.access", "oauth.refresh", "oauth.expires"].map(String::from);
+            let login =
+                CopiedLogin::read(&user, Path::new(AT), &refreshed).unwrap_or_else(|error| panic!("{error}"));
+            login.bring(&root.join("private")).unwrap_or_else(|error| panic!("{error}"));
+            Self { root, login }
+        }
+
+        fn agent_writes(&self, text: &str) {
+            fs::write(self.root.join("private").join(AT), text).unwrap_or_else(|error| panic!("{error}"));
+        }
+
+        fn take(&self) -> io::Result<bool> {
+            self.login.take(&self.root.join("private"))
+        }
+
+        fn users_file(&self) -> String {
+            fs::read_to_string(self.root.join("user").join(AT)).unwrap_or_else(|error| panic!("{error}"))
+        }
+    }
+
+    impl Drop for Homes {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+
+    #[test]
+    fn refreshed_tokens_come_back_and_nothing_else() {
+        let homes = Homes::new("refreshed");
+        assert!(!homes.take().unwrap_or_else(|error| panic!("{error}")), "nothing was refreshed");
+        homes.agent_writes(
+            r#"{"oauth":{"access":"new-access-token-1","refresh":5,"expires":2,"plan":"none"},"apiKeyHelper":"evil"}"#,
+        );
+        assert!(homes.take().unwrap_or_else(|error| panic!("{error}")));
+        let own: Value = serde_json::from_str(&homes.users_file()).unwrap_or_default();
+        let expected = r#"{"oauth":{"access":"new-access-token-1","refresh":"old-refresh-token","expires":2,"plan":"pro"}}"#;
+        assert_eq!(own, serde_json::from_str::<Value>(expected).unwrap_or_default());
+    }
+
+    #[test]
+    fn what_is_no_credential_file_does_not_come_back() {
+        let homes = Homes::new("strange");
+        let private = homes.root.join("private").join(AT);
+        for text in ["", "[]", "{}", "no json", r#"{"oauth":{"access":"with space and\nline"}}"#] {
+            homes.agent_writes(text);
+            assert!(!homes.take().unwrap_or_else(|error| panic!("{text}: {error}")), "{text}");
+        }
+        homes.agent_writes(&format!(r#"{{"oauth":{{"access":"{}"}}}}"#, "x".repeat(300 << 10)));
+        assert!(!homes.take().unwrap_or(true));
+        // A link to another file of the user's.
+        let other = homes.root.join("user/other.json");
+        fs::write(&other, r#"{"oauth":{"access":"another-secret-000"}}"#)
+            .unwrap_or_else(|error| panic!("{error}"));
+        fs::remove_file(&private).unwrap_or_else(|error| panic!("{error}"));
+        std::os::unix::fs::symlink(&other, &private).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!homes.take().unwrap_or_else(|error| panic!("{error}")));
+        assert_eq!(homes.users_file(), CREDENTIALS);
+    }
+
+    #[test]
+    fn a_file_that_the_user_has_changed_meanwhile_stays() {
+        let homes = Homes::new("meanwhile");
+        homes.agent_writes(&CREDENTIALS.replace("old-access-token-0", "new-access-token-1"));
+        let users = CREDENTIALS.replace("old-access-token-0", "the-users-own-token");
+        fs::write(homes.root.join("user").join(AT), &users).unwrap_or_else(|error| panic!("{error}"));
+        assert!(homes.take().is_err());
+        assert_eq!(homes.users_file(), users);
+    }
+
+    #[test]
+    fn what_is_missing_or_no_json_is_named() {
+        let root = std::env::temp_dir().join(format!("guard-login-none-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap_or_else(|error| panic!("{error}"));
+        let read =
+            |at: &str| CopiedLogin::read(&root, Path::new(at), &[]).err().map(|error| error.to_string());
+        assert!(read("missing.json").is_some_and(|text| text.ends_with("missing.json does not exist")));
+        fs::write(root.join("text"), "text").unwrap_or_else(|error| panic!("{error}"));
+        assert!(read("text").is_some_and(|text| text.contains("not a credential file")));
+        let _ = fs::remove_dir_all(&root);
+    }
+}
