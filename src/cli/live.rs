@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
 
-use crate::phase::TaskEvent;
+use crate::pipeline::TaskEvent;
 use crate::terminal_text;
 use crate::transcript::EventType;
 

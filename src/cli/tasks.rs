@@ -14,12 +14,13 @@ use super::{Failure, note, workflow};
 use crate::agent::{MissingKey, missing_key, named};
 use crate::agent_exec::Cancel;
 use crate::outcome::ErrorKind;
-use crate::phase::{
-    self, Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow,
-    load, name_of, safety,
+use crate::pipeline;
+use crate::pipeline::task::journal::{Decision, Journal, TaskRow};
+use crate::pipeline::{
+    Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow, load,
+    name_of, safety,
 };
 use crate::policy::{Config, Folders};
-use crate::store::{Decision, Journal, TaskRow};
 use crate::transcript::state_folder;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
 
@@ -499,7 +500,7 @@ fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -
     shown["commits"] = json!(commits);
     shown["summary"] = if path.exists() { json!(path) } else { Value::Null };
     if as_json {
-        let effect = |entry: &crate::store::Entry| {
+        let effect = |entry: &pipeline::task::journal::Entry| {
             json!({ "visit": entry.visit, "step": entry.step, "effect": entry.effect, "begun": entry.begun, "ended": entry.ended,
                 "intent": entry.intent, "outcome": entry.outcome })
         };
@@ -599,7 +600,7 @@ fn clean(office: &Office, ids: &[String], all: bool, out: &mut dyn Write) -> Res
         ids.to_vec()
     };
     for id in &ids {
-        let cleaned = phase::clean(office, &mut journal, id).map_err(failed)?;
+        let cleaned = pipeline::clean(office, &mut journal, id).map_err(failed)?;
         let branch = if cleaned.is_branch_gone { "and its branch are" } else { "is" };
         writeln!(out, "{}: the worktree of {} {branch} removed", cleaned.id, cleaned.branch)?;
         if !cleaned.is_branch_gone {

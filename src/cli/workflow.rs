@@ -7,7 +7,8 @@ use serde_json::json;
 use super::exit::Exit;
 use super::task_args::Workflow;
 use super::{Failure, stdout_colour, write_diagnostics};
-use crate::phase::{self, WorkflowError};
+use crate::pipeline;
+use crate::pipeline::WorkflowError;
 use crate::policy::{Folders, Severity};
 
 pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -17,8 +18,8 @@ pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failu
         Workflow::Show { workflow, prompts, json } => show(workflow, &folders, *prompts, *json, out),
         Workflow::Lint { workflow, json } => lint(workflow, &folders, *json, out),
         Workflow::Graph { workflow, mermaid } => {
-            let found = phase::load(workflow, &folders).map_err(failure)?;
-            let picture = if *mermaid { phase::mermaid(&found) } else { phase::text(&found) };
+            let found = pipeline::load(workflow, &folders).map_err(failure)?;
+            let picture = if *mermaid { pipeline::mermaid(&found) } else { pipeline::text(&found) };
             write!(out, "{picture}")?;
             Ok(Exit::Success)
         }
@@ -42,8 +43,8 @@ pub(super) fn failure(error: WorkflowError) -> Failure {
 }
 
 fn list(folders: &Folders, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let names = phase::names(folders);
-    let described = |name: &str| phase::load(name, folders).map(|workflow| workflow.description);
+    let names = pipeline::names(folders);
+    let described = |name: &str| pipeline::load(name, folders).map(|workflow| workflow.description);
     if as_json {
         let rows: Vec<_> = names
             .iter()
@@ -68,14 +69,14 @@ fn show(
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     if as_json {
-        let found = phase::load(name, folders).map_err(failure)?;
+        let found = pipeline::load(name, folders).map_err(failure)?;
         writeln!(out, "{}", serde_json::to_string_pretty(&found).unwrap_or_default())?;
         return Ok(Exit::Success);
     }
-    let (source, _) = phase::source(name, folders).map_err(failure)?;
+    let (source, _) = pipeline::source(name, folders).map_err(failure)?;
     write!(out, "{}", source.text)?;
     if prompts {
-        let found = phase::load(name, folders).map_err(failure)?;
+        let found = pipeline::load(name, folders).map_err(failure)?;
         for step in found.steps.iter().filter(|step| !step.prompt.is_empty()) {
             writeln!(out, "\n# ---- the prompt of {} ----\n{}", step.id, step.prompt)?;
         }
@@ -84,7 +85,7 @@ fn show(
 }
 
 fn lint(name: &str, folders: &Folders, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let (workflow, _, problems) = phase::examine(name, folders).map_err(failure)?;
+    let (workflow, _, problems) = pipeline::examine(name, folders).map_err(failure)?;
     let is_wrong = problems.iter().any(|problem| problem.severity == Severity::Error);
     if as_json {
         let rows: Vec<_> = problems

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::workflow::Document;
+use super::workflow::model::Document;
 
 /// A larger document is none.
 const LARGEST: u64 = 4 << 20;
@@ -15,7 +15,7 @@ const LARGEST: u64 = 4 << 20;
 const MOST_LOOKED_AT: usize = 20_000;
 
 /// A file below a folder, if it is a plain one whose way has no links: what an agent left may lead anywhere.
-pub(super) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
+pub(crate) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
     if !walk(folder, path, false)? {
         return Ok(None);
     }
@@ -38,7 +38,7 @@ pub(super) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
 }
 
 /// Writes a file below a folder, whose way has no links; folders on the way are made.
-pub(super) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
+pub(crate) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
     walk(folder, path, true)?;
     let place = folder.join(path);
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
@@ -53,7 +53,7 @@ pub(super) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
 }
 
 /// Removes a file whose way has no links; one that is not there is fine.
-pub(super) fn remove(folder: &Path, path: &str) -> io::Result<()> {
+pub(crate) fn remove(folder: &Path, path: &str) -> io::Result<()> {
     if !walk(folder, path, false)? {
         return Ok(());
     }
@@ -64,13 +64,13 @@ pub(super) fn remove(folder: &Path, path: &str) -> io::Result<()> {
 }
 
 /// Whether a path is a plain file whose way has no links, and that has no second name: who may write it writes only it.
-pub(super) fn is_plain(folder: &Path, path: &str) -> bool {
+pub(crate) fn is_plain(folder: &Path, path: &str) -> bool {
     let is_there = walk(folder, path, false).unwrap_or(false);
     is_there && folder.join(path).symlink_metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1)
 }
 
 /// Whether a path is a folder whose way has no links, with nothing below but folders and plain files, and no repository.
-pub(super) fn is_plain_folder(folder: &Path, path: &str) -> bool {
+pub(crate) fn is_plain_folder(folder: &Path, path: &str) -> bool {
     let is_there = walk(folder, &format!("{path}/."), false).unwrap_or(false);
     is_there && holds_plain(&folder.join(path), &mut 0)
 }
@@ -93,7 +93,7 @@ fn holds_plain(folder: &Path, seen: &mut usize) -> bool {
 }
 
 /// Makes room for a file: what is no folder on its way, and what is no plain file in its place, is moved aside.
-pub(super) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
+pub(crate) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
     let mut at = folder.to_path_buf();
     let parts: Vec<&str> = path.split('/').collect();
     for (index, part) in parts.iter().enumerate() {
@@ -131,7 +131,7 @@ fn walk(folder: &Path, path: &str, makes: bool) -> io::Result<bool> {
 }
 
 /// What is missing of a document, in words; nothing when all is there.
-pub(super) fn missing(document: &Document, text: &str) -> Option<String> {
+pub(crate) fn missing(document: &Document, text: &str) -> Option<String> {
     if text.trim().is_empty() {
         return Some("is empty".to_string());
     }
@@ -171,7 +171,7 @@ fn unticked(text: &str) -> Option<String> {
 }
 
 /// A list file with new items; none when there is nothing new. Items that stand there are not added again.
-pub(super) fn appended(text: &str, title: &str, items: &[String]) -> Option<String> {
+pub(crate) fn appended(text: &str, title: &str, items: &[String]) -> Option<String> {
     let plain = |line: &str| -> String {
         line.trim_start_matches(['-', '*', ' '])
             .split_whitespace()
@@ -198,7 +198,7 @@ pub(super) fn appended(text: &str, title: &str, items: &[String]) -> Option<Stri
 }
 
 /// Tokens a text has, about: a quarter of its plain characters, one and a half for each other.
-pub(super) fn tokens(text: &str) -> u64 {
+pub(crate) fn tokens(text: &str) -> u64 {
     let (plain, other) =
         text.chars().fold(
             (0u64, 0u64),
@@ -210,7 +210,7 @@ pub(super) fn tokens(text: &str) -> u64 {
 }
 
 /// The lessons that have most in common with a request, newest first among equals, within a budget of tokens.
-pub(super) fn relevant(memory: &str, request: &str, budget: u64) -> String {
+pub(crate) fn relevant(memory: &str, request: &str, budget: u64) -> String {
     let words = |text: &str| -> Vec<String> {
         text.split(|c: char| !c.is_alphanumeric())
             .filter(|word| word.len() > 3)

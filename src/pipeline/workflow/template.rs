@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// A template that has been read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Template<'t> {
+pub(crate) struct Template<'t> {
     parts: Vec<Part<'t>>,
 }
 
@@ -20,14 +20,14 @@ enum Part<'t> {
 
 /// What is wrong with a template, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wrong {
-    pub(super) at: Range<usize>,
-    pub(super) message: String,
+pub(crate) struct Wrong {
+    pub(crate) at: Range<usize>,
+    pub(crate) message: String,
 }
 
 impl<'t> Template<'t> {
     /// Reads it.
-    pub(super) fn read(text: &'t str) -> Result<Self, Wrong> {
+    pub(crate) fn read(text: &'t str) -> Result<Self, Wrong> {
         let mut open: Vec<(&'t str, Range<usize>, Vec<Part<'t>>)> = Vec::new();
         let mut parts: Vec<Part<'t>> = Vec::new();
         let mut at = 0;
@@ -67,7 +67,7 @@ impl<'t> Template<'t> {
     }
 
     /// Every name that is asked for.
-    pub(super) fn names(&self) -> Vec<&'t str> {
+    pub(crate) fn names(&self) -> Vec<&'t str> {
         fn gather<'t>(parts: &[Part<'t>], names: &mut Vec<&'t str>) {
             for part in parts {
                 match part {
@@ -86,7 +86,7 @@ impl<'t> Template<'t> {
     }
 
     /// The text with these values; a name without one is nothing.
-    pub(super) fn fill(&self, values: &BTreeMap<String, String>) -> String {
+    pub(crate) fn fill(&self, values: &BTreeMap<String, String>) -> String {
         fn put(parts: &[Part<'_>], values: &BTreeMap<String, String>, out: &mut String) {
             let value = |name: &str| values.get(name).map(String::as_str).unwrap_or_default();
             for part in parts {
@@ -111,7 +111,7 @@ fn past_line_end(text: &str, begin: usize, end: usize) -> usize {
 }
 
 /// What is said when a step is done: `{name}` for values.
-pub(super) fn sentence(text: &str, values: &BTreeMap<String, String>) -> String {
+pub(crate) fn sentence(text: &str, values: &BTreeMap<String, String>) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(begin) = rest.find('{') {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::workflow::{Agent, Bounds, Workflow};
+use crate::pipeline::workflow::model::{Agent, Bounds, Workflow};
 use crate::transcript::EventType;
 use crate::workspace::TaskTree;
 
@@ -188,12 +188,12 @@ pub struct TaskEvent {
 }
 
 impl TaskEvent {
-    pub(super) fn new(event_type: EventType, message: impl Into<String>, data: Value) -> Self {
+    pub(crate) fn new(event_type: EventType, message: impl Into<String>, data: Value) -> Self {
         Self { event_type, message: message.into(), data }
     }
 
     /// Somebody says something.
-    pub(super) fn said(who: &str, message: impl Into<String>) -> Self {
+    pub(crate) fn said(who: &str, message: impl Into<String>) -> Self {
         Self::new(EventType::TaskSaid, message, json!({ "who": who }))
     }
 }

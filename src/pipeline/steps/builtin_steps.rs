@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::conclude::Papers;
-use super::runner::{Next, PhaseError, Runner};
-use super::task::{RUNNER, Status, TaskEvent};
-use super::workflow::Step;
+use super::finish_step::Papers;
+use crate::pipeline::runner::{Next, PhaseError, Runner};
+use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
+use crate::pipeline::workflow::model::Step;
 use crate::transcript::EventType;
 use crate::workspace::{Merged, StepCommit};
 
@@ -36,7 +36,7 @@ impl Runner<'_> {
         tip.ok_or_else(|| PhaseError::Strange(format!("there is no branch `{base}` any more")))
     }
 
-    pub(super) fn merge(&mut self, step: &Step) -> Result<Next, PhaseError> {
+    pub(crate) fn merge(&mut self, step: &Step) -> Result<Next, PhaseError> {
         let base = self.setting.workflow.base.clone();
         let met: Met = self.effect(
             &step.id,
@@ -106,7 +106,7 @@ impl Runner<'_> {
     }
 
     /// Moves the task's documents where finished tasks' are.
-    pub(super) fn archive(&mut self, step: &Step) -> Result<Next, PhaseError> {
+    pub(crate) fn archive(&mut self, step: &Step) -> Result<Next, PhaseError> {
         let moved: Vec<(String, String)> = self.effect(
             &step.id,
             "archive",
@@ -176,7 +176,7 @@ impl Runner<'_> {
         Ok(wanted.to_string())
     }
 
-    pub(super) fn deliver(&mut self, step: &Step) -> Result<Next, PhaseError> {
+    pub(crate) fn deliver(&mut self, step: &Step) -> Result<Next, PhaseError> {
         let (tree, base) = (self.setting.tree.clone(), self.base_tip()?);
         let tip = tree.tip()?.unwrap_or_default();
         if !tree.contains(&tip, &base)? {

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
-use super::runner::PhaseError;
 use crate::agent_exec::Executor;
-use crate::store::{Journal, StoreError};
+use crate::pipeline::runner::PhaseError;
+use crate::pipeline::task::journal::{Journal, StoreError};
 
 /// Where a task's own things are, and who works for it.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ impl Office {
     }
 
     /// The right to work on a task. Whoever dies loses it.
-    pub(super) fn lock(&self, id: &str) -> Result<Held, PhaseError> {
+    pub(crate) fn lock(&self, id: &str) -> Result<Held, PhaseError> {
         let folder = self.folder(id);
         let failed = |path: &Path, source| PhaseError::Io { path: path.to_path_buf(), source };
         DirBuilder::new()
@@ -81,7 +81,7 @@ impl Office {
 
 /// The right to work on a task, for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     _file: File,
 }
 

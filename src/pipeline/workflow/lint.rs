@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use super::reader::Read;
+use super::model::{BACK, Bounds, Doer, END, Field, Is, Step, Triage, Work, Workflow};
+use super::parse::Read;
 use super::template::Template;
-use super::workflow::{BACK, Bounds, Doer, END, Field, Is, Step, Triage, Work, Workflow};
 use crate::policy::{Diagnostic, Folders, Severity, Source, find};
 
 /// Values every prompt can have.
-pub(super) const VALUES: [&str; 14] = [
+pub(crate) const VALUES: [&str; 14] = [
     "request",
     "feat",
     "branch",
@@ -27,7 +27,7 @@ pub(super) const VALUES: [&str; 14] = [
 ];
 
 /// Everything that is wrong, beside what reading has found.
-pub(super) fn lint(source: &Source, read: &Read, folders: &Folders) -> Vec<Diagnostic> {
+pub(crate) fn lint(source: &Source, read: &Read, folders: &Folders) -> Vec<Diagnostic> {
     let mut linter = Linter { source, read, folders, found: Vec::new() };
     if read.problems.is_empty() {
         linter.all();
@@ -311,7 +311,7 @@ impl Linter<'_> {
 }
 
 /// The names of all documents.
-pub(super) fn documents(workflow: &Workflow) -> BTreeSet<&str> {
+pub(crate) fn documents(workflow: &Workflow) -> BTreeSet<&str> {
     workflow.steps.iter().filter_map(|step| step.document.as_ref()).map(|one| one.name.as_str()).collect()
 }
 

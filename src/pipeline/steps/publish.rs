@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::runner::{PhaseError, Runner};
-use super::task::{RUNNER, TaskEvent};
 use crate::forge::{self, Proposal, Protection, PullRequest, Push, Remote, Token};
+use crate::pipeline::runner::{PhaseError, Runner};
+use crate::pipeline::task::state::{RUNNER, TaskEvent};
 use crate::transcript::EventType;
 use crate::workspace::Repository;
 
@@ -46,7 +46,7 @@ pub fn safety(repository: &Repository, remote: Option<&str>, base: &str) -> Safe
 impl Runner<'_> {
     /// Pushes the branch and opens a pull request, where there is GitHub and a token; where it is, or why it could not be.
     /// Nothing is done twice: what is there is found.
-    pub(super) fn propose(
+    pub(crate) fn propose(
         &mut self,
         step: &str,
         summary: &str,

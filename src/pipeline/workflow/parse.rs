@@ -6,34 +6,34 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::workflow::{Agent, Bounds, Limits, Memory, Role, Triage, Upkeep, Work, Workflow};
+use super::model::{Agent, Bounds, Limits, Memory, Role, Triage, Upkeep, Work, Workflow};
 use super::yaml::{self, Node, Value};
 use crate::policy::{Diagnostic, Severity, Source, is_branch_prefix};
 
 /// Where parts of a workflow stand, for those who look at it afterwards.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(crate) struct Places {
     /// `steps.plan`, `steps.plan.next`, `roles.architect.policy`, …
-    pub(super) known: BTreeMap<String, Range<usize>>,
+    pub(crate) known: BTreeMap<String, Range<usize>>,
 }
 
 impl Places {
     /// Where this stands; the beginning of the file if that is not known.
-    pub(super) fn of(&self, path: &str) -> Range<usize> {
+    pub(crate) fn of(&self, path: &str) -> Range<usize> {
         self.known.get(path).cloned().unwrap_or(0..0)
     }
 }
 
 /// What a file was read as.
 #[derive(Debug)]
-pub(super) struct Read {
-    pub(super) workflow: Workflow,
-    pub(super) places: Places,
-    pub(super) problems: Vec<Diagnostic>,
+pub(crate) struct Read {
+    pub(crate) workflow: Workflow,
+    pub(crate) places: Places,
+    pub(crate) problems: Vec<Diagnostic>,
 }
 
 /// Reads a workflow. `prompt` gives the text of a prompt's file, by the path in the workflow.
-pub(super) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, String>) -> Read {
+pub(crate) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, String>) -> Read {
     let mut reader = Reader { source, prompt, places: Places::default(), problems: Vec::new() };
     let workflow = match yaml::parse(source) {
         Ok(root) => reader.workflow(&root),
@@ -45,22 +45,22 @@ pub(super) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, Stri
     Read { workflow, places: reader.places, problems: reader.problems }
 }
 
-pub(super) struct Reader<'r> {
+pub(crate) struct Reader<'r> {
     source: &'r Source,
-    pub(super) prompt: &'r dyn Fn(&str) -> Result<String, String>,
-    pub(super) places: Places,
+    pub(crate) prompt: &'r dyn Fn(&str) -> Result<String, String>,
+    pub(crate) places: Places,
     problems: Vec<Diagnostic>,
 }
 
 /// A map whose keys are taken one by one; what is left is unknown.
-pub(super) struct Fields<'n> {
+pub(crate) struct Fields<'n> {
     path: String,
     span: Range<usize>,
-    pub(super) left: Vec<&'n (String, Range<usize>, Node)>,
+    pub(crate) left: Vec<&'n (String, Range<usize>, Node)>,
 }
 
 impl Reader<'_> {
-    pub(super) fn wrong(&mut self, span: Range<usize>, message: impl Into<String>, label: &str) {
+    pub(crate) fn wrong(&mut self, span: Range<usize>, message: impl Into<String>, label: &str) {
         self.problems.push(Diagnostic {
             severity: Severity::Error,
             message: message.into(),
@@ -71,7 +71,7 @@ impl Reader<'_> {
         });
     }
 
-    pub(super) fn fields<'n>(&mut self, node: &'n Node, path: &str) -> Fields<'n> {
+    pub(crate) fn fields<'n>(&mut self, node: &'n Node, path: &str) -> Fields<'n> {
         let left = match &node.value {
             Value::Map(entries) => entries.iter().collect(),
             _ => {
@@ -86,14 +86,14 @@ impl Reader<'_> {
         Fields { path: path.to_string(), span: node.span.clone(), left }
     }
 
-    pub(super) fn take<'n>(&mut self, fields: &mut Fields<'n>, name: &str) -> Option<&'n Node> {
+    pub(crate) fn take<'n>(&mut self, fields: &mut Fields<'n>, name: &str) -> Option<&'n Node> {
         let at = fields.left.iter().position(|(known, _, _)| known == name)?;
         let (_, place, node) = fields.left.remove(at);
         self.places.known.insert(join(&fields.path, name), place.clone());
         Some(node)
     }
 
-    pub(super) fn needed<'n>(&mut self, fields: &mut Fields<'n>, name: &str) -> Option<&'n Node> {
+    pub(crate) fn needed<'n>(&mut self, fields: &mut Fields<'n>, name: &str) -> Option<&'n Node> {
         let found = self.take(fields, name);
         if found.is_none() {
             let span = fields.span.start..fields.span.start;
@@ -102,7 +102,7 @@ impl Reader<'_> {
         found
     }
 
-    pub(super) fn done(&mut self, fields: &Fields<'_>, known: &[&str]) {
+    pub(crate) fn done(&mut self, fields: &Fields<'_>, known: &[&str]) {
         for (name, place, _) in &fields.left {
             let near = known
                 .iter()
@@ -118,7 +118,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn text(&mut self, node: Option<&Node>, path: &str) -> Option<String> {
+    pub(crate) fn text(&mut self, node: Option<&Node>, path: &str) -> Option<String> {
         let node = node?;
         match &node.value {
             Value::Text(text) => Some(text.clone()),
@@ -133,7 +133,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn number(&mut self, node: Option<&Node>, path: &str) -> Option<f64> {
+    pub(crate) fn number(&mut self, node: Option<&Node>, path: &str) -> Option<f64> {
         let node = node?;
         match &node.value {
             Value::Number(number) if *number >= 0.0 => Some(*number),
@@ -148,7 +148,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn flag(&mut self, node: Option<&Node>, path: &str) -> bool {
+    pub(crate) fn flag(&mut self, node: Option<&Node>, path: &str) -> bool {
         match node.map(|node| (&node.value, node)) {
             None => false,
             Some((Value::Bool(flag), _)) => *flag,
@@ -159,7 +159,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn texts(&mut self, node: Option<&Node>, path: &str) -> Vec<String> {
+    pub(crate) fn texts(&mut self, node: Option<&Node>, path: &str) -> Vec<String> {
         let Some(node) = node else { return Vec::new() };
         let Value::List(items) = &node.value else {
             self.wrong(node.span.clone(), format!("`{path}` must be a list of texts"), "here");
@@ -243,7 +243,7 @@ impl Reader<'_> {
         self.below_documents(node, "documents").map(|path| path.trim_end_matches('/').to_string())
     }
 
-    pub(super) fn below_documents(&mut self, node: Option<&Node>, path: &str) -> Option<String> {
+    pub(crate) fn below_documents(&mut self, node: Option<&Node>, path: &str) -> Option<String> {
         let text = self.text(node, path)?;
         if !is_inside(&text) {
             let span = node.map_or(0..0, |node| node.span.clone());
@@ -291,7 +291,7 @@ impl Reader<'_> {
     }
 
     /// What a step may use.
-    pub(super) fn bounds(&mut self, fields: &mut Fields<'_>, path: &str, name: &str) -> Bounds {
+    pub(crate) fn bounds(&mut self, fields: &mut Fields<'_>, path: &str, name: &str) -> Bounds {
         let Some(node) = self.take(fields, name) else { return Bounds::default() };
         let path = join(path, name);
         let mut inner = self.fields(node, &path);
@@ -434,7 +434,7 @@ fn usual_agent() -> Agent {
     Agent { name: "gemini".to_string(), ..Agent::default() }
 }
 
-pub(super) fn join(path: &str, name: &str) -> String {
+pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
 }
 

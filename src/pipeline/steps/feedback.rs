@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::workflow::{Field, Is};
+use crate::pipeline::workflow::model::{Field, Is};
 
 /// The key of an answer.
 const KEY: &str = "feedback";
@@ -44,7 +44,7 @@ fn is_result(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> b
 }
 
 /// What was said beside the result, for whoever decides about it.
-pub(super) fn remark(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Option<String> {
+pub(crate) fn remark(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Option<String> {
     let feedback = answer.get(KEY).filter(|_| !is_result(answer, fields))?;
     let text = shown(feedback);
     (!text.is_empty()).then_some(text)
@@ -79,7 +79,7 @@ fn is_nothing(value: &Value) -> bool {
 }
 
 /// The first of `words` that the feedback beside a claimed success reports as having happened.
-pub(super) fn contradiction(
+pub(crate) fn contradiction(
     answer: &Map<String, Value>,
     fields: &BTreeMap<String, Field>,
     words: &[String],

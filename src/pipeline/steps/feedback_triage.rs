@@ -7,13 +7,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::ask::{Asked, Question};
-use super::conclude::Papers;
-use super::runner::{PhaseError, Runner};
-use super::task::{RUNNER, Used};
-use super::template::Template;
-use super::workflow::{Field, Role, Step, Triage, Upkeep};
-use super::{answer, feedback, papers};
+use super::agent_step::{Asked, Question};
+use super::finish_step::Papers;
+use super::{answer, feedback};
+use crate::pipeline::documents;
+use crate::pipeline::runner::{PhaseError, Runner};
+use crate::pipeline::task::state::{RUNNER, Used};
+use crate::pipeline::workflow::model::{Field, Role, Step, Triage, Upkeep};
+use crate::pipeline::workflow::template::Template;
 
 /// Files that are opened for one call: each is a rule of the kernel's.
 const MOST_OPENED: usize = 512;
@@ -36,7 +37,7 @@ struct Written {
 
 impl Runner<'_> {
     /// What was said beside the result goes to whoever decides about it.
-    pub(super) fn triage(
+    pub(crate) fn triage(
         &mut self,
         step: &Step,
         role: &Role,
@@ -209,14 +210,14 @@ impl Runner<'_> {
     fn opened(&self, upkeep: &Upkeep, tip: &str) -> Result<(Vec<String>, Vec<String>), PhaseError> {
         let (tree, papers_folder) = (&self.setting.tree, &self.setting.workflow.documents);
         let mut files = tree.files(tip)?;
-        files.retain(|path| self.is_upkept(upkeep, path) && papers::is_plain(&tree.worktree, path));
+        files.retain(|path| self.is_upkept(upkeep, path) && documents::is_plain(&tree.worktree, path));
         // Those on top are what most people read.
         files.sort_by_key(|path| path.matches('/').count());
         files.truncate(MOST_OPENED);
         let mut folders = Vec::new();
         for folder in &upkeep.folders {
             for folder in beside(&tree.worktree, folder, papers_folder) {
-                if papers::is_plain_folder(&tree.worktree, &folder) && !tree.passes_over(&folder)? {
+                if documents::is_plain_folder(&tree.worktree, &folder) && !tree.passes_over(&folder)? {
                     files.retain(|path| !path.starts_with(&format!("{folder}/")));
                     folders.push(folder);
                 }
@@ -248,7 +249,7 @@ impl Runner<'_> {
         }
         let tree = &self.setting.tree;
         for folder in folders {
-            if !papers::is_plain_folder(&tree.worktree, folder) || tree.passes_over(folder)? {
+            if !documents::is_plain_folder(&tree.worktree, folder) || tree.passes_over(folder)? {
                 return Ok(Err(format!(
                     "{folder} has something in it that git passes over or that is no file"
                 )));
@@ -260,7 +261,7 @@ impl Runner<'_> {
             if !self.is_upkept(upkeep, &path) {
                 return Ok(Err(format!("{path} was changed, and is no documentation")));
             }
-            match papers::read(&tree.worktree, &path) {
+            match documents::read(&tree.worktree, &path) {
                 Ok(Some(text)) if text.contains(char::REPLACEMENT_CHARACTER) => {
                     return Ok(Err(format!("{path} is no text")));
                 }
@@ -326,9 +327,9 @@ mod tests {
         assert_eq!(found("docs", "docs/dev_docs"), ["docs/guide"]);
         assert_eq!(found("docs", "papers"), ["docs"]);
         assert!(found("docs/dev_docs/plans", "docs/dev_docs").is_empty());
-        assert!(papers::is_plain_folder(&top, "docs/guide"));
+        assert!(documents::is_plain_folder(&top, "docs/guide"));
         let _ = std::os::unix::fs::symlink("/etc", top.join("docs/guide/etc"));
-        assert!(!papers::is_plain_folder(&top, "docs/guide") && !papers::is_plain_folder(&top, "none"));
+        assert!(!documents::is_plain_folder(&top, "docs/guide") && !documents::is_plain_folder(&top, "none"));
         let _ = std::fs::remove_dir_all(&top);
     }
 }

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::workflow::{Field, Is};
+use crate::pipeline::workflow::model::{Field, Is};
 
 /// Of a longer answer only the end is looked at.
 const LONGEST: usize = 1 << 20;
@@ -17,7 +17,7 @@ const MOST_TRIED: usize = 20_000;
 
 /// Why an answer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unusable {
+pub(crate) enum Unusable {
     /// There is no JSON object in it.
     #[error("the answer has no JSON object at its end")]
     NoObject,
@@ -31,7 +31,7 @@ pub(super) enum Unusable {
 /// What an agent quotes (a plan, a file, another's answer) may hold objects that look like one: so the last one that names a
 /// field of the step must fit, nothing after it may look like another that cannot be read, and a yes does not count
 /// beside a no.
-pub(super) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Map<String, Value>, Unusable> {
+pub(crate) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Map<String, Value>, Unusable> {
     let mut from = text.len().saturating_sub(LONGEST);
     while !text.is_char_boundary(from) {
         from += 1;
@@ -138,7 +138,7 @@ fn fits_field(name: &str, value: &Value, is: &Is) -> Result<(), String> {
 }
 
 /// How to answer, in words and by example.
-pub(super) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -> String {
+pub(crate) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -> String {
     let mut out =
         "\n## How to answer\nEnd your answer with one JSON object, strictly valid, nothing after it:\n\n"
             .to_string();
@@ -182,7 +182,7 @@ pub(super) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -
 }
 
 /// Texts of a list that any answer may have.
-pub(super) fn list(answer: &Map<String, Value>, name: &str) -> Vec<String> {
+pub(crate) fn list(answer: &Map<String, Value>, name: &str) -> Vec<String> {
     let items = answer.get(name).and_then(Value::as_array).into_iter().flatten();
     let line = |item: &Value| {
         let text = item.as_str()?.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -4,24 +4,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::runner::{Next, PhaseError, Runner};
-use super::task::{RUNNER, Status, TaskEvent};
-use super::template::sentence;
-use super::workflow::{BACK, Is, Role, Step, Work};
-use super::{answer, papers};
+use super::answer;
+use crate::pipeline::documents;
+use crate::pipeline::runner::{Next, PhaseError, Runner};
+use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
+use crate::pipeline::workflow::model::{BACK, Is, Role, Step, Work};
+use crate::pipeline::workflow::template::sentence;
 use crate::transcript::EventType;
 use crate::workspace::StepCommit;
 
 /// A commit of the runner's own: what, and with which files.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Papers {
-    pub(super) commit: StepCommit,
-    pub(super) changes: Vec<(String, Option<String>)>,
+pub(crate) struct Papers {
+    pub(crate) commit: StepCommit,
+    pub(crate) changes: Vec<(String, Option<String>)>,
 }
 
 impl Runner<'_> {
     /// What a person has decided at this gate.
-    pub(super) fn persons_answer(&mut self) -> Result<Option<Map<String, Value>>, PhaseError> {
+    pub(crate) fn persons_answer(&mut self) -> Result<Option<Map<String, Value>>, PhaseError> {
         let decision = self.journal.decision(&self.id, self.state.visit)?;
         Ok(decision.map(|decision| {
             let mut answer = Map::new();
@@ -34,7 +35,7 @@ impl Runner<'_> {
         }))
     }
 
-    pub(super) fn waiting(&self, step: &Step) -> String {
+    pub(crate) fn waiting(&self, step: &Step) -> String {
         format!(
             "waiting for a person at the gate {}: `guard task approve {id}` or `guard task reject {id} --feedback …`, then `guard task resume {id}`",
             step.gate.as_deref().unwrap_or(&step.id),
@@ -43,7 +44,7 @@ impl Runner<'_> {
     }
 
     /// Says what came of it, commits what it left, and decides where it leads.
-    pub(super) fn conclude(
+    pub(crate) fn conclude(
         &mut self,
         step: &Step,
         role: &Role,
@@ -107,7 +108,7 @@ impl Runner<'_> {
         let about = digest(&self.setting.tree.changed_outside(&base, &reviews)?);
         let written = self
             .place(step)
-            .and_then(|place| papers::read(&self.setting.tree.worktree, &place).ok().flatten());
+            .and_then(|place| documents::read(&self.setting.tree.worktree, &place).ok().flatten());
         // The path differs from round to round; what was said does not.
         let words = feedback.lines().skip(1).collect::<Vec<_>>().join("\n");
         let said = digest(format!("{words}\n{}", written.unwrap_or_default()).as_bytes());
@@ -137,7 +138,7 @@ impl Runner<'_> {
             let is_there = |place: &String| tree.file_at(&tree.branch, place).map(|found| found.is_some());
             let has_committed = role.work == Work::Commit && place.as_ref().map_or(Ok(false), is_there)?;
             if let Some(place) = place.filter(|_| !has_committed) {
-                let written = papers::read(&runner.setting.tree.worktree, &place).map_err(|source| {
+                let written = documents::read(&runner.setting.tree.worktree, &place).map_err(|source| {
                     PhaseError::Io { path: runner.setting.tree.worktree.join(&place), source }
                 })?;
                 // What a person decided is in their words, whatever lies there.
@@ -180,7 +181,7 @@ impl Runner<'_> {
     }
 
     /// Backlog and lessons, with what is new.
-    pub(super) fn shared_papers(
+    pub(crate) fn shared_papers(
         &self,
         answer: &Map<String, Value>,
     ) -> Result<Vec<(String, Option<String>)>, PhaseError> {
@@ -192,7 +193,7 @@ impl Runner<'_> {
         ];
         for (file, title, key) in lists {
             let (Some(file), items) = (file, answer::list(answer, key)) else { continue };
-            if let Some(text) = papers::appended(&self.committed(file)?, title, &items) {
+            if let Some(text) = documents::appended(&self.committed(file)?, title, &items) {
                 changes.push((format!("{}/{file}", workflow.documents), Some(text)));
             }
         }
@@ -200,7 +201,7 @@ impl Runner<'_> {
     }
 
     /// A commit of the runner's own, on top of the branch.
-    pub(super) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PhaseError> {
+    pub(crate) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PhaseError> {
         self.setting.tree.is_there()?;
         let parent = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
         let message =
@@ -210,13 +211,13 @@ impl Runner<'_> {
     }
 
     /// Writes the files and commits them. Done again it is the same.
-    pub(super) fn put(&mut self, papers: &Papers) -> Result<String, PhaseError> {
+    pub(crate) fn put(&mut self, papers: &Papers) -> Result<String, PhaseError> {
         let tree = self.setting.tree.clone();
         for (path, text) in &papers.changes {
             let place = tree.worktree.join(path);
             let written = match text {
-                Some(text) => papers::write(&tree.worktree, path, text),
-                None => papers::remove(&tree.worktree, path),
+                Some(text) => documents::write(&tree.worktree, path, text),
+                None => documents::remove(&tree.worktree, path),
             };
             written.map_err(|source| PhaseError::Io { path: place, source })?;
         }
@@ -231,7 +232,7 @@ impl Runner<'_> {
 }
 
 /// A person as they stand in documents: `Name <address>`.
-pub(super) fn signature((name, address): &(String, String)) -> String {
+pub(crate) fn signature((name, address): &(String, String)) -> String {
     match (name.is_empty(), address.is_empty()) {
         (true, _) => "a person".to_string(),
         (false, true) => name.clone(),

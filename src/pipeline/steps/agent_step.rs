@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::answer;
-use super::judge::Judged;
-use super::papers;
-use super::runner::{Next, PhaseError, Runner};
-use super::task::{RUNNER, Status, TaskEvent, Used};
-use super::template::Template;
-use super::workflow::{Role, Step, Work};
+use super::validate_answer::Judged;
 use crate::agent_exec::{ExecRequest, ExecResult};
 use crate::outcome::ErrorKind;
+use crate::pipeline::documents;
+use crate::pipeline::runner::{Next, PhaseError, Runner};
+use crate::pipeline::task::state::{RUNNER, Status, TaskEvent, Used};
+use crate::pipeline::workflow::model::{Role, Step, Work};
+use crate::pipeline::workflow::template::Template;
 use crate::transcript::EventType;
 
 /// How much of a diff is put into a prompt.
@@ -23,32 +23,32 @@ const MOST_QUOTED: usize = 16 << 10;
 
 /// What an agent is to be asked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Question {
-    pub(super) prompt: String,
+pub(crate) struct Question {
+    pub(crate) prompt: String,
     /// Where the branch was.
-    pub(super) tip: String,
+    pub(crate) tip: String,
     /// The one file it may write.
-    pub(super) document: Option<String>,
+    pub(crate) document: Option<String>,
     /// More that it may write.
     #[serde(default)]
-    pub(super) writes: Vec<String>,
+    pub(crate) writes: Vec<String>,
 }
 
 /// What it answered.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Asked {
-    pub(super) answer: String,
-    pub(super) run_id: String,
+pub(crate) struct Asked {
+    pub(crate) answer: String,
+    pub(crate) run_id: String,
     /// Kind and words.
-    pub(super) error: Option<(ErrorKind, String)>,
-    pub(super) used: Used,
+    pub(crate) error: Option<(ErrorKind, String)>,
+    pub(crate) used: Used,
     /// Where the branch was before, and is.
-    pub(super) before: String,
-    pub(super) after: String,
+    pub(crate) before: String,
+    pub(crate) after: String,
 }
 
 impl Runner<'_> {
-    pub(super) fn role_step(&mut self, step: &Step, role: &str) -> Result<Next, PhaseError> {
+    pub(crate) fn role_step(&mut self, step: &Step, role: &str) -> Result<Next, PhaseError> {
         let strange = || PhaseError::Strange(format!("there is no role `{role}`"));
         let role = self.setting.workflow.roles.get(role).cloned().ok_or_else(strange)?;
         let is_persons = step.gate.as_ref().is_some_and(|gate| self.setting.gates.contains(gate));
@@ -122,7 +122,7 @@ impl Runner<'_> {
     }
 
     /// One call of the agent. Interrupted, it is made again from where it began.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &mut self,
         step: &Step,
         role: &Role,
@@ -173,7 +173,7 @@ impl Runner<'_> {
     }
 
     /// Where the step's document goes, this time.
-    pub(super) fn place(&self, step: &Step) -> Option<String> {
+    pub(crate) fn place(&self, step: &Step) -> Option<String> {
         let document = step.document.as_ref()?;
         let n = self.state.rounds.get(&step.id).copied().unwrap_or(1);
         Some(self.setting.workflow.place_of(&document.path, &self.setting.feat, n))
@@ -199,7 +199,7 @@ impl Runner<'_> {
     }
 
     /// What every prompt and sentence can say.
-    pub(super) fn values(&self, role: &Role) -> BTreeMap<String, String> {
+    pub(crate) fn values(&self, role: &Role) -> BTreeMap<String, String> {
         let setting = &self.setting;
         let mut values = self.state.documents.clone();
         let tests = self.tests_command().ok().flatten();
@@ -230,7 +230,8 @@ impl Runner<'_> {
     fn notes(&self) -> Result<String, PhaseError> {
         let Some(file) = &self.setting.workflow.notes else { return Ok(String::new()) };
         let path = format!("{}/{file}", self.setting.workflow.documents);
-        let own = self.repository.toplevel.as_ref().and_then(|top| papers::read(top, &path).ok().flatten());
+        let own =
+            self.repository.toplevel.as_ref().and_then(|top| documents::read(top, &path).ok().flatten());
         if let Some(text) = own {
             return Ok(text);
         }
@@ -241,11 +242,11 @@ impl Runner<'_> {
     fn memory(&self) -> Result<String, PhaseError> {
         let Some(memory) = &self.setting.workflow.memory else { return Ok(String::new()) };
         let text = self.committed(&memory.file)?;
-        Ok(papers::relevant(&text, &self.request, memory.tokens))
+        Ok(documents::relevant(&text, &self.request, memory.tokens))
     }
 
     /// A file below the documents, as it is on the branch.
-    pub(super) fn committed(&self, file: &str) -> Result<String, PhaseError> {
+    pub(crate) fn committed(&self, file: &str) -> Result<String, PhaseError> {
         let path = format!("{}/{file}", self.setting.workflow.documents);
         let found = self.setting.tree.file_at(&self.setting.tree.branch, &path)?;
         Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default())
@@ -258,17 +259,17 @@ impl Runner<'_> {
         let worktree = self.setting.tree.worktree.clone();
         let aside = self.office.folder(&self.id).join("aside");
         let failed = |source| PhaseError::Io { path: worktree.join(place), source };
-        papers::clear(&worktree, place, &aside).map_err(failed)?;
+        documents::clear(&worktree, place, &aside).map_err(failed)?;
         let is_own = is_mended || self.state.documents.get(&document.name) == Some(place);
-        let there = papers::read(&worktree, place).map_err(failed)?;
+        let there = documents::read(&worktree, place).map_err(failed)?;
         if there.is_none() || !is_own {
-            papers::write(&worktree, place, "").map_err(failed)?;
+            documents::write(&worktree, place, "").map_err(failed)?;
         }
         Ok(())
     }
 
     /// Asks the agent, in the sandbox its role has, within what is left for the step.
-    pub(super) fn call(&mut self, step: &str, role: &Role, question: &Question) -> Result<Asked, PhaseError> {
+    pub(crate) fn call(&mut self, step: &str, role: &Role, question: &Question) -> Result<Asked, PhaseError> {
         let tree = self.setting.tree.clone();
         let request = self.request_of(step, role, question);
         let title = role.title.clone();

@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::ask::Asked;
 use super::runner::{PhaseError, Runner, understood};
-use super::task::{RUNNER, State, Status};
+use super::steps::agent_step::Asked;
+use super::task::state::{RUNNER, State, Status};
 
 /// How things stood when a step began.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Began {
-    pub(super) state: State,
+pub(crate) struct Began {
+    pub(crate) state: State,
     /// Where the branch was.
-    pub(super) tip: String,
+    pub(crate) tip: String,
 }
 
 impl Runner<'_> {
     /// How things stood when the step that the task is at began.
-    pub(super) fn began(&self) -> Result<Option<Began>, PhaseError> {
+    pub(crate) fn began(&self) -> Result<Option<Began>, PhaseError> {
         let entries = self.journal.entries(&self.id)?;
         let visit = self.state.visit;
         let began = entries.iter().find(|entry| entry.visit == visit && entry.effect == "visit");
@@ -46,10 +46,10 @@ impl Runner<'_> {
     }
 
     /// That the branch is gone, and where it was last known to be.
-    pub(super) fn branch_is_gone(&self) -> PhaseError {
+    pub(crate) fn branch_is_gone(&self) -> PhaseError {
         let branch = self.setting.tree.short_branch();
         let entries = self.journal.entries(&self.id).unwrap_or_default();
-        let tip = |entry: &crate::store::Entry| {
+        let tip = |entry: &crate::pipeline::task::journal::Entry| {
             let outcome = entry.outcome.as_ref();
             let made = outcome.and_then(|outcome| outcome.as_str().or_else(|| outcome["after"].as_str()));
             let tip = made.or_else(|| entry.intent["tip"].as_str())?.to_string();
@@ -62,7 +62,7 @@ impl Runner<'_> {
     }
 
     /// What a person lets go on, or has changed meanwhile.
-    pub(super) fn take_up(&mut self, status: Status) -> Result<(), PhaseError> {
+    pub(crate) fn take_up(&mut self, status: Status) -> Result<(), PhaseError> {
         let status = if self.died_of_a_call(status)? { Status::Failed } else { status };
         let began = self.began()?;
         let is_stopped = matches!(status, Status::NeedsHuman | Status::Failed | Status::BudgetExhausted);
@@ -109,7 +109,7 @@ impl Runner<'_> {
     }
 
     /// Goes back to the last time a step began: what came after it is kept under `refs/guard/`, and forgotten.
-    pub(super) fn retry(&mut self, step: &str) -> Result<(), PhaseError> {
+    pub(crate) fn retry(&mut self, step: &str) -> Result<(), PhaseError> {
         let entries = self.journal.entries(&self.id)?;
         let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");
         let visited = || {

@@ -11,40 +11,21 @@
 //! doubles nothing: an agent that was interrupted is asked again, from where it began.
 #![forbid(unsafe_code)]
 
-mod answer;
-mod ask;
-mod budget;
-mod by_hand;
-mod clean;
-mod conclude;
-mod feedback;
-mod find;
-mod graph;
-mod judge;
-mod lint;
-mod office;
-mod own;
-mod papers;
-mod project_tests;
-mod reader;
+mod documents;
 mod resume;
 mod runner;
-mod safety;
-mod step_reader;
-mod task;
-mod template;
-mod triage;
-mod workflow;
-mod yaml;
+pub(crate) mod steps;
+pub mod task;
+pub(crate) mod workflow;
 
-pub use clean::{Cleaned, clean};
-pub use find::{BUILT_IN, PROMPTS, WorkflowError, examine, load, names, source};
-pub use graph::{doer, mermaid, text};
-pub use office::{Office, Worker};
 pub use runner::{Ending, PhaseError, Runner};
-pub use safety::{Safety, safety};
-pub use task::{RUNNER, Raised, Setting, State, Status, TaskEvent, Used, name_of};
-pub use workflow::{
+pub use steps::publish::{Safety, safety};
+pub use task::clean::{Cleaned, clean};
+pub use task::state::{RUNNER, Raised, Setting, State, Status, TaskEvent, Used, name_of};
+pub use task::task_lock::{Office, Worker};
+pub use workflow::load::{BUILT_IN, PROMPTS, WorkflowError, examine, load, names, source};
+pub use workflow::model::{
     Agent, BACK, Bounds, Document, Doer, END, Field, Is, Limits, Memory, Own, Role, Step, Triage, Upkeep,
     Verdict, Work, Workflow,
 };
+pub use workflow::render::{doer, mermaid, text};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::workflow::{BACK, Doer, Own, Step, Workflow};
+use super::model::{BACK, Doer, Own, Step, Workflow};
 
 /// Who does a step, for people.
 pub fn doer(workflow: &Workflow, step: &Step) -> String {

@@ -3,27 +3,27 @@
 use std::path::{Path, PathBuf};
 
 use super::lint::lint;
-use super::reader;
-use super::workflow::Workflow;
+use super::model::Workflow;
+use super::parse;
 use super::yaml::LARGEST;
 use crate::policy::{Diagnostic, Folders, Severity, Source};
 
 /// Name, text and prompts of every built-in workflow.
-pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../workflows/default.yaml"))];
+pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../../workflows/default.yaml"))];
 
 /// The prompts of the built-in workflows, by the path they are named with.
 pub const PROMPTS: [(&str, &str); 11] = [
-    ("prompts/investigator.md", include_str!("../../workflows/prompts/investigator.md")),
-    ("prompts/researcher.md", include_str!("../../workflows/prompts/researcher.md")),
-    ("prompts/analyst.md", include_str!("../../workflows/prompts/analyst.md")),
-    ("prompts/architect.md", include_str!("../../workflows/prompts/architect.md")),
-    ("prompts/reviewer.md", include_str!("../../workflows/prompts/reviewer.md")),
-    ("prompts/developer.md", include_str!("../../workflows/prompts/developer.md")),
-    ("prompts/auditor.md", include_str!("../../workflows/prompts/auditor.md")),
-    ("prompts/integrator.md", include_str!("../../workflows/prompts/integrator.md")),
-    ("prompts/merge_auditor.md", include_str!("../../workflows/prompts/merge_auditor.md")),
-    ("prompts/writer.md", include_str!("../../workflows/prompts/writer.md")),
-    ("prompts/triage.md", include_str!("../../workflows/prompts/triage.md")),
+    ("prompts/investigator.md", include_str!("../../../workflows/prompts/investigator.md")),
+    ("prompts/researcher.md", include_str!("../../../workflows/prompts/researcher.md")),
+    ("prompts/analyst.md", include_str!("../../../workflows/prompts/analyst.md")),
+    ("prompts/architect.md", include_str!("../../../workflows/prompts/architect.md")),
+    ("prompts/reviewer.md", include_str!("../../../workflows/prompts/reviewer.md")),
+    ("prompts/developer.md", include_str!("../../../workflows/prompts/developer.md")),
+    ("prompts/auditor.md", include_str!("../../../workflows/prompts/auditor.md")),
+    ("prompts/integrator.md", include_str!("../../../workflows/prompts/integrator.md")),
+    ("prompts/merge_auditor.md", include_str!("../../../workflows/prompts/merge_auditor.md")),
+    ("prompts/writer.md", include_str!("../../../workflows/prompts/writer.md")),
+    ("prompts/triage.md", include_str!("../../../workflows/prompts/triage.md")),
 ];
 
 /// A workflow that cannot be used.
@@ -120,7 +120,7 @@ pub fn examine(
         let built_in = PROMPTS.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_string());
         built_in.ok_or_else(|| "there is no such file".to_string())
     };
-    let mut read = reader::read(&source, &prompt);
+    let mut read = parse::read(&source, &prompt);
     let more = lint(&source, &read, folders);
     let mut problems = std::mem::take(&mut read.problems);
     problems.extend(more);

@@ -2,17 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::ask::Asked;
-use super::runner::{Next, PhaseError, Runner};
-use super::task::{RUNNER, Status, TaskEvent};
-use super::workflow::{Is, Role, Step, Work};
-use super::{answer, feedback, papers};
+use super::agent_step::Asked;
+use super::{answer, feedback};
 use crate::agent_exec::ExecRequest;
 use crate::outcome::ErrorKind;
+use crate::pipeline::documents;
+use crate::pipeline::runner::{Next, PhaseError, Runner};
+use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
+use crate::pipeline::workflow::model::{Is, Role, Step, Work};
 use crate::transcript::EventType;
 
 /// What became of an answer.
-pub(super) enum Judged {
+pub(crate) enum Judged {
     Fine(Map<String, Value>),
     /// It can be mended.
     Wrong(String),
@@ -22,7 +23,7 @@ pub(super) enum Judged {
 
 impl Runner<'_> {
     /// Whether what came back is what was asked for.
-    pub(super) fn judge(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Judged, PhaseError> {
+    pub(crate) fn judge(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Judged, PhaseError> {
         if let Some((kind, words)) = &asked.error {
             let is_bound = matches!(kind, ErrorKind::BudgetExhausted | ErrorKind::Timeout);
             if let Some(reason) = self.used_up(&step.id).filter(|_| is_bound) {
@@ -70,9 +71,9 @@ impl Runner<'_> {
             // Who commits has its document on the branch, where it is looked at with the rest of its work.
             if role.work == Work::Read {
                 let worktree = &self.setting.tree.worktree;
-                let written = papers::read(worktree, &place)
+                let written = documents::read(worktree, &place)
                     .map_err(|source| PhaseError::Io { path: worktree.join(&place), source })?;
-                let lacks = papers::missing(document, written.as_deref().unwrap_or_default());
+                let lacks = documents::missing(document, written.as_deref().unwrap_or_default());
                 if let Some(lacks) = lacks.filter(|_| !document.optional) {
                     return Ok(Some(format!("the document `{place}` {lacks}")));
                 }
@@ -95,7 +96,7 @@ impl Runner<'_> {
     }
 
     /// What is wrong with work on the code: it touches documents of other roles, leaves things, or fails its tests.
-    pub(super) fn unfinished(
+    pub(crate) fn unfinished(
         &mut self,
         step: &Step,
         role: &Role,
@@ -146,7 +147,7 @@ impl Runner<'_> {
         if let (Some(document), Some(place)) = (&step.document, self.place(step)) {
             let content = tree.file_at(&asked.after, &place)?;
             report = content.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-            let lacks = papers::missing(document, &report).filter(|_| !document.optional);
+            let lacks = documents::missing(document, &report).filter(|_| !document.optional);
             if let Some(lacks) = lacks {
                 return Ok(Some(format!("the document `{place}` {lacks}; write it, and commit it")));
             }
@@ -208,7 +209,7 @@ impl Runner<'_> {
     }
 
     /// What is wrong with a merge: it is none, it has markers, or it has not taken what the base alone has changed.
-    pub(super) fn not_merged(&self, asked: &Asked) -> Result<Option<String>, PhaseError> {
+    pub(crate) fn not_merged(&self, asked: &Asked) -> Result<Option<String>, PhaseError> {
         let (tree, base, after) = (&self.setting.tree, &self.setting.workflow.base, &asked.after);
         let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
         if !tree.contains(after, &wanted)? {

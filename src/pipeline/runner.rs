@@ -7,12 +7,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::office::{Held, Office};
 use super::resume::Began;
-use super::task::{RUNNER, Setting, State, Status, TaskEvent, Used};
-use super::workflow::{BACK, Doer, END, Own, Step};
+use super::task::state::{RUNNER, Setting, State, Status, TaskEvent, Used};
+use super::task::task_lock::{Held, Office};
+use super::workflow::model::{BACK, Doer, END, Own, Step};
 use crate::agent_exec::Cancel;
-use crate::store::{Begun, Journal, StoreError, TaskRow, now};
+use crate::pipeline::task::journal::{Begun, Journal, StoreError, TaskRow, now};
 use crate::transcript::EventType;
 use crate::workspace::{Repository, WorkspaceError};
 
@@ -80,7 +80,7 @@ pub struct Ending {
 }
 
 /// What a step came to.
-pub(super) enum Next {
+pub(crate) enum Next {
     /// On to another.
     Go { to: String, feedback: String },
     /// Not for now.
@@ -89,15 +89,15 @@ pub(super) enum Next {
 
 /// Works on one task.
 pub struct Runner<'r> {
-    pub(super) id: String,
-    pub(super) request: String,
-    pub(super) setting: Setting,
-    pub(super) state: State,
-    pub(super) office: Office,
-    pub(super) repository: Repository,
-    pub(super) journal: Journal,
-    pub(super) cancel: Cancel,
-    pub(super) see: &'r mut dyn FnMut(TaskEvent),
+    pub(crate) id: String,
+    pub(crate) request: String,
+    pub(crate) setting: Setting,
+    pub(crate) state: State,
+    pub(crate) office: Office,
+    pub(crate) repository: Repository,
+    pub(crate) journal: Journal,
+    pub(crate) cancel: Cancel,
+    pub(crate) see: &'r mut dyn FnMut(TaskEvent),
     is_resumed: bool,
     _lock: Held,
 }
@@ -309,7 +309,7 @@ impl<'r> Runner<'r> {
 
     /// Has an effect of this visit: written down before, had, written down after. `act` is told whether it may have
     /// happened before, with the intent as it was then.
-    pub(super) fn effect<I, O>(
+    pub(crate) fn effect<I, O>(
         &mut self,
         step: &str,
         name: &str,
@@ -354,7 +354,7 @@ impl<'r> Runner<'r> {
 
     /// Puts branch and working tree back to where they were before an agent that was interrupted, or failed; what it did is
     /// kept under `refs/guard/`. Without a commit the branch stays where it is.
-    pub(super) fn restore(&mut self, tip: Option<&str>) -> Result<(), PhaseError> {
+    pub(crate) fn restore(&mut self, tip: Option<&str>) -> Result<(), PhaseError> {
         let tree = &self.setting.tree;
         tree.settle_runs(&self.office.runs)?;
         let Some(now_at) = tree.tip()? else { return Ok(()) };
@@ -371,24 +371,24 @@ impl<'r> Runner<'r> {
     }
 
     /// Keeps what is on the branch and in the working tree under `refs/guard/`, before it goes.
-    pub(super) fn keep_all(&mut self) -> Result<(), PhaseError> {
+    pub(crate) fn keep_all(&mut self) -> Result<(), PhaseError> {
         let kept = self.setting.tree.keep(&format!("task-{}/{}", self.id, uuid::Uuid::now_v7()))?;
         let data = json!({ "ref": kept });
         (self.see)(TaskEvent::new(EventType::TaskKept, format!("what was there is kept at {kept}"), data));
         Ok(())
     }
 
-    pub(super) fn say(&mut self, who: &str, message: impl Into<String>) {
+    pub(crate) fn say(&mut self, who: &str, message: impl Into<String>) {
         (self.see)(TaskEvent::said(who, message));
     }
 
-    pub(super) fn write_down(&mut self, status: Status, reason: &str) -> Result<(), PhaseError> {
+    pub(crate) fn write_down(&mut self, status: Status, reason: &str) -> Result<(), PhaseError> {
         let state = serde_json::to_value(&self.state).unwrap_or_default();
         Ok(self.journal.advance(&self.id, status.name(), reason, &state)?)
     }
 
     /// The step's way for a word, or its only one.
-    pub(super) fn way(step: &Step, word: Option<&str>) -> Result<String, PhaseError> {
+    pub(crate) fn way(step: &Step, word: Option<&str>) -> Result<String, PhaseError> {
         let way = word
             .map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));
         let strange = || PhaseError::Strange(format!("the step {} leads nowhere from {word:?}", step.id));
@@ -411,13 +411,13 @@ impl<'r> Runner<'r> {
     }
 }
 
-pub(super) fn repository(setting: &Setting) -> Result<Repository, PhaseError> {
+pub(crate) fn repository(setting: &Setting) -> Result<Repository, PhaseError> {
     let missing =
         || PhaseError::Strange(format!("{} is no repository any more", setting.repository.display()));
     let found = Repository::find(&setting.repository)?.ok_or_else(missing)?;
     Ok(Repository { trusted: setting.trusted, ..found })
 }
 
-pub(super) fn understood<T: DeserializeOwned>(value: Value) -> Result<T, PhaseError> {
+pub(crate) fn understood<T: DeserializeOwned>(value: Value) -> Result<T, PhaseError> {
     serde_json::from_value(value).map_err(|error| PhaseError::Strange(format!("the journal: {error}")))
 }

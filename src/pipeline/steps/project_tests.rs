@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use super::runner::{PhaseError, Runner};
+use crate::pipeline::runner::{PhaseError, Runner};
 
 /// The command for a project with these files at its top; `read` gives the text of one of them.
-pub(super) fn detect(files: &[String], read: impl Fn(&str) -> Option<String>) -> Option<Vec<String>> {
+pub(crate) fn detect(files: &[String], read: impl Fn(&str) -> Option<String>) -> Option<Vec<String>> {
     let has = |name: &str| files.iter().any(|file| file == name);
     let text = |name: &str| if has(name) { read(name).unwrap_or_default() } else { String::new() };
     let command = |line: &str| Some(line.split(' ').map(str::to_string).collect());
@@ -71,7 +71,7 @@ fn is_installed(program: &str) -> bool {
 impl Runner<'_> {
     /// The command whose success guard itself looks at: the one that was named, or the project's own. None where there is
     /// none, where its program is not installed, or where the user wants none to be run.
-    pub(super) fn tests_command(&self) -> Result<Option<Vec<String>>, PhaseError> {
+    pub(crate) fn tests_command(&self) -> Result<Option<Vec<String>>, PhaseError> {
         if let Some(words) = self.state.tests.as_ref().or(self.setting.tests.as_ref()) {
             return Ok(Some(words.clone()).filter(|words| !words.is_empty()));
         }
@@ -92,7 +92,7 @@ impl Runner<'_> {
     }
 
     /// Whether the user has said which tests to run, or that none are to be run.
-    pub(super) fn has_named_tests(&self) -> bool {
+    pub(crate) fn has_named_tests(&self) -> bool {
         self.state.tests.is_some() || self.setting.tests.is_some()
     }
 }

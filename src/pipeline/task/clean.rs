@@ -1,9 +1,9 @@
 //! The end of a finished task: its worktree, its branch where that is merged, and its record go.
 
-use super::office::Office;
-use super::runner::{PhaseError, repository};
-use super::task::{Setting, Status};
-use crate::store::Journal;
+use super::state::{Setting, Status};
+use super::task_lock::Office;
+use crate::pipeline::runner::{PhaseError, repository};
+use crate::pipeline::task::journal::Journal;
 
 /// What became of a task that was cleaned up.
 #[derive(Debug, Clone, PartialEq, Eq)]

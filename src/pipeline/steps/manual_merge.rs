@@ -2,17 +2,17 @@
 
 use serde_json::{Map, Value, json};
 
-use super::ask::Asked;
-use super::conclude::signature;
-use super::resume::Began;
-use super::runner::{Next, PhaseError, Runner, understood};
-use super::task::Status;
-use super::workflow::{Is, Role, Step};
+use super::agent_step::Asked;
+use super::finish_step::signature;
+use crate::pipeline::resume::Began;
+use crate::pipeline::runner::{Next, PhaseError, Runner, understood};
+use crate::pipeline::task::state::Status;
+use crate::pipeline::workflow::model::{Is, Role, Step};
 use crate::workspace::TaskTree;
 
 impl Runner<'_> {
     /// The conflict is a person's now. Branch and worktree are as they were before the agent tried; what it did is kept.
-    pub(super) fn unsolved(&mut self, asked: &Asked, problem: &str) -> Result<Next, PhaseError> {
+    pub(crate) fn unsolved(&mut self, asked: &Asked, problem: &str) -> Result<Next, PhaseError> {
         self.restore(Some(&asked.before))?;
         let (base, worktree) = (&self.setting.workflow.base, self.setting.tree.worktree.display());
         let reason = format!(
@@ -25,7 +25,7 @@ impl Runner<'_> {
 
     /// Looks for a merge that a person has made in the worktree since the task stopped, and notes whose it is.
     /// Where the task only waits for that, what cannot be used is an error.
-    pub(super) fn find_persons_merge(
+    pub(crate) fn find_persons_merge(
         &mut self,
         began: Option<&Began>,
         is_awaited: bool,
@@ -71,7 +71,7 @@ impl Runner<'_> {
     }
 
     /// A person's merge as the answer of the step, when it holds as an agent's would have to.
-    pub(super) fn persons_merge(
+    pub(crate) fn persons_merge(
         &mut self,
         step: &Step,
         role: &Role,

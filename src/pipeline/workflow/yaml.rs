@@ -10,21 +10,21 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 use crate::policy::{Diagnostic, Severity, Source};
 
 /// A larger file is a mistake.
-pub(super) const LARGEST: usize = 1 << 20;
+pub(crate) const LARGEST: usize = 1 << 20;
 /// Deeper nesting is one too.
 const DEEPEST: usize = 32;
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// The bytes it stands at.
-    pub(super) span: Range<usize>,
-    pub(super) value: Value,
+    pub(crate) span: Range<usize>,
+    pub(crate) value: Value,
 }
 
 /// What stands there.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Null,
     Bool(bool),
     Number(f64),
@@ -36,7 +36,7 @@ pub(super) enum Value {
 
 impl Node {
     /// What it is, for messages.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
             Value::Bool(_) => "true or false",
@@ -55,7 +55,7 @@ enum Open {
 }
 
 /// Reads a file: one document.
-pub(super) fn parse(source: &Source) -> Result<Node, Box<Diagnostic>> {
+pub(crate) fn parse(source: &Source) -> Result<Node, Box<Diagnostic>> {
     if source.text.len() > LARGEST {
         return Err(problem(source, 0..0, format!("the file has more than {LARGEST} bytes"), ""));
     }

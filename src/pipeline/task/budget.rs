@@ -1,8 +1,8 @@
 //! What a task and each of its steps may use, what they have used, and when that ends it. Every end by a bound can be resumed.
 
-use super::runner::{PhaseError, Runner};
-use super::task::{RUNNER, Raised, Status, Used};
-use super::workflow::{Bounds, Doer};
+use super::state::{RUNNER, Raised, Status, Used};
+use crate::pipeline::runner::{PhaseError, Runner};
+use crate::pipeline::workflow::model::{Bounds, Doer};
 
 /// One bound, and how far it is used.
 struct Account {
@@ -76,7 +76,7 @@ impl Runner<'_> {
     }
 
     /// The task's bounds in force.
-    pub(super) fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> Bounds {
         let limits = &self.setting.workflow.limits;
         self.state.raised.task.or(Bounds {
             tokens: limits.tokens,
@@ -106,21 +106,21 @@ impl Runner<'_> {
     }
 
     /// What is used up, of the task's or of the step's.
-    pub(super) fn used_up(&self, step: &str) -> Option<String> {
+    pub(crate) fn used_up(&self, step: &str) -> Option<String> {
         let accounts = self.accounts(step);
         let over = accounts.iter().find(|account| account.used >= account.bound)?;
         Some(over.sentence(&self.id))
     }
 
     /// The least that is left of a kind, for one more call.
-    pub(super) fn left(&self, step: &str, name: &str) -> Option<f64> {
+    pub(crate) fn left(&self, step: &str, name: &str) -> Option<f64> {
         let accounts = self.accounts(step).into_iter().filter(|account| account.name == name);
         accounts.map(|account| (account.bound - account.used).max(0.0)).min_by(f64::total_cmp)
     }
 
     /// Counts what a call used. One that is written down counts once, also when its step is gone through again after a crash:
     /// the state of the task is that of the step's beginning then.
-    pub(super) fn count(&mut self, step: &str, more: Used) {
+    pub(crate) fn count(&mut self, step: &str, more: Used) {
         self.state.used += more;
         *self.state.used_by.entry(step.to_string()).or_default() += more;
         let near = f64::from(self.setting.workflow.limits.warn_percent);
@@ -137,7 +137,7 @@ impl Runner<'_> {
     }
 
     /// A bound that is reached.
-    pub(super) fn bound(&self) -> Option<(Status, String)> {
+    pub(crate) fn bound(&self) -> Option<(Status, String)> {
         let (step, id) = (&self.state.step, &self.id);
         let rounds = self.state.since.get(step).copied().unwrap_or(0);
         let most = self.bounds_of(step).or(self.bounds()).rounds.unwrap_or(1).max(1);

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::reader::{Fields, Reader, join};
-use super::workflow::{Document, Doer, Field, Is, Own, Step, Verdict};
+use super::model::{Document, Doer, Field, Is, Own, Step, Verdict};
+use super::parse::{Fields, Reader, join};
 use super::yaml::{Node, Value};
 
 impl Reader<'_> {
-    pub(super) fn steps(&mut self, fields: &mut Fields<'_>) -> Vec<Step> {
+    pub(crate) fn steps(&mut self, fields: &mut Fields<'_>) -> Vec<Step> {
         let Some(node) = self.needed(fields, "steps") else { return Vec::new() };
         let mut steps = Vec::new();
         for (id, place, node) in self.fields(node, "steps").left {
@@ -90,7 +90,7 @@ impl Reader<'_> {
     }
 
     /// The text of a prompt: that of its file, or what stands there when it has more than a line.
-    pub(super) fn prompt_of(&mut self, fields: &mut Fields<'_>, path: &str, is_needed: bool) -> String {
+    pub(crate) fn prompt_of(&mut self, fields: &mut Fields<'_>, path: &str, is_needed: bool) -> String {
         let node = if is_needed { self.needed(fields, "prompt") } else { self.take(fields, "prompt") };
         let Some(text) = self.text(node, "prompt") else { return String::new() };
         if text.contains('\n') {
@@ -135,7 +135,7 @@ impl Reader<'_> {
         items.iter().map(|item| one(self, item)).filter(|words| !words.is_empty()).collect()
     }
 
-    pub(super) fn answer(&mut self, fields: &mut Fields<'_>, path: &str) -> BTreeMap<String, Field> {
+    pub(crate) fn answer(&mut self, fields: &mut Fields<'_>, path: &str) -> BTreeMap<String, Field> {
         let Some(node) = self.take(fields, "answer") else { return BTreeMap::new() };
         let path = join(path, "answer");
         let mut answer = BTreeMap::new();

@@ -1,0 +1,6 @@
+//! Tasks on disk: their state, journal, lock and budget.
+pub(crate) mod budget;
+pub(crate) mod clean;
+pub mod journal;
+pub(crate) mod state;
+pub(crate) mod task_lock;
