@@ -30,7 +30,6 @@
 
 pub mod agent;
 pub mod agent_exec;
-pub mod audit;
 pub mod cli;
 pub mod command;
 pub mod decide;
@@ -41,6 +40,7 @@ pub mod mcp;
 pub mod outcome;
 pub mod pipeline;
 pub mod policy;
+pub mod policy_audit;
 pub mod sandbox;
 mod string_enum;
 pub mod supervisor;

@@ -8,9 +8,10 @@ use super::args::{Audit as Args, Format};
 use super::exit::Exit;
 use super::policy::print_json;
 use super::{Failure, note};
-use crate::audit::{self, Audit, Corpus};
 use crate::decide::load;
 use crate::policy::Folders;
+use crate::policy_audit;
+use crate::policy_audit::{Audit, Corpus};
 
 pub(super) fn run(args: &Args, folders: &Folders, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policies =
@@ -28,7 +29,7 @@ pub(super) fn run(args: &Args, folders: &Folders, out: &mut dyn Write) -> Result
         })?;
         corpora.push(corpus);
     }
-    let audit = audit::run(&policies, &corpora);
+    let audit = policy_audit::run(&policies, &corpora);
     if let Some((corpus, policy)) = audit.unused_labels.first() {
         let (message, hint) = match policy {
             Some(policy) => (
@@ -60,11 +61,11 @@ pub(super) fn run(args: &Args, folders: &Folders, out: &mut dyn Write) -> Result
 
 fn print(format: Format, audit: &Audit, out: &mut dyn Write) -> Result<(), Failure> {
     match format {
-        Format::Text => out.write_all(audit::text(audit).as_bytes())?,
+        Format::Text => out.write_all(policy_audit::text(audit).as_bytes())?,
         Format::Json => print_json(&rows_json(audit), out)?,
-        Format::Sarif => print_json(&audit::sarif(audit), out)?,
+        Format::Sarif => print_json(&policy_audit::sarif(audit), out)?,
         Format::Junit => {
-            let xml = audit::junit(audit).map_err(|error| {
+            let xml = policy_audit::junit(audit).map_err(|error| {
                 Failure::usage(format!("the report cannot be written: {error}"), "use another --format")
             })?;
             out.write_all(xml.as_bytes())?;
@@ -80,7 +81,7 @@ fn snapshot(
     audit: &Audit,
     out: &mut dyn Write,
 ) -> Result<bool, Failure> {
-    let today = audit::text(audit);
+    let today = policy_audit::text(audit);
     let failed = |error: std::io::Error, what: &str| {
         Failure::usage(
             format!("cannot {what} the snapshot {}: {error}", path.display()),
@@ -93,7 +94,7 @@ fn snapshot(
         return Ok(false);
     }
     let committed = std::fs::read_to_string(path).map_err(|error| failed(error, "read"))?;
-    let changes = audit::compare(&committed, &today).map_err(|error| {
+    let changes = policy_audit::compare(&committed, &today).map_err(|error| {
         Failure::usage(
             error.to_string(),
             "write it anew with --snapshot FILE --update, and look at the difference",
