@@ -9,7 +9,7 @@ use rmcp::model::RequestId;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
-use super::kept::{Kept, Open, Record, bounded};
+use super::result_store::{Kept, Open, Record, bounded};
 use crate::agent::AgentEvent;
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::outcome::ErrorKind;

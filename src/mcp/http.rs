@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::door::{Door, PATH, Refusal};
+use super::auth::{Door, PATH, Refusal};
 use super::server::{Server, Shared};
 use super::sessions::{Answer, Sessions};
 use super::token::Token;

@@ -11,23 +11,23 @@
 //! until it is done, cancelled by a word, or the server ends.
 #![forbid(unsafe_code)]
 
+mod allowed_roots;
+mod auth;
 mod calls;
 mod check;
-mod door;
-mod folder;
-mod gemini;
 mod http;
-mod kept;
 mod parameters;
 mod prompt;
 mod report;
+mod result_store;
 mod server;
 mod sessions;
 mod stdio;
 mod token;
+mod tool_agent;
 mod tools;
 
-pub use folder::{RootError, Roots};
+pub use allowed_roots::{RootError, Roots};
 pub use http::{ListenError, Listening};
 pub use token::{Token, TokenError, TokenProblem};
 
@@ -40,7 +40,7 @@ use tokio::sync::watch;
 
 use crate::agent_exec::Executor;
 use calls::Calls;
-use kept::Kept;
+use result_store::Kept;
 use server::Shared;
 
 /// How long the end of all calls is waited for: a run that is asked to end has its grace, then it is killed.

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::calls::Calls;
-use super::kept::State;
 use super::parameters::Parameters;
+use super::result_store::State;
 use crate::outcome::{ErrorKind, RunResult};
 use crate::transcript::{EventType, Reader, RunState, Step, Store};
 
@@ -97,7 +97,7 @@ pub(super) fn report(calls: &Calls, given: JsonObject) -> Reported {
     match id {
         Ok(Some(id)) => call(calls, &id).unwrap_or_else(|| run(&id)),
         Ok(None) => {
-            let listed = |(record, state): (super::kept::Record, State)| Listed {
+            let listed = |(record, state): (super::result_store::Record, State)| Listed {
                 call_id: record.call_id,
                 status: name(state),
                 cd: record.cd.display().to_string(),

@@ -16,9 +16,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+use super::allowed_roots::Roots;
 use super::calls::{Asker, Calls};
-use super::folder::Roots;
-use super::gemini::{self, Gemini, Limits};
+use super::tool_agent;
+use super::tool_agent::{Gemini, Limits};
 use super::{check, prompt, report, tools};
 use crate::agent::RULES;
 use crate::outcome::ErrorKind;
@@ -109,7 +110,7 @@ impl ServerHandler for Server {
         let given = request.arguments.unwrap_or_default();
         let calls = self.shared.calls.clone();
         let result = match &*request.name {
-            gemini::NAME => self.gemini(given, context).await,
+            tool_agent::NAME => self.gemini(given, context).await,
             "guard_check" => self.read(move || check::check(given)).await?,
             "guard_report" => self.read(move || report::report(&calls, given)).await?,
             "guard_cancel" => serde_json::to_value(report::cancel(&calls, given).await).unwrap_or_default(),
@@ -151,9 +152,9 @@ impl Server {
         let limits = Limits::of(&given);
         let (id, mut answer) = match self.begin(given, asker) {
             Ok(begun) => begun,
-            Err((kind, problem)) => return gemini::refused(kind, &problem, limits),
+            Err((kind, problem)) => return tool_agent::refused(kind, &problem, limits),
         };
-        let broken_off = || gemini::refused(ErrorKind::Internal, "the call broke off", limits);
+        let broken_off = || tool_agent::refused(ErrorKind::Internal, "the call broke off", limits);
         let mut ticks = tokio::time::interval(PROGRESS);
         let mut count = 0.0;
         loop {
@@ -190,7 +191,7 @@ impl Server {
                     json!({ "call": id, "usage": result.run.usage, "duration_ms": result.run.duration_ms });
                 log(&format!("guard: metrics: {metrics}"));
             }
-            gemini::answer(id, result)
+            tool_agent::answer(id, result)
         })
     }
 

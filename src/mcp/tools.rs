@@ -8,8 +8,8 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
 use super::check::{Check, Checked};
-use super::gemini::{Answer, Gemini};
 use super::report::{Cancelled, Cancelling, Report, Reported};
+use super::tool_agent::{Answer, Gemini};
 use crate::agent::RULES;
 
 /// Schemas without references: not every client follows them.
