@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::args::{Audit as Args, Format};
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::policy::print_json;
 use super::{Failure, note};
 use crate::decide::load;

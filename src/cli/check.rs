@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::args::Check;
-use super::exit::Exit;
-use super::json::VerdictJson;
+use super::exit_code::Exit;
+use super::output_schemas::VerdictJson;
 use super::{Failure, stdout_colour};
 use crate::command::{Context, Folder, Request};
 use crate::decide::{self, Decision, Verdict, judge};
@@ -21,7 +21,7 @@ const LONGEST_LINE: usize = 8 << 20;
 pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policy = decide::load(&args.policy, &Folders::from_environment(), false)?;
     if let Some(target) = &args.connect {
-        return super::connect::run(target, &policy, args.json, out);
+        return super::check_connect::run(target, &policy, args.json, out);
     }
     let context = context(&args, &policy)?;
     if args.stdin {

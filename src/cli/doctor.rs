@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::Failure;
-use super::exit::Exit;
+use super::exit_code::Exit;
 use crate::launch::why_no_shims;
 use crate::policy::{Folders, load};
 use crate::sandbox::{Kernel, probe};

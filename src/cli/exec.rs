@@ -7,7 +7,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::args::Exec;
 use super::exec_args::Asked;
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::{Failure, note};
 use crate::agent::{AgentEvent, RequestText};
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};

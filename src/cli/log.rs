@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::args::Log;
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::{Failure, note};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, FindError, Reader, Run, RunState, Step, Store, Stream};

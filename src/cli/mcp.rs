@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::args::Mcp;
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::{Failure, note};
 use crate::launch;
 use crate::mcp::{Listening, Roots, Setting, Stop, Token, serve, serve_http};

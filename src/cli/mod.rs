@@ -4,25 +4,25 @@ mod agent_run;
 mod args;
 mod audit;
 mod check;
-mod connect;
+mod check_connect;
 mod demo;
 mod doctor;
 mod exec;
 mod exec_args;
-mod exit;
-mod json;
-mod live;
+mod exit_code;
 mod log;
 mod logging;
 mod mcp;
+mod output_schemas;
 mod policy;
 mod replay;
 mod run;
+mod run_workspace;
 mod runs;
-mod screen;
 mod task;
 mod task_args;
-mod tasks;
+mod task_progress;
+mod terminal_filter;
 mod verify;
 mod workflow;
 mod worktree;
@@ -34,10 +34,10 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::policy::{Diagnostic, PolicyError};
-use exit::Exit;
+use exit_code::Exit;
 
-pub use exit::{EXIT_CODES, ExitCodes};
-pub use json::{SCHEMAS, VerdictJson};
+pub use exit_code::{EXIT_CODES, ExitCodes};
+pub use output_schemas::{SCHEMAS, VerdictJson};
 
 /// Runs `guard` with these arguments: the exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
@@ -69,7 +69,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Run(arguments) => run::run(&arguments, &mut out),
         args::Command::Exec(arguments) => exec::run(&arguments, &mut out),
         args::Command::Mcp(arguments) => mcp::run(&arguments, &mut out),
-        args::Command::Task(arguments) => tasks::run(&arguments, &mut out),
+        args::Command::Task(arguments) => task::run(&arguments, &mut out),
         args::Command::Workflow(arguments) => workflow::run(&arguments, &mut out),
         args::Command::Demo { namespaces } => demo::run(namespaces.map(Into::into), &mut out),
         args::Command::DemoAgent { arguments } => demo::agent(&arguments),

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::args;
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::{Failure, stdout_colour, write_diagnostics};
 use crate::decide::{load, load_text};
 use crate::policy::{self, Diagnostic, Folders, Policy, PolicyError, Severity, diff, find};
@@ -28,7 +28,7 @@ pub(super) fn run(args: args::Policy, out: &mut dyn Write) -> Result<Exit, Failu
             print_json(&policy::schema(), out)?;
             Ok(Exit::Success)
         }
-        args::Policy::Presets { json } => super::connect::presets(json, out),
+        args::Policy::Presets { json } => super::check_connect::presets(json, out),
         args::Policy::Audit(args) => super::audit::run(&args, &folders, out),
     }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::args::Replay;
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::log::{find, open, unreadable};
-use super::screen::Screen;
+use super::terminal_filter::Screen;
 use super::{Failure, note};
 use crate::transcript::{EventType, Step};
 

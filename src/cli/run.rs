@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::agent_run::{self, AgentOutput};
 use super::args;
-use super::exit::Exit;
-use super::task::{Asked, Opened, Problem};
+use super::exit_code::Exit;
+use super::run_workspace::{Asked, Opened, Problem};
 use super::{Failure, note};
 use crate::agent::{Profile, missing_key};
 use crate::launch::{

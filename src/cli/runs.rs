@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::args::{Runs, RunsAction};
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::log::store;
 use super::policy::print_json;
 use super::{Failure, note};

@@ -1,264 +1,650 @@
-//! The repository a run is asked for in → the worktree it works in.
+//! `guard task`: a sentence in, a reviewed branch out.
 
-use std::path::{Path, PathBuf};
+use std::io::Write;
 
-use super::args;
-use super::exit::Exit;
-use super::note;
-use crate::launch::{Checkout, Task, check_links, is_shared_place, may_be_in_repository};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::agent_run::is_installed;
+use super::exit_code::Exit;
+use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
+use super::task_progress::{Form, Live};
+use super::{Failure, note, workflow};
+use crate::agent::{MissingKey, missing_key, named};
+use crate::agent_exec::Cancel;
 use crate::outcome::ErrorKind;
-use crate::policy::Policy;
-use crate::terminal_text;
-use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
+use crate::pipeline;
+use crate::pipeline::task::journal::{Decision, Journal, TaskRow};
+use crate::pipeline::{
+    Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow, load,
+    name_of, safety,
+};
+use crate::policy::{Config, Folders};
+use crate::transcript::state_folder;
+use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
 
-/// Names that one line has room for.
-const MOST_LISTED: usize = 6;
+/// What helps when tasks cannot be read or written.
+const KEPT: &str =
+    "tasks are kept below $XDG_STATE_HOME or ~/.local/state: make room there, or let it be read and written";
 
-/// Paths as a line of text.
-fn listed(paths: &[&Path]) -> String {
-    let shown = paths.iter().take(MOST_LISTED).map(|path| terminal_text::replace(&path.to_string_lossy()));
-    let mut line = shown.collect::<Vec<_>>().join(", ");
-    if paths.len() > MOST_LISTED {
-        line.push_str(&format!(" and {} more", paths.len() - MOST_LISTED));
+/// A longer request belongs into a file of the repository.
+const LONGEST_REQUEST: usize = 110 << 10;
+
+pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let office = office()?;
+    match &arguments.command {
+        None => begin(arguments, office, out),
+        Some(TaskCommand::List { json }) => list(&office, *json, out),
+        Some(TaskCommand::Show { id, json }) => show(&office, id.as_deref(), *json, out),
+        Some(TaskCommand::Resume { id, bounds, tests, shown }) => {
+            let again = Again::With(raised(bounds), tests_of(tests)?);
+            resume(office, id.as_deref(), again, shown, out)
+        }
+        Some(TaskCommand::Retry { id, from, shown }) => {
+            resume(office, Some(id), Again::From(from), shown, out)
+        }
+        Some(TaskCommand::Approve { id, feedback }) => decide(&office, id, true, feedback, out),
+        Some(TaskCommand::Reject { id, feedback }) => decide(&office, id, false, feedback, out),
+        Some(TaskCommand::Clean { ids, all }) => clean(&office, ids, *all, out),
+        Some(TaskCommand::Cancel { id }) => cancel(&office, id, out),
     }
-    line
 }
 
-/// What a run works on: a worktree of its own in a repository, or the folder itself.
-pub(super) struct Opened {
-    pub(super) task: Option<Task>,
-    /// The folder to work in.
-    pub(super) folder: PathBuf,
+fn office() -> Result<Office, Failure> {
+    let runs = state_folder().map_err(|error| {
+        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+    })?;
+    Ok(Office { executor: super::exec::executor()?, tasks: runs.with_file_name("tasks"), runs })
 }
 
-/// Where a run is asked for.
-pub(super) struct Asked<'a> {
-    pub(super) arguments: &'a args::Run,
-    pub(super) policy: &'a Policy,
-    pub(super) folder: &'a Path,
-    pub(super) run_id: &'a str,
-    pub(super) runs: &'a Path,
+fn failed(error: impl Into<PhaseError>) -> Failure {
+    let error = error.into();
+    let hint = match &error {
+        PhaseError::Busy { .. } => "wait for it, or end it: `guard task cancel`".to_string(),
+        PhaseError::NotBegun(_) => format!("nothing has begun; {KEPT}, and ask again"),
+        PhaseError::Store(_) => format!("nothing is lost; {KEPT}, and say it again"),
+        PhaseError::Unknown(_) => "`guard task list` shows them".to_string(),
+        PhaseError::Workspace(error) => {
+            error.hint().unwrap_or("`guard task resume` goes on when it is mended").to_string()
+        }
+        _ => "`guard task resume` goes on when it is mended".to_string(),
+    };
+    Failure::usage(error.to_string(), hint)
 }
 
-impl Asked<'_> {
-    /// Makes the worktree of the run, if its folder lies in a repository.
-    pub(super) fn open(&self) -> Result<Opened, Problem> {
-        let Some(repository) = self.repository()? else {
-            return Ok(Opened { task: None, folder: self.folder.to_path_buf() });
-        };
-        let disposal = match (self.arguments.keep, self.arguments.discard) {
-            (true, _) => Disposal::Keep,
-            (_, true) => Disposal::Discard,
-            _ => Disposal::Auto,
-        };
-        let limits = Limits::new(self.policy);
-        self.check_named_paths(&repository)?;
-        let (place, here) = self.place(&repository)?;
-        let task = Task::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
-        if task.leaves_changes_behind() {
-            note(
-                "guard: your uncommitted changes are not in the task's worktree; --with-changes brings them",
-            );
-        }
-        self.note_ignored(&task);
-        let worktree = task.checkout().worktree;
-        let same = self.same_folder(&repository, &worktree);
-        if !same.is_dir() {
-            note("guard: the folder is not part of the commit the task begins at; working in the top folder");
-        }
-        let folder = if same.is_dir() { same } else { worktree };
-        Ok(Opened { folder, task: Some(task) })
+fn begin(arguments: &Task, office: Office, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let request =
+        arguments.request.as_ref().or(arguments.task.as_ref()).map(|text| text.trim()).unwrap_or_default();
+    if request.is_empty() {
+        return Err(Failure::usage(
+            "there is no request",
+            "guard task \"what is to be done\"; see guard task --help",
+        ));
     }
-
-    /// What that would be, to be shown. Nothing is made.
-    pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, Problem> {
-        let Some(repository) = self.repository()? else { return Ok(None) };
-        let (place, here) = self.place(&repository)?;
-        let request = Request { here, ..self.request() };
-        let planned = Workspace::planned(&place, &request)?;
-        let (branch, base, worktree) = planned;
-        let folder = self.same_folder(&repository, &worktree);
-        let checkout = Checkout {
-            branch: branch.strip_prefix("refs/heads/").unwrap_or(&branch).to_string(),
-            base,
-            worktree,
-            git_folder: request.run_folder.join("git"),
-            pointer: request.run_folder.join("gitfile"),
-            readable: vec![repository.common_dir.join("objects")],
-            dependencies: Vec::new(),
-            hooks: request.run_folder.join("hooks"),
-            common_dir: repository.common_dir.clone(),
-            leaves_changes_behind: false,
-        };
-        Ok(Some((checkout, folder)))
+    if request.len() > LONGEST_REQUEST {
+        let message =
+            format!("the request has {} bytes, and at most {LONGEST_REQUEST} are taken", request.len());
+        return Err(Failure::usage(message, "put it into a file of the repository, and name that"));
     }
-
-    /// The repository, where a worktree of it is to be made.
-    fn repository(&self) -> Result<Option<Repository>, Problem> {
-        let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
-            None
-        } else {
-            Repository::find(self.folder)?
-        };
-        let Some(repository) = found else {
-            return if self.is_about_a_repository() { Err(self.no_repository()) } else { Ok(None) };
-        };
-        let home = super::run::home();
-        if let Some(top) = repository.toplevel.as_ref().filter(|top| is_shared_place(home.as_deref(), top)) {
-            note(&format!(
-                "guard: {} is a repository, but far more than one project: working in the folder itself",
-                top.display()
-            ));
-            return Ok(None);
-        }
-        Ok(Some(Repository { trusted: self.arguments.trust_repository, ..repository }))
+    let workflow = workflow_of(arguments)?;
+    let mode = arguments.mode.clone().unwrap_or_else(|| workflow.mode.clone());
+    if !workflow.modes.contains_key(&mode) {
+        let known: Vec<&str> = workflow.modes.keys().map(String::as_str).collect();
+        return Err(Failure::usage(
+            format!("the workflow has no mode `{mode}`"),
+            format!("it has {}", known.join(", ")),
+        ));
     }
-
-    /// Where the run works: in a new worktree of the repository, or (and then it is true) in one that is there.
-    fn place(&self, repository: &Repository) -> Result<(Repository, bool), Problem> {
-        let args::Run { branch: Some(branch), worktree: Some(worktree), name, .. } = self.arguments else {
-            return Ok((repository.clone(), self.arguments.here));
-        };
-        if name.is_some() && !repository.has_branch(branch)? {
-            return Ok((repository.clone(), false));
-        }
-        let place = repository.at_branch(branch, worktree)?;
-        // An earlier run could write everything below.
-        let folder = self.same_folder(repository, worktree);
-        check_links(&folder)
-            .map_err(|error| WorkspaceError::Lost(format!("the worktree of {branch}: {error}")))?;
-        Ok((place, true))
+    let id = uuid::Uuid::now_v7().to_string();
+    if let Some(missing) =
+        missing_keys(&workflow, arguments.agent.as_deref(), arguments.agent_command.as_deref())?
+    {
+        return no_key(&missing, &arguments.shown, out);
     }
+    let setting = setting(arguments, &office, &id, request, workflow, mode)?;
+    let mut journal = office.journal().map_err(|error| failed(PhaseError::NotBegun(error.to_string())))?;
+    stop_when_asked(&mut journal, &arguments.shown);
+    let folder = office.folder(&id);
+    let mut has_begun = false;
+    let ended = drive(&arguments.shown, out, |cancel, see| {
+        let runner = Runner::begin(office, journal, &id, request, setting, cancel, see)
+            .map_err(|error| PhaseError::NotBegun(error.to_string()))?;
+        has_begun = true;
+        runner.run()
+    });
+    if !has_begun {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    ended
+}
 
-    fn request(&self) -> Request {
-        Request {
-            run_id: self.run_id.to_string(),
-            run_folder: self.runs.join(self.run_id),
-            name: self.arguments.name.clone(),
-            base: self.arguments.base.clone(),
-            fallback_root: self.runs.with_file_name("worktrees"),
-            copy: self.policy.worktree.copy.iter().chain(&self.arguments.copy).cloned().collect(),
-            link_readonly: self
-                .policy
-                .worktree
-                .link_readonly
-                .iter()
-                .chain(&self.arguments.link)
-                .cloned()
-                .collect(),
-            with_dependencies: !self.arguments.no_deps,
-            with_changes: self.arguments.with_changes,
-            ..Request::new(self.policy)
+/// The key that an agent of this workflow needs and that is nowhere. One that is not installed is the clearer problem, which
+/// its step tells.
+fn missing_keys(
+    workflow: &Workflow,
+    agent: Option<&str>,
+    command: Option<&str>,
+) -> Result<Option<MissingKey>, Failure> {
+    let config = match Config::place() {
+        Some(place) => Config::read(&place)
+            .map_err(|error| Failure::usage(error.to_string(), "mend the file, or move it away"))?,
+        None => Config::default(),
+    };
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    for role in workflow.roles.values() {
+        let own = workflow.agent_of(role);
+        let Some(adapter) = named(agent.unwrap_or(&own.name)) else { continue };
+        let adapter = adapter.configured(&config);
+        let program =
+            command.map(str::to_string).or(own.command).or_else(|| adapter.programs.first().cloned());
+        let is_there = program.is_some_and(|program| is_installed(&[program.into()]));
+        if let Some(missing) = missing_key(&adapter.presets, &config, is_set).filter(|_| is_there) {
+            return Ok(Some(missing));
         }
     }
+    Ok(None)
+}
 
-    /// Whether what `--copy` and `--link` name can be brought.
-    fn check_named_paths(&self, repository: &Repository) -> Result<(), Problem> {
-        let named = [("--copy", &self.arguments.copy), ("--link", &self.arguments.link)];
-        for (option, path) in
-            named.iter().flat_map(|(option, paths)| paths.iter().map(move |path| (option, path)))
-        {
-            let is_plain = is_path_inside(Path::new(path));
-            let is_there = || repository.toplevel.as_ref().is_some_and(|top| top.join(path).exists());
-            if !is_plain || !is_there() {
-                let problem =
-                    if is_plain { "is not in your checkout" } else { "is no path inside the repository" };
-                let hint = "give a path from the top of the repository, such as --copy .env";
-                return Err(Problem {
-                    kind: ErrorKind::InvalidInput,
-                    message: format!("{option} {path}: it {problem}"),
-                    hint: hint.to_string(),
-                    exit: Exit::OwnFailure,
-                });
+/// Says that a key is missing. Nothing has been made.
+fn no_key(missing: &MissingKey, shown: &TaskOutput, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if shown.json || shown.stream_json {
+        writeln!(
+            out,
+            "{}",
+            json!({ "status": "failed", "reason": missing.to_string(), "error_kind": ErrorKind::AuthError })
+        )?;
+    }
+    note(&format!(
+        "guard: {missing}\n  hint: guard keeps the key outside the sandbox, and the agent gets a placeholder"
+    ));
+    Ok(Exit::OwnFailure)
+}
+
+/// The workflow, with what the command line changes.
+fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
+    let mut found = load(&arguments.workflow, &Folders::from_environment()).map_err(workflow::failure)?;
+    if let Some(base) = &arguments.base {
+        found.base.clone_from(base);
+    }
+    let Raised { task, steps } = raised(&arguments.bounds);
+    let limits = &mut found.limits;
+    limits.tokens = task.tokens.or(limits.tokens);
+    limits.cost = task.cost.or(limits.cost);
+    limits.minutes = task.minutes.or(limits.minutes);
+    limits.rounds = task.rounds.unwrap_or(limits.rounds);
+    for (id, bounds) in steps {
+        let known: Vec<String> = found.steps.iter().map(|step| step.id.clone()).collect();
+        let Some(step) = found.steps.iter_mut().find(|step| step.id == id) else {
+            let message = format!("the workflow has no step `{id}` to bound");
+            return Err(Failure::usage(message, format!("it has {}", known.join(", "))));
+        };
+        step.limits = bounds.or(step.limits);
+    }
+    Ok(found)
+}
+
+fn setting(
+    arguments: &Task,
+    office: &Office,
+    id: &str,
+    request: &str,
+    workflow: Workflow,
+    mode: String,
+) -> Result<Setting, Failure> {
+    let folder = match &arguments.dir {
+        Some(folder) => std::path::absolute(folder)?,
+        None => std::env::current_dir()?,
+    };
+    let none = || {
+        Failure::usage(
+            format!("{} lies in no git repository", folder.display()),
+            "go into one, or make one: git init",
+        )
+    };
+    let found = Repository::find(&folder).map_err(failed)?.ok_or_else(none)?;
+    let repository = Repository { trusted: arguments.trust_repository, ..found };
+    let base = format!("refs/heads/{}", workflow.base);
+    if repository.commit(&base).map_err(failed)?.is_none() {
+        let message = format!("there is no branch `{}` with a commit to begin at", workflow.base);
+        return Err(Failure::usage(message, "name another with --base, or make a first commit"));
+    }
+    let gates = gates(arguments, &workflow)?;
+    let remote = (!arguments.local).then(|| arguments.remote.clone());
+    let found = safety(&repository, remote.as_deref(), &workflow.base);
+    if arguments.require_protection && !found.is_protected {
+        let hint =
+            "protect it (require pull requests, block force pushes), or leave --require-protection out";
+        return Err(Failure::usage(format!("--require-protection: {}", found.line), hint));
+    }
+    let prefix = arguments.branch_prefix.as_ref().or(workflow.branch_prefix.as_ref());
+    let (feat, tree) = place(arguments, office, id, request, (&repository, &base, prefix))?;
+    if let Some(path) = tree.no_folder(&tree.base, &workflow.ways()).map_err(failed)? {
+        let message =
+            format!("`{path}` is no folder in {}, and the workflow keeps documents below it", workflow.base);
+        return Err(Failure::usage(message, "name another place: `documents:` in a workflow of your own"));
+    }
+    let tests = tests_of(&arguments.tests)?;
+    let dirty = repository.toplevel.clone().filter(|_| !repository.bare);
+    if let Some(top) = dirty
+        && has_changes(&top)
+    {
+        note("guard: changes that are not committed stay where they are; the task does not see them");
+    }
+    Ok(Setting {
+        who: TaskTree::identity(&repository).map_err(failed)?,
+        repository: repository.toplevel.clone().unwrap_or(repository.common_dir.clone()),
+        workflow,
+        mode,
+        feat,
+        tree,
+        trusted: arguments.trust_repository,
+        gates,
+        agent: Agent {
+            name: arguments.agent.clone().unwrap_or_default(),
+            command: arguments.agent_command.clone(),
+            model: arguments.model.clone(),
+            ..Agent::default()
+        },
+        tests,
+        remote,
+        safety: found.line,
+    })
+}
+
+/// The test command that was named: no words for none, nothing where it is to be found in the project.
+fn tests_of(arguments: &TaskTests) -> Result<Option<Vec<String>>, Failure> {
+    if arguments.no_tests {
+        return Ok(Some(Vec::new()));
+    }
+    let wrong =
+        |problem: String| Failure::usage(format!("--tests: {problem}"), "such as --tests \"cargo test\"");
+    let Some(text) = &arguments.tests else { return Ok(None) };
+    let words = shell_words::split(text).map_err(|error| wrong(error.to_string()))?;
+    if words.is_empty() { Err(wrong("there is no command".to_string())) } else { Ok(Some(words)) }
+}
+
+fn has_changes(top: &std::path::Path) -> bool {
+    crate::workspace::has_changes(top).unwrap_or(false)
+}
+
+fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> {
+    let known: Vec<&str> = workflow.steps.iter().filter_map(|step| step.gate.as_deref()).collect();
+    let gate = |text: &String| match text.split_once('=') {
+        Some((gate, "human")) if known.contains(&gate) => Ok(gate.to_string()),
+        _ => {
+            let hint = format!("such as --gate plan=human; the workflow has {}", known.join(", "));
+            Err(Failure::usage(
+                format!("--gate {text}: no gate of the workflow, or nobody who could stand there"),
+                hint,
+            ))
+        }
+    };
+    arguments.gate.iter().map(gate).collect()
+}
+
+/// Names that nobody has taken: what was asked for, or what comes after it.
+fn place(
+    arguments: &Task,
+    office: &Office,
+    id: &str,
+    request: &str,
+    (repository, base, prefix): (&Repository, &str, Option<&String>),
+) -> Result<(String, TaskTree), Failure> {
+    let first = arguments.name.clone().unwrap_or_else(|| name_of(request));
+    let policy = crate::policy::load("strict", &Folders::from_environment())?;
+    let prefix = prefix.unwrap_or(&policy.git.branch_prefix);
+    for n in 1..100 {
+        let name = if n == 1 { first.clone() } else { format!("{first}-{n}") };
+        let wanted = Request {
+            run_id: id.to_string(),
+            name: Some(name.clone()),
+            prefix: prefix.clone(),
+            base: Some(base.to_string()),
+            fallback_root: office.runs.with_file_name("worktrees"),
+            ..Request::new(&policy)
+        };
+        let scratch = office.folder(id).join("scratch");
+        match TaskTree::planned(repository, &wanted, &format!("guard task {id}"), &scratch) {
+            Ok(tree) => {
+                let prefix = format!("refs/heads/{prefix}");
+                let feat = tree.branch.strip_prefix(&prefix).unwrap_or(&name).to_string();
+                return Ok((feat, tree));
             }
-        }
-        Ok(())
-    }
-
-    /// Says what of the user's checkout comes along, and what does not.
-    fn note_ignored(&self, task: &Task) {
-        let checkout = task.checkout();
-        let top = &checkout.worktree;
-        let carried = checkout.dependencies.iter().map(|(at, _)| at.strip_prefix(top).unwrap_or(at));
-        let carried: Vec<&Path> = carried.collect();
-        if !carried.is_empty() {
-            note(&format!(
-                "guard: with the dependencies of your checkout: {} (--no-deps leaves them out)",
-                listed(&carried)
-            ));
-        }
-        match task.carried_changes() {
-            0 => {}
-            1 => note("guard: with your uncommitted changes: 1 path"),
-            count => note(&format!("guard: with your uncommitted changes: {count} paths")),
-        }
-        let left_behind: Vec<&Path> = task.left_behind().iter().map(PathBuf::as_path).collect();
-        if !left_behind.is_empty() {
-            note(&format!(
-                "guard: ignored by git and not in the task's worktree: {} (--copy PATH or --link PATH brings them)",
-                listed(&left_behind)
-            ));
+            // A name that was asked for is that or none.
+            Err(WorkspaceError::NameTaken { .. }) if arguments.name.is_none() => {}
+            Err(error) => return Err(failed(error)),
         }
     }
+    Err(Failure::usage(format!("there are a hundred tasks called {first}"), "give another --name"))
+}
 
-    /// The folder of the worktree that is the one the run was asked for in.
-    fn same_folder(&self, repository: &Repository, worktree: &Path) -> PathBuf {
-        let real = std::fs::canonicalize(self.folder).unwrap_or_else(|_| self.folder.to_path_buf());
-        let below = repository.toplevel.as_ref().and_then(|top| real.strip_prefix(top).ok());
-        match below {
-            Some(below) if below.components().next().is_some() => worktree.join(below),
-            _ => worktree.to_path_buf(),
-        }
-    }
-
-    /// Options that only mean something in a repository.
-    fn is_about_a_repository(&self) -> bool {
-        let args::Run { name, base, here, branch, auto, keep, discard, copy, link, .. } = self.arguments;
-        let names_paths = !copy.is_empty() || !link.is_empty();
-        name.is_some()
-            || base.is_some()
-            || branch.is_some()
-            || *here
-            || *auto
-            || *keep
-            || *discard
-            || names_paths
-    }
-
-    fn no_repository(&self) -> Problem {
-        Problem {
-            kind: if self.arguments.branch.is_some() { ErrorKind::WorktreeLost } else { ErrorKind::InvalidInput },
-            message: format!("{} lies in no git repository", self.folder.display()),
-            hint: "leave --name, --base, --here, --branch, --auto, --keep, --discard, --copy and --link out, or go into a repository"
-                .to_string(),
-            exit: Exit::OwnFailure,
-        }
+/// Ends this process at a write to the journal.
+fn stop_when_asked(journal: &mut Journal, shown: &TaskOutput) {
+    if let Some(last) = shown.die_at {
+        journal.watch(move |count| {
+            if count == last {
+                let _ = kill(Pid::this(), Signal::SIGKILL);
+            }
+        });
     }
 }
 
-/// Why a run gets no worktree, and what to do.
-pub(super) struct Problem {
-    /// The kind of failure.
-    pub(super) kind: ErrorKind,
-    pub(super) message: String,
-    pub(super) hint: String,
-    pub(super) exit: Exit,
+/// Runs a task, shows it, and says how it ended.
+fn drive(
+    shown: &TaskOutput,
+    out: &mut dyn Write,
+    work: impl FnOnce(Cancel, &mut dyn FnMut(TaskEvent)) -> Result<Ending, PhaseError>,
+) -> Result<Exit, Failure> {
+    let form = match (shown.stream_json, shown.json) {
+        (true, _) => Form::Events,
+        (_, true) => Form::Quiet,
+        _ => Form::Lines,
+    };
+    let cancel = Cancel::default();
+    // Before there is another thread: one that does not block them would be ended by them, and with it the process.
+    super::exec::cancel_on_signals(&cancel)?;
+    let live = Live::new(form);
+    let ended = work(cancel, &mut |event| live.see(&event));
+    let ending = match ended {
+        Ok(ending) => ending,
+        Err(PhaseError::Store(error)) => return own_failure(&error.to_string(), shown, out),
+        Err(PhaseError::Io { path, source }) => {
+            return own_failure(&format!("{}: {source}", path.display()), shown, out);
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    if form != Form::Lines {
+        serde_json::to_writer(&mut *out, &ending).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else if ending.status != Status::Succeeded && ending.status != Status::Cancelled {
+        note(&format!("guard: `guard task resume {}` goes on", ending.task_id));
+    }
+    Ok(match ending.status {
+        Status::Succeeded => Exit::Success,
+        Status::NeedsHuman => Exit::Ask,
+        Status::BudgetExhausted => Exit::TimedOut,
+        Status::Interrupted => Exit::Code(130),
+        _ => Exit::Problem,
+    })
 }
 
-impl From<WorkspaceError> for Problem {
-    fn from(error: WorkspaceError) -> Self {
-        let usual = "`--in-place` works in the folder itself, with its repository read-only";
-        let kind = match error {
-            WorkspaceError::Lost(_) => ErrorKind::WorktreeLost,
-            WorkspaceError::Busy(_) => ErrorKind::WorktreeBusy,
-            WorkspaceError::Interrupted(_) => ErrorKind::Cancelled,
-            _ => ErrorKind::InvalidInput,
-        };
-        let exit = match error {
-            // As a run that is ended by it.
-            WorkspaceError::Interrupted(signal) => Exit::Code(128 + signal as u8),
-            _ => Exit::OwnFailure,
-        };
-        Self { kind, message: error.to_string(), hint: error.hint().unwrap_or(usual).to_string(), exit }
+fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if shown.json || shown.stream_json {
+        writeln!(
+            out,
+            "{}",
+            json!({ "status": "failed", "reason": problem, "error_kind": ErrorKind::Internal })
+        )?;
     }
+    note(&format!(
+        "guard: {problem}\n  hint: nothing is lost; `guard task resume` goes on when it is mended"
+    ));
+    Ok(Exit::OwnFailure)
+}
+
+/// How a task goes on.
+enum Again<'a> {
+    /// From a step it has been at.
+    From(&'a str),
+    /// From where it is, with more than it had, or another command for the tests.
+    With(Raised, Option<Vec<String>>),
+}
+
+fn raised(bounds: &TaskBounds) -> Raised {
+    let TaskBounds { max_tokens, max_cost, max_minutes, rounds } = bounds;
+    let mut raised = Raised::default();
+    let mut of = |step: &Option<String>, more: Bounds| {
+        let known = match step {
+            None => &mut raised.task,
+            Some(step) => raised.steps.entry(step.clone()).or_default(),
+        };
+        *known = more.or(*known);
+    };
+    for bound in max_tokens {
+        of(&bound.step, Bounds { tokens: Some(bound.most), ..Bounds::default() });
+    }
+    for bound in max_cost {
+        of(&bound.step, Bounds { cost: Some(bound.most), ..Bounds::default() });
+    }
+    for bound in max_minutes {
+        of(&bound.step, Bounds { minutes: Some(bound.most), ..Bounds::default() });
+    }
+    for bound in rounds {
+        of(&bound.step, Bounds { rounds: Some(bound.most), ..Bounds::default() });
+    }
+    raised
+}
+
+fn resume(
+    office: Office,
+    id: Option<&str>,
+    again: Again<'_>,
+    shown: &TaskOutput,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let mut journal = office.journal().map_err(failed)?;
+    let id = match id {
+        Some(id) => id.to_string(),
+        None => {
+            let is_open = |task: &TaskRow| {
+                !matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled))
+            };
+            let newest = journal.tasks().map_err(failed)?.into_iter().find(is_open);
+            newest.map(|task| task.id).ok_or_else(|| {
+                Failure::usage("there is no task to go on with", "`guard task list` shows all")
+            })?
+        }
+    };
+    stop_when_asked(&mut journal, shown);
+    drive(shown, out, |cancel, see| {
+        let (from, more, tests) = match again {
+            Again::From(step) => (Some(step), Raised::default(), None),
+            Again::With(more, tests) => (None, more, tests),
+        };
+        let mut runner = Runner::resume(office, journal, &id, from, cancel, see)?;
+        if more != Raised::default() {
+            runner.raise(more)?;
+        }
+        if let Some(words) = tests {
+            runner.set_tests(words)?;
+        }
+        runner.run()
+    })
+}
+
+fn list(office: &Office, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let tasks = office.journal().map_err(failed)?.tasks().map_err(failed)?;
+    if as_json {
+        let rows: Vec<Value> = tasks.iter().map(|task| summary(office, task)).collect();
+        writeln!(out, "{}", json!(rows))?;
+        return Ok(Exit::Success);
+    }
+    for task in &tasks {
+        let row = summary(office, task);
+        let text = |name: &str| row[name].as_str().unwrap_or_default().to_string();
+        let request: String = task.request.lines().next().unwrap_or_default().chars().take(60).collect();
+        writeln!(out, "{}  {:<16} {:<14} {}  {request}", task.id, text("status"), text("step"), task.branch)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// How a task stands; one that says it runs and that nobody works on was killed.
+fn summary(office: &Office, task: &TaskRow) -> Value {
+    let is_alive = task.status == "running" && office.worker(&task.id).is_some();
+    let status = if task.status == "running" && !is_alive { "interrupted" } else { &task.status };
+    json!({
+        "task_id": task.id, "status": status, "reason": task.reason, "step": task.state["step"], "visit": task.state["visit"],
+        "branch": task.branch, "worktree": task.setting["tree"]["worktree"], "repository": task.repository, "request": task.request,
+        "mode": task.setting["mode"], "created": task.created, "updated": task.updated, "used": task.state["used"],
+        "used_by": task.state["used_by"], "documents": task.state["documents"], "delivered": task.state["delivered"],
+    })
+}
+
+fn find(journal: &Journal, id: Option<&str>) -> Result<TaskRow, Failure> {
+    let found = match id {
+        Some(id) => journal.task(id).map_err(failed)?,
+        None => journal.tasks().map_err(failed)?.into_iter().next(),
+    };
+    found.ok_or_else(|| failed(PhaseError::Unknown(id.unwrap_or("newest").to_string())))
+}
+
+fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let journal = office.journal().map_err(failed)?;
+    let task = find(&journal, id)?;
+    let entries = journal.entries(&task.id).map_err(failed)?;
+    let mut shown = summary(office, &task);
+    let tree: Option<TaskTree> = serde_json::from_value(task.setting["tree"].clone()).ok();
+    let commits = tree.and_then(|tree| tree.subjects(&tree.base).ok()).unwrap_or_default();
+    let path = office.folder(&task.id).join("summary.md");
+    shown["commits"] = json!(commits);
+    shown["summary"] = if path.exists() { json!(path) } else { Value::Null };
+    if as_json {
+        let effect = |entry: &pipeline::task::journal::Entry| {
+            json!({ "visit": entry.visit, "step": entry.step, "effect": entry.effect, "begun": entry.begun, "ended": entry.ended,
+                "intent": entry.intent, "outcome": entry.outcome })
+        };
+        shown["journal"] = entries.iter().map(effect).collect();
+        writeln!(out, "{}", serde_json::to_string_pretty(&shown).unwrap_or_default())?;
+        return Ok(Exit::Success);
+    }
+    let text = |name: &str| shown[name].as_str().unwrap_or_default().to_string();
+    writeln!(out, "task      {}\nrequest   {}", task.id, task.request.lines().next().unwrap_or_default())?;
+    writeln!(
+        out,
+        "status    {} {}\nbranch    {}\nworktree  {}",
+        text("status"),
+        task.reason,
+        task.branch,
+        text("worktree")
+    )?;
+    writeln!(
+        out,
+        "used      {} calls, {} tokens, {} s",
+        shown["used"]["calls"],
+        shown["used"]["tokens"],
+        shown["used"]["agent_ms"].as_u64().unwrap_or(0) / 1000
+    )?;
+    for (step, used) in shown["used_by"].as_object().into_iter().flatten() {
+        let seconds = used["agent_ms"].as_u64().unwrap_or(0) / 1000;
+        writeln!(out, "  {step:<14} {} calls, {} tokens, {seconds} s", used["calls"], used["tokens"])?;
+    }
+    for commit in &commits {
+        writeln!(out, "commit    {commit}")?;
+    }
+    for (name, place) in shown["documents"].as_object().into_iter().flatten() {
+        writeln!(out, "document  {name}: {}", place.as_str().unwrap_or_default())?;
+    }
+    for (title, place) in [("summary", text("summary")), ("delivered", text("delivered"))] {
+        if !place.is_empty() {
+            writeln!(out, "{title:<9} {place}")?;
+        }
+    }
+    for entry in entries.iter().filter(|entry| entry.effect != "visit") {
+        let how = if entry.ended.is_some() { "done" } else { "begun" };
+        let run = entry.outcome.as_ref().and_then(|outcome| outcome["run_id"].as_str()).unwrap_or_default();
+        writeln!(out, "  {:>3} {:<14} {:<14} {how:<6} {run}", entry.visit, entry.step, entry.effect)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// What a person says at a gate.
+fn decide(
+    office: &Office,
+    id: &str,
+    is_yes: bool,
+    feedback: &str,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let mut journal = office.journal().map_err(failed)?;
+    let task = find(&journal, Some(id))?;
+    let setting: Setting = serde_json::from_value(task.setting.clone())
+        .map_err(|error| failed(PhaseError::Strange(format!("the task's setting: {error}"))))?;
+    let step = setting.workflow.step(task.state["step"].as_str().unwrap_or_default());
+    let words = step
+        .filter(|step| step.gate.as_ref().is_some_and(|gate| setting.gates.contains(gate)))
+        .map(|step| step.words());
+    let Some(words) = words.filter(|_| task.status == Status::NeedsHuman.name()) else {
+        let message = format!(
+            "the task {} does not wait for a person ({}, at {})",
+            task.id, task.status, task.state["step"]
+        );
+        return Err(Failure::usage(message, "`guard task show` tells how it stands"));
+    };
+    // The first word of a verdict is the yes, the second the no.
+    let verdict = words.get(usize::from(!is_yes)).copied().unwrap_or_default().to_string();
+    if !is_yes && feedback.trim().is_empty() {
+        return Err(Failure::usage("a no needs a reason", "--feedback \"what must change\""));
+    }
+    let visit = task.state["visit"].as_u64().unwrap_or(0) as u32;
+    let repository = Repository::find(&setting.repository).map_err(failed)?;
+    let who = repository.map_or_else(|| Ok(Default::default()), |found| TaskTree::person(&found));
+    let decision =
+        Decision { verdict: verdict.clone(), feedback: feedback.to_string(), who: who.map_err(failed)? };
+    if !journal.decide(&task.id, visit, &decision).map_err(failed)? {
+        return Err(Failure::usage("this was decided already", format!("guard task resume {}", task.id)));
+    }
+    writeln!(out, "{verdict}: `guard task resume {}` goes on", task.id)?;
+    Ok(Exit::Success)
+}
+
+/// Removes what finished tasks have left.
+fn clean(office: &Office, ids: &[String], all: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut journal = office.journal().map_err(failed)?;
+    let is_finished =
+        |task: &TaskRow| matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled));
+    let ids = if all {
+        let tasks = journal.tasks().map_err(failed)?;
+        tasks.into_iter().filter(is_finished).map(|task| task.id).collect()
+    } else {
+        ids.to_vec()
+    };
+    for id in &ids {
+        let cleaned = pipeline::clean(office, &mut journal, id).map_err(failed)?;
+        let branch = if cleaned.is_branch_gone { "and its branch are" } else { "is" };
+        writeln!(out, "{}: the worktree of {} {branch} removed", cleaned.id, cleaned.branch)?;
+        if !cleaned.is_branch_gone {
+            writeln!(
+                out,
+                "  the branch is not merged, and stays: git branch -D {} removes it",
+                cleaned.branch
+            )?;
+        }
+        if let Some(kept) = cleaned.kept {
+            writeln!(out, "  changes that were not committed are kept at {kept}")?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn cancel(office: &Office, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut journal = office.journal().map_err(failed)?;
+    let task = find(&journal, Some(id))?;
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let mut told = None;
+    while let Some(worker) = office.worker(&task.id) {
+        // Each process once, and none that is not certain to be it: whoever has just begun says so in a moment.
+        if let Some(process) = worker.process.filter(|process| told != Some(*process)) {
+            let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
+            told = Some(process);
+        }
+        if std::time::Instant::now() > patience {
+            let message = match told {
+                Some(process) => format!("process {process} does not let go of the task"),
+                None => "somebody works on the task, and it cannot be told who".to_string(),
+            };
+            return Err(Failure::usage(message, "end it, and try again"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let task = find(&journal, Some(&task.id))?;
+    if Status::parse(&task.status) == Some(Status::Succeeded) {
+        return Err(Failure::usage(
+            "the task has succeeded",
+            "its branch is yours: git branch -D removes it",
+        ));
+    }
+    journal.advance(&task.id, Status::Cancelled.name(), "given up", &task.state).map_err(failed)?;
+    writeln!(out, "cancelled; the branch {} and its worktree stay", task.branch)?;
+    Ok(Exit::Success)
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Failure;
 use super::args::Verify;
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::log::{find, unreadable};
 use super::policy::print_json;
 use crate::terminal_text;

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::task_args::Workflow;
 use super::{Failure, stdout_colour, write_diagnostics};
 use crate::pipeline;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::args::Worktree;
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::log::store;
 use super::policy::print_json;
 use super::{Failure, note};

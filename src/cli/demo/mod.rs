@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
 use super::Failure;
-use super::exit::Exit;
+use super::exit_code::Exit;
 use crate::cli::demo::scene::Scene;
 use crate::launch::{Keys, Launch, Options, RunRequest, Streams, Task};
 use crate::policy::{Config, Folders, Namespaces};

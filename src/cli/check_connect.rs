@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use super::exit::Exit;
+use super::exit_code::Exit;
 use super::policy::print_json;
 use super::{Failure, stdout_colour};
 use crate::decide::NetworkRefusal;

@@ -4,7 +4,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 
-use super::connect::ConnectJson;
+use super::check_connect::ConnectJson;
 use crate::agent::AgentEvent;
 use crate::agent_exec::{ExecRequest, ExecResult};
 use crate::command::Analysis;

@@ -1,0 +1,264 @@
+//! The repository a run is asked for in → the worktree it works in.
+
+use std::path::{Path, PathBuf};
+
+use super::args;
+use super::exit_code::Exit;
+use super::note;
+use crate::launch::{Checkout, Task, check_links, is_shared_place, may_be_in_repository};
+use crate::outcome::ErrorKind;
+use crate::policy::Policy;
+use crate::terminal_text;
+use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
+
+/// Names that one line has room for.
+const MOST_LISTED: usize = 6;
+
+/// Paths as a line of text.
+fn listed(paths: &[&Path]) -> String {
+    let shown = paths.iter().take(MOST_LISTED).map(|path| terminal_text::replace(&path.to_string_lossy()));
+    let mut line = shown.collect::<Vec<_>>().join(", ");
+    if paths.len() > MOST_LISTED {
+        line.push_str(&format!(" and {} more", paths.len() - MOST_LISTED));
+    }
+    line
+}
+
+/// What a run works on: a worktree of its own in a repository, or the folder itself.
+pub(super) struct Opened {
+    pub(super) task: Option<Task>,
+    /// The folder to work in.
+    pub(super) folder: PathBuf,
+}
+
+/// Where a run is asked for.
+pub(super) struct Asked<'a> {
+    pub(super) arguments: &'a args::Run,
+    pub(super) policy: &'a Policy,
+    pub(super) folder: &'a Path,
+    pub(super) run_id: &'a str,
+    pub(super) runs: &'a Path,
+}
+
+impl Asked<'_> {
+    /// Makes the worktree of the run, if its folder lies in a repository.
+    pub(super) fn open(&self) -> Result<Opened, Problem> {
+        let Some(repository) = self.repository()? else {
+            return Ok(Opened { task: None, folder: self.folder.to_path_buf() });
+        };
+        let disposal = match (self.arguments.keep, self.arguments.discard) {
+            (true, _) => Disposal::Keep,
+            (_, true) => Disposal::Discard,
+            _ => Disposal::Auto,
+        };
+        let limits = Limits::new(self.policy);
+        self.check_named_paths(&repository)?;
+        let (place, here) = self.place(&repository)?;
+        let task = Task::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
+        if task.leaves_changes_behind() {
+            note(
+                "guard: your uncommitted changes are not in the task's worktree; --with-changes brings them",
+            );
+        }
+        self.note_ignored(&task);
+        let worktree = task.checkout().worktree;
+        let same = self.same_folder(&repository, &worktree);
+        if !same.is_dir() {
+            note("guard: the folder is not part of the commit the task begins at; working in the top folder");
+        }
+        let folder = if same.is_dir() { same } else { worktree };
+        Ok(Opened { folder, task: Some(task) })
+    }
+
+    /// What that would be, to be shown. Nothing is made.
+    pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, Problem> {
+        let Some(repository) = self.repository()? else { return Ok(None) };
+        let (place, here) = self.place(&repository)?;
+        let request = Request { here, ..self.request() };
+        let planned = Workspace::planned(&place, &request)?;
+        let (branch, base, worktree) = planned;
+        let folder = self.same_folder(&repository, &worktree);
+        let checkout = Checkout {
+            branch: branch.strip_prefix("refs/heads/").unwrap_or(&branch).to_string(),
+            base,
+            worktree,
+            git_folder: request.run_folder.join("git"),
+            pointer: request.run_folder.join("gitfile"),
+            readable: vec![repository.common_dir.join("objects")],
+            dependencies: Vec::new(),
+            hooks: request.run_folder.join("hooks"),
+            common_dir: repository.common_dir.clone(),
+            leaves_changes_behind: false,
+        };
+        Ok(Some((checkout, folder)))
+    }
+
+    /// The repository, where a worktree of it is to be made.
+    fn repository(&self) -> Result<Option<Repository>, Problem> {
+        let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
+            None
+        } else {
+            Repository::find(self.folder)?
+        };
+        let Some(repository) = found else {
+            return if self.is_about_a_repository() { Err(self.no_repository()) } else { Ok(None) };
+        };
+        let home = super::run::home();
+        if let Some(top) = repository.toplevel.as_ref().filter(|top| is_shared_place(home.as_deref(), top)) {
+            note(&format!(
+                "guard: {} is a repository, but far more than one project: working in the folder itself",
+                top.display()
+            ));
+            return Ok(None);
+        }
+        Ok(Some(Repository { trusted: self.arguments.trust_repository, ..repository }))
+    }
+
+    /// Where the run works: in a new worktree of the repository, or (and then it is true) in one that is there.
+    fn place(&self, repository: &Repository) -> Result<(Repository, bool), Problem> {
+        let args::Run { branch: Some(branch), worktree: Some(worktree), name, .. } = self.arguments else {
+            return Ok((repository.clone(), self.arguments.here));
+        };
+        if name.is_some() && !repository.has_branch(branch)? {
+            return Ok((repository.clone(), false));
+        }
+        let place = repository.at_branch(branch, worktree)?;
+        // An earlier run could write everything below.
+        let folder = self.same_folder(repository, worktree);
+        check_links(&folder)
+            .map_err(|error| WorkspaceError::Lost(format!("the worktree of {branch}: {error}")))?;
+        Ok((place, true))
+    }
+
+    fn request(&self) -> Request {
+        Request {
+            run_id: self.run_id.to_string(),
+            run_folder: self.runs.join(self.run_id),
+            name: self.arguments.name.clone(),
+            base: self.arguments.base.clone(),
+            fallback_root: self.runs.with_file_name("worktrees"),
+            copy: self.policy.worktree.copy.iter().chain(&self.arguments.copy).cloned().collect(),
+            link_readonly: self
+                .policy
+                .worktree
+                .link_readonly
+                .iter()
+                .chain(&self.arguments.link)
+                .cloned()
+                .collect(),
+            with_dependencies: !self.arguments.no_deps,
+            with_changes: self.arguments.with_changes,
+            ..Request::new(self.policy)
+        }
+    }
+
+    /// Whether what `--copy` and `--link` name can be brought.
+    fn check_named_paths(&self, repository: &Repository) -> Result<(), Problem> {
+        let named = [("--copy", &self.arguments.copy), ("--link", &self.arguments.link)];
+        for (option, path) in
+            named.iter().flat_map(|(option, paths)| paths.iter().map(move |path| (option, path)))
+        {
+            let is_plain = is_path_inside(Path::new(path));
+            let is_there = || repository.toplevel.as_ref().is_some_and(|top| top.join(path).exists());
+            if !is_plain || !is_there() {
+                let problem =
+                    if is_plain { "is not in your checkout" } else { "is no path inside the repository" };
+                let hint = "give a path from the top of the repository, such as --copy .env";
+                return Err(Problem {
+                    kind: ErrorKind::InvalidInput,
+                    message: format!("{option} {path}: it {problem}"),
+                    hint: hint.to_string(),
+                    exit: Exit::OwnFailure,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what of the user's checkout comes along, and what does not.
+    fn note_ignored(&self, task: &Task) {
+        let checkout = task.checkout();
+        let top = &checkout.worktree;
+        let carried = checkout.dependencies.iter().map(|(at, _)| at.strip_prefix(top).unwrap_or(at));
+        let carried: Vec<&Path> = carried.collect();
+        if !carried.is_empty() {
+            note(&format!(
+                "guard: with the dependencies of your checkout: {} (--no-deps leaves them out)",
+                listed(&carried)
+            ));
+        }
+        match task.carried_changes() {
+            0 => {}
+            1 => note("guard: with your uncommitted changes: 1 path"),
+            count => note(&format!("guard: with your uncommitted changes: {count} paths")),
+        }
+        let left_behind: Vec<&Path> = task.left_behind().iter().map(PathBuf::as_path).collect();
+        if !left_behind.is_empty() {
+            note(&format!(
+                "guard: ignored by git and not in the task's worktree: {} (--copy PATH or --link PATH brings them)",
+                listed(&left_behind)
+            ));
+        }
+    }
+
+    /// The folder of the worktree that is the one the run was asked for in.
+    fn same_folder(&self, repository: &Repository, worktree: &Path) -> PathBuf {
+        let real = std::fs::canonicalize(self.folder).unwrap_or_else(|_| self.folder.to_path_buf());
+        let below = repository.toplevel.as_ref().and_then(|top| real.strip_prefix(top).ok());
+        match below {
+            Some(below) if below.components().next().is_some() => worktree.join(below),
+            _ => worktree.to_path_buf(),
+        }
+    }
+
+    /// Options that only mean something in a repository.
+    fn is_about_a_repository(&self) -> bool {
+        let args::Run { name, base, here, branch, auto, keep, discard, copy, link, .. } = self.arguments;
+        let names_paths = !copy.is_empty() || !link.is_empty();
+        name.is_some()
+            || base.is_some()
+            || branch.is_some()
+            || *here
+            || *auto
+            || *keep
+            || *discard
+            || names_paths
+    }
+
+    fn no_repository(&self) -> Problem {
+        Problem {
+            kind: if self.arguments.branch.is_some() { ErrorKind::WorktreeLost } else { ErrorKind::InvalidInput },
+            message: format!("{} lies in no git repository", self.folder.display()),
+            hint: "leave --name, --base, --here, --branch, --auto, --keep, --discard, --copy and --link out, or go into a repository"
+                .to_string(),
+            exit: Exit::OwnFailure,
+        }
+    }
+}
+
+/// Why a run gets no worktree, and what to do.
+pub(super) struct Problem {
+    /// The kind of failure.
+    pub(super) kind: ErrorKind,
+    pub(super) message: String,
+    pub(super) hint: String,
+    pub(super) exit: Exit,
+}
+
+impl From<WorkspaceError> for Problem {
+    fn from(error: WorkspaceError) -> Self {
+        let usual = "`--in-place` works in the folder itself, with its repository read-only";
+        let kind = match error {
+            WorkspaceError::Lost(_) => ErrorKind::WorktreeLost,
+            WorkspaceError::Busy(_) => ErrorKind::WorktreeBusy,
+            WorkspaceError::Interrupted(_) => ErrorKind::Cancelled,
+            _ => ErrorKind::InvalidInput,
+        };
+        let exit = match error {
+            // As a run that is ended by it.
+            WorkspaceError::Interrupted(signal) => Exit::Code(128 + signal as u8),
+            _ => Exit::OwnFailure,
+        };
+        Self { kind, message: error.to_string(), hint: error.hint().unwrap_or(usual).to_string(), exit }
+    }
+}
