@@ -8,15 +8,15 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use guard::command::{Context, Folder, Request};
+use guard::command::{Context, Cwd, Request};
 use guard::decide::{self, judge};
-use guard::policy::{Folders, Policy, load};
+use guard::policy::{Policy, PolicyDirs, load};
 
 fn main() {
     // The allocator returns large blocks to the kernel until it has seen a larger one; without this the growth rows
     // would show its page faults at one size and not at the other.
     drop(black_box(vec![0u8; 24 << 20]));
-    let folders = Folders::default();
+    let folders = PolicyDirs::default();
     let policy = load("strict", &folders).expect("the built-in policy loads");
     println!("{:<44} {:>12} {:>12}", "what", "median", "bar");
 
@@ -120,7 +120,7 @@ fn ms(millis: f64) -> Option<Duration> {
 }
 
 fn context() -> Context {
-    Context { folder: Folder::Known(b"/work/tree".to_vec()), ..Context::default() }
+    Context { folder: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() }
 }
 
 fn row(what: &str, median: Duration, bar: Option<Duration>) {

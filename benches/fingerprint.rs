@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use guard::workspace::findings::{Inspection, inspect};
-use guard::workspace::snapshot::{Fingerprint, Ours};
+use guard::workspace::snapshot::{ExpectedChanges, Fingerprint};
 
 /// Both looks and the comparison.
 const BAR: Duration = Duration::from_millis(50);
@@ -139,7 +139,7 @@ fn measure(what: &str, common: &Path) {
         timed(&mut times[0], || assert!(bare.status().expect("git runs").success()));
         let before = timed(&mut times[1], || Fingerprint::take(common).expect("a look"));
         let after = timed(&mut times[2], || before.again().expect("a look"));
-        let found = timed(&mut times[3], || before.compare(&after, &Ours::default()));
+        let found = timed(&mut times[3], || before.compare(&after, &ExpectedChanges::default()));
         assert!(found.is_empty(), "{found:?}");
     }
     let [bare, first, again, compare] = times.map(middle);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use guard::workspace::{Disposal, Limits, Repository, Request, Workspace};
+use guard::workspace::{KeepPolicy, Limits, Repository, Request, Workspace};
 
 /// git as it is on this machine, but for its configuration.
 fn git(folder: &Path, args: &[&str]) -> String {
@@ -100,7 +100,7 @@ fn set_up(files: usize, refs: usize, rounds: usize) {
         let begun = Instant::now();
         let mut workspace = place.open(&name);
         ours.push(begun.elapsed());
-        workspace.settle(Disposal::Auto).unwrap();
+        workspace.settle(KeepPolicy::Auto).unwrap();
         let to = place.0.join(format!("bare{round}"));
         let begun = Instant::now();
         git(
@@ -134,7 +134,7 @@ fn receive(commits: usize, rounds: usize) {
         let begun = Instant::now();
         workspace.receive(&Limits::default()).unwrap();
         ours.push(begun.elapsed());
-        workspace.settle(Disposal::Discard).unwrap();
+        workspace.settle(KeepPolicy::Discard).unwrap();
         std::fs::remove_dir_all(clone).unwrap();
     }
     if commits == 1 {

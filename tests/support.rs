@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
-use guard::command::{Context, Folder, Request};
+use guard::command::{Context, Cwd, Request};
 use guard::decide::{Verdict, judge};
-use guard::policy::{Folders, Policy, Source, load};
+use guard::policy::{Policy, PolicyDirs, Source, load};
 
 /// The names of the built-in policies.
 pub(crate) fn built_in() -> Vec<&'static str> {
@@ -17,7 +17,7 @@ pub(crate) fn built_in() -> Vec<&'static str> {
 /// A built-in policy, loaded once.
 pub(crate) fn policy(name: &str) -> Policy {
     static LOADED: LazyLock<Vec<Policy>> = LazyLock::new(|| {
-        built_in().into_iter().map(|name| load(name, &Folders::default()).unwrap()).collect()
+        built_in().into_iter().map(|name| load(name, &PolicyDirs::default()).unwrap()).collect()
     });
     LOADED.iter().find(|policy| policy.name == name).unwrap().clone()
 }
@@ -29,7 +29,7 @@ pub(crate) fn strict() -> &'static Policy {
 }
 
 pub(crate) fn context() -> Context {
-    Context { folder: Folder::Known(b"/work/tree".to_vec()), ..Context::default() }
+    Context { folder: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() }
 }
 
 pub(crate) fn shell(policy: &Policy, text: impl AsRef<[u8]>) -> Verdict {

@@ -3,12 +3,12 @@
 
 use std::sync::LazyLock;
 
-use guard::command::{Context, Folder, Request};
+use guard::command::{Context, Cwd, Request};
 use guard::decide::judge;
-use guard::policy::{Folders, Policy, load};
+use guard::policy::{PolicyDirs, Policy, load};
 use libfuzzer_sys::fuzz_target;
 
-static POLICY: LazyLock<Policy> = LazyLock::new(|| load("strict", &Folders::default()).expect("the built-in policy loads"));
+static POLICY: LazyLock<Policy> = LazyLock::new(|| load("strict", &PolicyDirs::default()).expect("the built-in policy loads"));
 
 fuzz_target!(|data: &[u8]| {
     // Words are separated by newlines; those before the first empty one are variables.
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     let argv: Vec<Vec<u8>> = std::iter::once(b"git".as_slice()).chain(words).map(<[u8]>::to_vec).collect();
-    let context = Context { folder: Folder::Known(b"/work".to_vec()), environment, ..Context::default() };
+    let context = Context { folder: Cwd::Known(b"/work".to_vec()), environment, ..Context::default() };
     let (plain, _) = judge(&POLICY, &Request::Argv(argv.clone()), &context);
     for wrapper in [[b"nohup".as_slice()].as_slice(), &[b"env", b"NOT_USED_BY_ANY_INPUT=1"]] {
         let wrapped = wrapper.iter().map(|word| word.to_vec()).chain(argv.clone()).collect();

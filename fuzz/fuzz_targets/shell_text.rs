@@ -3,15 +3,15 @@
 
 use std::sync::LazyLock;
 
-use guard::command::{Context, Folder, Request};
+use guard::command::{Context, Cwd, Request};
 use guard::decide::judge;
-use guard::policy::{Folders, Policy, load};
+use guard::policy::{PolicyDirs, Policy, load};
 use libfuzzer_sys::fuzz_target;
 
-static POLICY: LazyLock<Policy> = LazyLock::new(|| load("strict", &Folders::default()).expect("the built-in policy loads"));
+static POLICY: LazyLock<Policy> = LazyLock::new(|| load("strict", &PolicyDirs::default()).expect("the built-in policy loads"));
 
 fuzz_target!(|text: &[u8]| {
-    let context = Context { folder: Folder::Known(b"/work".to_vec()), ..Context::default() };
+    let context = Context { folder: Cwd::Known(b"/work".to_vec()), ..Context::default() };
     let (verdict, analysis) = judge(&POLICY, &Request::Shell(text.to_vec()), &context);
     let _ = verdict.refusal_line();
     for intent in &analysis.intents {

@@ -17,7 +17,7 @@ use crate::sys::pre_exec::ends_with_parent;
 use crate::transcript::EventType;
 
 /// What an attempt came to.
-pub(super) struct Tried {
+pub(super) struct AttemptOutcome {
     pub(super) result: RunResult,
     pub(super) conclusion: Option<Conclusion>,
     pub(super) messages: Vec<Value>,
@@ -27,7 +27,7 @@ pub(super) struct Tried {
     pub(super) notes: Vec<String>,
 }
 
-impl Tried {
+impl AttemptOutcome {
     /// What went wrong.
     pub(super) fn error_kind(&self) -> Option<ErrorKind> {
         let own = self.result.error_kind;
@@ -188,11 +188,11 @@ pub(super) fn run(
     prepared: &mut Prepared,
     cancel: &Cancel,
     see: &mut dyn FnMut(AgentEvent),
-) -> Tried {
+) -> AttemptOutcome {
     let began = Instant::now();
     let mut child = match start(executor, request, prepared) {
         Ok(started) => started,
-        Err(problem) => return Tried::broken(ErrorKind::Internal, problem, began.elapsed()),
+        Err(problem) => return AttemptOutcome::broken(ErrorKind::Internal, problem, began.elapsed()),
     };
     cancel.watch(&child);
     let errors = child.stderr.take().map(|stderr| {
@@ -222,7 +222,7 @@ pub(super) fn run(
         } else {
             (ErrorKind::Internal, format!("guard ended without a result ({how}): {}", guards_words.trim()))
         };
-        return Tried::broken(kind, problem, began.elapsed());
+        return AttemptOutcome::broken(kind, problem, began.elapsed());
     };
     if prepared.session.is_some() {
         in_terms_of_sessions(&mut result);
@@ -232,7 +232,7 @@ pub(super) fn run(
     if let Some(note) = conclusion.as_ref().and_then(|end| ignored_events(&end.unknown_kinds)) {
         see(AgentEvent::new(EventType::ExecNote, note, serde_json::json!({})));
     }
-    Tried { result, conclusion, messages, stderr, notes }
+    AttemptOutcome { result, conclusion, messages, stderr, notes }
 }
 
 /// A conversation whose worktree is not there, or not its own any more, cannot go on.

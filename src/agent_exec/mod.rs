@@ -35,7 +35,7 @@ use serde_json::json;
 use crate::agent::{Adapter, AgentEvent, Ask};
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
-use attempt::Tried;
+use attempt::AttemptOutcome;
 use result::Failure;
 use retry::Next;
 use session::{Session, Store};
@@ -65,7 +65,7 @@ struct Prepared {
 
 impl Prepared {
     /// Writes down in the session what was tried. That this fails is no reason to lose the result.
-    fn note(&mut self, tried: &Tried) {
+    fn note(&mut self, tried: &AttemptOutcome) {
         let Some(session) = &mut self.session else { return };
         let agents_id = tried.conclusion.as_ref().and_then(|end| end.session.as_deref());
         if let Some(id) = agents_id
@@ -192,19 +192,19 @@ impl Executor {
     }
 }
 
-fn about(tried: &Tried, attempt: usize) -> serde_json::Value {
+fn about(tried: &AttemptOutcome, attempt: usize) -> serde_json::Value {
     let kind = tried.error_kind().map_or("", ErrorKind::as_str);
     json!({ "attempt": attempt, "run_id": tried.result.run_id, "error_kind": kind })
 }
 
-fn retry_event(tried: &Tried, attempt: usize, wait: Duration) -> AgentEvent {
+fn retry_event(tried: &AttemptOutcome, attempt: usize, wait: Duration) -> AgentEvent {
     let mut data = about(tried, attempt);
     data["wait_ms"] = json!(wait.as_millis() as u64);
     let message = format!("{}: trying again", tried.error_kind().map_or("", ErrorKind::as_str));
     AgentEvent::new(EventType::ExecRetry, message, data)
 }
 
-fn not_retried_event(tried: &Tried, attempt: usize, why_not: &str) -> AgentEvent {
+fn not_retried_event(tried: &AttemptOutcome, attempt: usize, why_not: &str) -> AgentEvent {
     let message = format!("{}: {why_not}", tried.error_kind().map_or("", ErrorKind::as_str));
     AgentEvent::new(EventType::ExecNotRetried, message, about(tried, attempt))
 }

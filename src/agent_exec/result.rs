@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::attempt::Tried;
+use super::attempt::AttemptOutcome;
 use super::{ExecRequest, Prepared, retry};
 use crate::agent::{Conclusion, Ending};
 use crate::outcome::{ErrorDetail, ErrorKind, ModelUsage, RunResult, duration};
@@ -60,7 +60,7 @@ pub struct EventCounts {
 
 impl EventCounts {
     /// Adds what was read of an attempt.
-    pub(super) fn add_read(&mut self, tried: &Tried) {
+    pub(super) fn add_read(&mut self, tried: &AttemptOutcome) {
         if let Some(conclusion) = &tried.conclusion {
             self.unknown += conclusion.unknown;
             self.unreadable += conclusion.unreadable;
@@ -119,12 +119,12 @@ impl ExecResult {
     pub(super) fn of(
         request: &ExecRequest,
         prepared: &Prepared,
-        tried: Tried,
+        tried: AttemptOutcome,
         attempts: Vec<Attempt>,
         events: EventCounts,
         took: Duration,
     ) -> Self {
-        let Tried { result: mut run, conclusion, messages, stderr, notes: of_run } = tried;
+        let AttemptOutcome { result: mut run, conclusion, messages, stderr, notes: of_run } = tried;
         let mut notes = prepared.notes.clone();
         notes.extend(of_run);
         set_time(&mut run, took);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::attempt::Tried;
+use super::attempt::AttemptOutcome;
 use crate::agent::Wait;
 use crate::outcome::{ErrorDetail, ErrorKind};
 
@@ -23,7 +23,7 @@ pub(super) enum Next {
 }
 
 /// What comes after this attempt, when so many were made again before.
-pub(super) fn next(tried: &Tried, retries: u32, most: u32) -> Next {
+pub(super) fn next(tried: &AttemptOutcome, retries: u32, most: u32) -> Next {
     if !tried.error_kind().is_some_and(may_pass) || retries >= most {
         return Next::Stop(None);
     }
@@ -87,11 +87,11 @@ mod tests {
     use crate::agent::Conclusion;
     use crate::outcome::{Commit, RunResult};
 
-    fn tried(kind: ErrorKind, wait: Option<Wait>) -> Tried {
+    fn tried(kind: ErrorKind, wait: Option<Wait>) -> AttemptOutcome {
         let result = RunResult { exit_code: Some(1), ..RunResult::default() };
         let error = Some((kind, "words".to_string()));
         let conclusion = Some(Conclusion { error, wait, ..Conclusion::default() });
-        Tried { result, conclusion, messages: Vec::new(), stderr: String::new(), notes: Vec::new() }
+        AttemptOutcome { result, conclusion, messages: Vec::new(), stderr: String::new(), notes: Vec::new() }
     }
 
     fn again(milliseconds: u64) -> Next {

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{Failure, note};
 use crate::agent::{AGENTS, Adapter, Profile, Reading, named, of_program};
 use crate::agent_exec::{apply_conclusion, check_version, ending};
-use crate::launch::{CopiedLogin, KeptHistory, LoginError, OutputReader, RunRequest};
+use crate::launch::{CopiedLogin, LoginError, OutputReader, RunRequest, SavedHistory};
 use crate::outcome::RunResult;
 use crate::policy::Config;
 
@@ -99,7 +99,7 @@ pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     if options.belongings.to.is_none() && !profile.adapter.history.keep.is_empty() {
         let paths = profile.kept(&directory).into_iter().map(|(kept, at)| (kept.into(), at.into())).collect();
         let place = history_place(&profile.adapter.name, request);
-        request.options.belongings.history = Some(KeptHistory { place, paths });
+        request.options.belongings.history = Some(SavedHistory { place, paths });
     }
 }
 

@@ -570,7 +570,7 @@ Examples:
   guard verify 0197f0a0
   guard verify 0197f0a0 --head HASH     # the hash that was printed when the run ended
 
-The chain shows changes inside a transcript. Who can write the file can also write all of it anew: only --head shows that.
+The chain shows changes inside a transcript. Actor can write the file can also write all of it anew: only --head shows that.
 Exit codes: 0 intact and finished, 1 broken, 3 intact but the run's end is missing, 2 bad usage.";
 
 #[derive(Debug, Args)]

@@ -9,11 +9,11 @@ use super::exit_code::Exit;
 use super::policy::print_json;
 use super::{Failure, note};
 use crate::decide::load;
-use crate::policy::Folders;
+use crate::policy::PolicyDirs;
 use crate::policy_audit;
 use crate::policy_audit::{Audit, Corpus};
 
-pub(super) fn run(args: &Args, folders: &Folders, out: &mut dyn Write) -> Result<Exit, Failure> {
+pub(super) fn run(args: &Args, folders: &PolicyDirs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policies =
         args.policy.iter().map(|name| load(name, folders, false)).collect::<Result<Vec<_>, _>>()?;
     let mut corpora = Vec::new();

@@ -11,15 +11,15 @@ use super::args::Check;
 use super::exit_code::Exit;
 use super::output_schemas::VerdictJson;
 use super::{Failure, stdout_colour};
-use crate::command::{Context, Folder, Request};
+use crate::command::{Context, Cwd, Request};
 use crate::decide::{self, Decision, Verdict, judge};
-use crate::policy::{Action, Folders, Policy};
+use crate::policy::{Action, Policy, PolicyDirs};
 
 /// A longer line of `--stdin` is refused, not read into memory.
 const LONGEST_LINE: usize = 8 << 20;
 
 pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let policy = decide::load(&args.policy, &Folders::from_environment(), false)?;
+    let policy = decide::load(&args.policy, &PolicyDirs::from_environment(), false)?;
     if let Some(target) = &args.connect {
         return super::check_connect::run(target, &policy, args.json, out);
     }
@@ -64,7 +64,7 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
         git_config: pairs(&args.git_config, "--git-config")?,
         resolved: args.resolved.as_ref().map(absolute),
         limits: policy.command_limits(),
-        folder: Folder::Known(clean(&folder)),
+        folder: Cwd::Known(clean(&folder)),
         judged_again: false,
         git_folder: None,
         writable: Some(writable(args, &folder, policy)),
@@ -239,7 +239,7 @@ fn question(line: &[u8], context: &Context) -> Result<(Option<serde_json::Value>
         if !cwd.starts_with('/') {
             return Err("`cwd` must be an absolute path".to_string());
         }
-        context.folder = Folder::Known(clean(Path::new(OsStr::new(&cwd))));
+        context.folder = Cwd::Known(clean(Path::new(OsStr::new(&cwd))));
     }
     let bytes = |map: std::collections::BTreeMap<String, String>| -> Pairs {
         map.into_iter().map(|(name, value)| (name.into_bytes(), value.into_bytes())).collect()

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Failure;
 use super::exit_code::Exit;
 use crate::launch::why_no_shims;
-use crate::policy::{Folders, load};
+use crate::policy::{PolicyDirs, load};
 use crate::sandbox::{Kernel, probe};
 use crate::transcript::state_folder;
 
@@ -37,7 +37,7 @@ pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 type Missing = Vec<crate::sandbox::Need>;
 
 fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
-    let folders = Folders::from_environment();
+    let folders = PolicyDirs::from_environment();
     let mut found = Vec::new();
     for (name, _) in folders.names() {
         let policy = load(&name, &folders)?;

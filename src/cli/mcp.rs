@@ -8,7 +8,7 @@ use super::args::Mcp;
 use super::exit_code::Exit;
 use super::{Failure, note};
 use crate::launch;
-use crate::mcp::{Listening, Roots, Setting, Stop, Token, serve, serve_http};
+use crate::mcp::{Listening, McpConfig, Roots, Stop, Token, serve, serve_http};
 
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
@@ -16,7 +16,7 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
         .map_err(|problem| Failure::usage(format!("--root {problem}"), "name a folder that exists"))?;
     let executor = super::exec::executor()?;
     let state = executor.sessions.clone();
-    let setting = Setting {
+    let setting = McpConfig {
         executor,
         roots,
         calls: state.with_file_name("calls"),

@@ -8,10 +8,10 @@ use super::args;
 use super::exit_code::Exit;
 use super::{Failure, stdout_colour, write_diagnostics};
 use crate::decide::{load, load_text};
-use crate::policy::{self, Diagnostic, Folders, Policy, PolicyError, Severity, diff, find};
+use crate::policy::{self, Diagnostic, Policy, PolicyDirs, PolicyError, Severity, diff, find};
 
 pub(super) fn run(args: args::Policy, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let folders = Folders::from_environment();
+    let folders = PolicyDirs::from_environment();
     match args {
         args::Policy::List { json } => list(&folders, json, out),
         args::Policy::Show { policy, effective, json } => show(&policy, effective, json, &folders, out),
@@ -39,7 +39,7 @@ pub(super) fn print_json(value: &Value, out: &mut dyn Write) -> Result<(), Failu
     Ok(())
 }
 
-fn list(folders: &Folders, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn list(folders: &PolicyDirs, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut entries = Vec::new();
     for (name, built_in) in folders.names() {
         // A broken file of the user's must not hide the others.
@@ -71,7 +71,7 @@ fn show(
     reference: &str,
     effective: bool,
     json: bool,
-    folders: &Folders,
+    folders: &PolicyDirs,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     if !effective && !json {
@@ -149,7 +149,12 @@ fn policy_json(policy: &Policy) -> Value {
     })
 }
 
-fn lint(references: &[String], json: bool, folders: &Folders, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn lint(
+    references: &[String],
+    json: bool,
+    folders: &PolicyDirs,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
     let mut all: Vec<Diagnostic> = Vec::new();
     let mut summaries = Vec::new();
     for reference in references {

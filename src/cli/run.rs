@@ -10,14 +10,14 @@ use std::time::Duration;
 use super::agent_run::{self, AgentOutput};
 use super::args;
 use super::exit_code::Exit;
-use super::run_workspace::{Asked, Opened, Problem};
+use super::run_workspace::{OpenedWorkspace, WorkspaceProblem, WorkspaceRequest};
 use super::{Failure, note};
 use crate::agent::{Profile, missing_key};
 use crate::launch::{
-    self, Belongings, Finished, Keys, Launch, LaunchError, LaunchPlan, Options, RunRequest, Streams,
+    self, Finished, HomeState, Keys, Launch, LaunchError, LaunchPlan, Options, RunRequest, Streams,
 };
 use crate::outcome::{Denial, ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration};
-use crate::policy::{Budget, Config, Folders, Policy, Severity};
+use crate::policy::{Budget, Config, Policy, PolicyDirs, Severity};
 use crate::terminal_text;
 use crate::transcript::{EventType, Line, Observer, state_folder};
 
@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     let form = Form::of(arguments);
     // Before anything of the environment is copied.
     let (config, keys) = configuration()?;
-    let policy = crate::decide::load(&arguments.policy, &Folders::from_environment(), false)?;
+    let policy = crate::decide::load(&arguments.policy, &PolicyDirs::from_environment(), false)?;
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     });
     let streams = streams(form, reader)?;
     let mut launch = Launch::new(request, run_id)?;
-    let Opened { task, folder } = match asked(arguments, &launch.request, launch.run_id()).open() {
+    let OpenedWorkspace { task, folder } = match asked(arguments, &launch.request, launch.run_id()).open() {
         Ok(opened) => opened,
         Err(problem) => return no_worktree(&launch.request, &problem, form, out),
     };
@@ -108,8 +108,14 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     }
 }
 
-fn asked<'a>(arguments: &'a args::Run, request: &'a RunRequest, run_id: &'a str) -> Asked<'a> {
-    Asked { arguments, policy: &request.policy, folder: &request.folder, run_id, runs: &request.runs }
+fn asked<'a>(arguments: &'a args::Run, request: &'a RunRequest, run_id: &'a str) -> WorkspaceRequest<'a> {
+    WorkspaceRequest {
+        arguments,
+        policy: &request.policy,
+        folder: &request.folder,
+        run_id,
+        runs: &request.runs,
+    }
 }
 
 /// What is printed.
@@ -239,7 +245,7 @@ fn request(
             is_attended: false,
             no_verify: arguments.no_verify,
             allow_unprotected_repositories: arguments.allow_unprotected_repositories,
-            belongings: Belongings {
+            belongings: HomeState {
                 from: arguments.home_from.iter().map(absolute).collect(),
                 to: arguments.home_to.as_ref().map(absolute),
                 keep: arguments.home_keep.clone(),
@@ -476,7 +482,7 @@ fn refused(
 /// A worktree that cannot be made: there is no run, and nothing of it is left.
 fn no_worktree(
     request: &RunRequest,
-    problem: &Problem,
+    problem: &WorkspaceProblem,
     form: Form,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use super::args;
 use super::exit_code::Exit;
 use super::note;
-use crate::launch::{Checkout, Task, check_links, is_shared_place, may_be_in_repository};
+use crate::launch::{Checkout, GitSession, check_links, is_shared_place, may_be_in_repository};
 use crate::outcome::ErrorKind;
 use crate::policy::Policy;
 use crate::terminal_text;
-use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
+use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
 
 /// Names that one line has room for.
 const MOST_LISTED: usize = 6;
@@ -25,14 +25,14 @@ fn listed(paths: &[&Path]) -> String {
 }
 
 /// What a run works on: a worktree of its own in a repository, or the folder itself.
-pub(super) struct Opened {
-    pub(super) task: Option<Task>,
+pub(super) struct OpenedWorkspace {
+    pub(super) task: Option<GitSession>,
     /// The folder to work in.
     pub(super) folder: PathBuf,
 }
 
 /// Where a run is asked for.
-pub(super) struct Asked<'a> {
+pub(super) struct WorkspaceRequest<'a> {
     pub(super) arguments: &'a args::Run,
     pub(super) policy: &'a Policy,
     pub(super) folder: &'a Path,
@@ -40,21 +40,21 @@ pub(super) struct Asked<'a> {
     pub(super) runs: &'a Path,
 }
 
-impl Asked<'_> {
+impl WorkspaceRequest<'_> {
     /// Makes the worktree of the run, if its folder lies in a repository.
-    pub(super) fn open(&self) -> Result<Opened, Problem> {
+    pub(super) fn open(&self) -> Result<OpenedWorkspace, WorkspaceProblem> {
         let Some(repository) = self.repository()? else {
-            return Ok(Opened { task: None, folder: self.folder.to_path_buf() });
+            return Ok(OpenedWorkspace { task: None, folder: self.folder.to_path_buf() });
         };
         let disposal = match (self.arguments.keep, self.arguments.discard) {
-            (true, _) => Disposal::Keep,
-            (_, true) => Disposal::Discard,
-            _ => Disposal::Auto,
+            (true, _) => KeepPolicy::Keep,
+            (_, true) => KeepPolicy::Discard,
+            _ => KeepPolicy::Auto,
         };
         let limits = Limits::new(self.policy);
         self.check_named_paths(&repository)?;
         let (place, here) = self.place(&repository)?;
-        let task = Task::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
+        let task = GitSession::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
         if task.leaves_changes_behind() {
             note(
                 "guard: your uncommitted changes are not in the task's worktree; --with-changes brings them",
@@ -67,11 +67,11 @@ impl Asked<'_> {
             note("guard: the folder is not part of the commit the task begins at; working in the top folder");
         }
         let folder = if same.is_dir() { same } else { worktree };
-        Ok(Opened { folder, task: Some(task) })
+        Ok(OpenedWorkspace { folder, task: Some(task) })
     }
 
     /// What that would be, to be shown. Nothing is made.
-    pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, Problem> {
+    pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, WorkspaceProblem> {
         let Some(repository) = self.repository()? else { return Ok(None) };
         let (place, here) = self.place(&repository)?;
         let request = Request { here, ..self.request() };
@@ -94,7 +94,7 @@ impl Asked<'_> {
     }
 
     /// The repository, where a worktree of it is to be made.
-    fn repository(&self) -> Result<Option<Repository>, Problem> {
+    fn repository(&self) -> Result<Option<Repository>, WorkspaceProblem> {
         let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
             None
         } else {
@@ -115,7 +115,7 @@ impl Asked<'_> {
     }
 
     /// Where the run works: in a new worktree of the repository, or (and then it is true) in one that is there.
-    fn place(&self, repository: &Repository) -> Result<(Repository, bool), Problem> {
+    fn place(&self, repository: &Repository) -> Result<(Repository, bool), WorkspaceProblem> {
         let args::Run { branch: Some(branch), worktree: Some(worktree), name, .. } = self.arguments else {
             return Ok((repository.clone(), self.arguments.here));
         };
@@ -153,7 +153,7 @@ impl Asked<'_> {
     }
 
     /// Whether what `--copy` and `--link` name can be brought.
-    fn check_named_paths(&self, repository: &Repository) -> Result<(), Problem> {
+    fn check_named_paths(&self, repository: &Repository) -> Result<(), WorkspaceProblem> {
         let named = [("--copy", &self.arguments.copy), ("--link", &self.arguments.link)];
         for (option, path) in
             named.iter().flat_map(|(option, paths)| paths.iter().map(move |path| (option, path)))
@@ -164,7 +164,7 @@ impl Asked<'_> {
                 let problem =
                     if is_plain { "is not in your checkout" } else { "is no path inside the repository" };
                 let hint = "give a path from the top of the repository, such as --copy .env";
-                return Err(Problem {
+                return Err(WorkspaceProblem {
                     kind: ErrorKind::InvalidInput,
                     message: format!("{option} {path}: it {problem}"),
                     hint: hint.to_string(),
@@ -176,7 +176,7 @@ impl Asked<'_> {
     }
 
     /// Says what of the user's checkout comes along, and what does not.
-    fn note_ignored(&self, task: &Task) {
+    fn note_ignored(&self, task: &GitSession) {
         let checkout = task.checkout();
         let top = &checkout.worktree;
         let carried = checkout.dependencies.iter().map(|(at, _)| at.strip_prefix(top).unwrap_or(at));
@@ -225,8 +225,8 @@ impl Asked<'_> {
             || names_paths
     }
 
-    fn no_repository(&self) -> Problem {
-        Problem {
+    fn no_repository(&self) -> WorkspaceProblem {
+        WorkspaceProblem {
             kind: if self.arguments.branch.is_some() { ErrorKind::WorktreeLost } else { ErrorKind::InvalidInput },
             message: format!("{} lies in no git repository", self.folder.display()),
             hint: "leave --name, --base, --here, --branch, --auto, --keep, --discard, --copy and --link out, or go into a repository"
@@ -237,7 +237,7 @@ impl Asked<'_> {
 }
 
 /// Why a run gets no worktree, and what to do.
-pub(super) struct Problem {
+pub(super) struct WorkspaceProblem {
     /// The kind of failure.
     pub(super) kind: ErrorKind,
     pub(super) message: String,
@@ -245,7 +245,7 @@ pub(super) struct Problem {
     pub(super) exit: Exit,
 }
 
-impl From<WorkspaceError> for Problem {
+impl From<WorkspaceError> for WorkspaceProblem {
     fn from(error: WorkspaceError) -> Self {
         let usual = "`--in-place` works in the folder itself, with its repository read-only";
         let kind = match error {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::agent_run::is_installed;
 use super::exit_code::Exit;
 use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
-use super::task_progress::{Form, Live};
+use super::task_progress::{Form, TaskProgress};
 use super::{Failure, note, workflow};
 use crate::agent::{MissingKey, missing_key, named};
 use crate::agent_exec::Cancel;
@@ -17,10 +17,10 @@ use crate::outcome::ErrorKind;
 use crate::pipeline;
 use crate::pipeline::task::journal::{Decision, Journal, TaskRow};
 use crate::pipeline::{
-    Agent, Bounds, Ending, Office, PhaseError, Raised, Runner, Setting, Status, TaskEvent, Workflow, load,
-    name_of, safety,
+    Agent, Bounds, Ending, LimitOverrides, PipelineError, Runner, Status, TaskEvent, TaskSettings, TaskStore,
+    Workflow, load, name_of, safety,
 };
-use crate::policy::{Config, Folders};
+use crate::policy::{Config, PolicyDirs};
 use crate::transcript::state_folder;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
 
@@ -51,21 +51,21 @@ pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure
     }
 }
 
-fn office() -> Result<Office, Failure> {
+fn office() -> Result<TaskStore, Failure> {
     let runs = state_folder().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
-    Ok(Office { executor: super::exec::executor()?, tasks: runs.with_file_name("tasks"), runs })
+    Ok(TaskStore { executor: super::exec::executor()?, tasks: runs.with_file_name("tasks"), runs })
 }
 
-fn failed(error: impl Into<PhaseError>) -> Failure {
+fn failed(error: impl Into<PipelineError>) -> Failure {
     let error = error.into();
     let hint = match &error {
-        PhaseError::Busy { .. } => "wait for it, or end it: `guard task cancel`".to_string(),
-        PhaseError::NotBegun(_) => format!("nothing has begun; {KEPT}, and ask again"),
-        PhaseError::Store(_) => format!("nothing is lost; {KEPT}, and say it again"),
-        PhaseError::Unknown(_) => "`guard task list` shows them".to_string(),
-        PhaseError::Workspace(error) => {
+        PipelineError::Busy { .. } => "wait for it, or end it: `guard task cancel`".to_string(),
+        PipelineError::NotBegun(_) => format!("nothing has begun; {KEPT}, and ask again"),
+        PipelineError::Store(_) => format!("nothing is lost; {KEPT}, and say it again"),
+        PipelineError::Unknown(_) => "`guard task list` shows them".to_string(),
+        PipelineError::Workspace(error) => {
             error.hint().unwrap_or("`guard task resume` goes on when it is mended").to_string()
         }
         _ => "`guard task resume` goes on when it is mended".to_string(),
@@ -73,7 +73,7 @@ fn failed(error: impl Into<PhaseError>) -> Failure {
     Failure::usage(error.to_string(), hint)
 }
 
-fn begin(arguments: &Task, office: Office, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn begin(arguments: &Task, office: TaskStore, out: &mut dyn Write) -> Result<Exit, Failure> {
     let request =
         arguments.request.as_ref().or(arguments.task.as_ref()).map(|text| text.trim()).unwrap_or_default();
     if request.is_empty() {
@@ -103,13 +103,13 @@ fn begin(arguments: &Task, office: Office, out: &mut dyn Write) -> Result<Exit, 
         return no_key(&missing, &arguments.shown, out);
     }
     let setting = setting(arguments, &office, &id, request, workflow, mode)?;
-    let mut journal = office.journal().map_err(|error| failed(PhaseError::NotBegun(error.to_string())))?;
+    let mut journal = office.journal().map_err(|error| failed(PipelineError::NotBegun(error.to_string())))?;
     stop_when_asked(&mut journal, &arguments.shown);
     let folder = office.folder(&id);
     let mut has_begun = false;
     let ended = drive(&arguments.shown, out, |cancel, see| {
         let runner = Runner::begin(office, journal, &id, request, setting, cancel, see)
-            .map_err(|error| PhaseError::NotBegun(error.to_string()))?;
+            .map_err(|error| PipelineError::NotBegun(error.to_string()))?;
         has_begun = true;
         runner.run()
     });
@@ -163,11 +163,11 @@ fn no_key(missing: &MissingKey, shown: &TaskOutput, out: &mut dyn Write) -> Resu
 
 /// The workflow, with what the command line changes.
 fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
-    let mut found = load(&arguments.workflow, &Folders::from_environment()).map_err(workflow::failure)?;
+    let mut found = load(&arguments.workflow, &PolicyDirs::from_environment()).map_err(workflow::failure)?;
     if let Some(base) = &arguments.base {
         found.base.clone_from(base);
     }
-    let Raised { task, steps } = raised(&arguments.bounds);
+    let LimitOverrides { task, steps } = raised(&arguments.bounds);
     let limits = &mut found.limits;
     limits.tokens = task.tokens.or(limits.tokens);
     limits.cost = task.cost.or(limits.cost);
@@ -186,12 +186,12 @@ fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
 
 fn setting(
     arguments: &Task,
-    office: &Office,
+    office: &TaskStore,
     id: &str,
     request: &str,
     workflow: Workflow,
     mode: String,
-) -> Result<Setting, Failure> {
+) -> Result<TaskSettings, Failure> {
     let folder = match &arguments.dir {
         Some(folder) => std::path::absolute(folder)?,
         None => std::env::current_dir()?,
@@ -231,7 +231,7 @@ fn setting(
     {
         note("guard: changes that are not committed stay where they are; the task does not see them");
     }
-    Ok(Setting {
+    Ok(TaskSettings {
         who: TaskTree::identity(&repository).map_err(failed)?,
         repository: repository.toplevel.clone().unwrap_or(repository.common_dir.clone()),
         workflow,
@@ -286,13 +286,13 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
 /// Names that nobody has taken: what was asked for, or what comes after it.
 fn place(
     arguments: &Task,
-    office: &Office,
+    office: &TaskStore,
     id: &str,
     request: &str,
     (repository, base, prefix): (&Repository, &str, Option<&String>),
 ) -> Result<(String, TaskTree), Failure> {
     let first = arguments.name.clone().unwrap_or_else(|| name_of(request));
-    let policy = crate::policy::load("strict", &Folders::from_environment())?;
+    let policy = crate::policy::load("strict", &PolicyDirs::from_environment())?;
     let prefix = prefix.unwrap_or(&policy.git.branch_prefix);
     for n in 1..100 {
         let name = if n == 1 { first.clone() } else { format!("{first}-{n}") };
@@ -334,7 +334,7 @@ fn stop_when_asked(journal: &mut Journal, shown: &TaskOutput) {
 fn drive(
     shown: &TaskOutput,
     out: &mut dyn Write,
-    work: impl FnOnce(Cancel, &mut dyn FnMut(TaskEvent)) -> Result<Ending, PhaseError>,
+    work: impl FnOnce(Cancel, &mut dyn FnMut(TaskEvent)) -> Result<Ending, PipelineError>,
 ) -> Result<Exit, Failure> {
     let form = match (shown.stream_json, shown.json) {
         (true, _) => Form::Events,
@@ -344,12 +344,12 @@ fn drive(
     let cancel = Cancel::default();
     // Before there is another thread: one that does not block them would be ended by them, and with it the process.
     super::exec::cancel_on_signals(&cancel)?;
-    let live = Live::new(form);
+    let live = TaskProgress::new(form);
     let ended = work(cancel, &mut |event| live.see(&event));
     let ending = match ended {
         Ok(ending) => ending,
-        Err(PhaseError::Store(error)) => return own_failure(&error.to_string(), shown, out),
-        Err(PhaseError::Io { path, source }) => {
+        Err(PipelineError::Store(error)) => return own_failure(&error.to_string(), shown, out),
+        Err(PipelineError::Io { path, source }) => {
             return own_failure(&format!("{}: {source}", path.display()), shown, out);
         }
         Err(error) => return Err(failed(error)),
@@ -388,12 +388,12 @@ enum Again<'a> {
     /// From a step it has been at.
     From(&'a str),
     /// From where it is, with more than it had, or another command for the tests.
-    With(Raised, Option<Vec<String>>),
+    With(LimitOverrides, Option<Vec<String>>),
 }
 
-fn raised(bounds: &TaskBounds) -> Raised {
+fn raised(bounds: &TaskBounds) -> LimitOverrides {
     let TaskBounds { max_tokens, max_cost, max_minutes, rounds } = bounds;
-    let mut raised = Raised::default();
+    let mut raised = LimitOverrides::default();
     let mut of = |step: &Option<String>, more: Bounds| {
         let known = match step {
             None => &mut raised.task,
@@ -417,7 +417,7 @@ fn raised(bounds: &TaskBounds) -> Raised {
 }
 
 fn resume(
-    office: Office,
+    office: TaskStore,
     id: Option<&str>,
     again: Again<'_>,
     shown: &TaskOutput,
@@ -439,11 +439,11 @@ fn resume(
     stop_when_asked(&mut journal, shown);
     drive(shown, out, |cancel, see| {
         let (from, more, tests) = match again {
-            Again::From(step) => (Some(step), Raised::default(), None),
+            Again::From(step) => (Some(step), LimitOverrides::default(), None),
             Again::With(more, tests) => (None, more, tests),
         };
         let mut runner = Runner::resume(office, journal, &id, from, cancel, see)?;
-        if more != Raised::default() {
+        if more != LimitOverrides::default() {
             runner.raise(more)?;
         }
         if let Some(words) = tests {
@@ -453,7 +453,7 @@ fn resume(
     })
 }
 
-fn list(office: &Office, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn list(office: &TaskStore, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let tasks = office.journal().map_err(failed)?.tasks().map_err(failed)?;
     if as_json {
         let rows: Vec<Value> = tasks.iter().map(|task| summary(office, task)).collect();
@@ -470,7 +470,7 @@ fn list(office: &Office, as_json: bool, out: &mut dyn Write) -> Result<Exit, Fai
 }
 
 /// How a task stands; one that says it runs and that nobody works on was killed.
-fn summary(office: &Office, task: &TaskRow) -> Value {
+fn summary(office: &TaskStore, task: &TaskRow) -> Value {
     let is_alive = task.status == "running" && office.worker(&task.id).is_some();
     let status = if task.status == "running" && !is_alive { "interrupted" } else { &task.status };
     json!({
@@ -486,10 +486,10 @@ fn find(journal: &Journal, id: Option<&str>) -> Result<TaskRow, Failure> {
         Some(id) => journal.task(id).map_err(failed)?,
         None => journal.tasks().map_err(failed)?.into_iter().next(),
     };
-    found.ok_or_else(|| failed(PhaseError::Unknown(id.unwrap_or("newest").to_string())))
+    found.ok_or_else(|| failed(PipelineError::Unknown(id.unwrap_or("newest").to_string())))
 }
 
-fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn show(office: &TaskStore, id: Option<&str>, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let journal = office.journal().map_err(failed)?;
     let task = find(&journal, id)?;
     let entries = journal.entries(&task.id).map_err(failed)?;
@@ -550,7 +550,7 @@ fn show(office: &Office, id: Option<&str>, as_json: bool, out: &mut dyn Write) -
 
 /// What a person says at a gate.
 fn decide(
-    office: &Office,
+    office: &TaskStore,
     id: &str,
     is_yes: bool,
     feedback: &str,
@@ -558,8 +558,8 @@ fn decide(
 ) -> Result<Exit, Failure> {
     let mut journal = office.journal().map_err(failed)?;
     let task = find(&journal, Some(id))?;
-    let setting: Setting = serde_json::from_value(task.setting.clone())
-        .map_err(|error| failed(PhaseError::Strange(format!("the task's setting: {error}"))))?;
+    let setting: TaskSettings = serde_json::from_value(task.setting.clone())
+        .map_err(|error| failed(PipelineError::Strange(format!("the task's setting: {error}"))))?;
     let step = setting.workflow.step(task.state["step"].as_str().unwrap_or_default());
     let words = step
         .filter(|step| step.gate.as_ref().is_some_and(|gate| setting.gates.contains(gate)))
@@ -589,7 +589,7 @@ fn decide(
 }
 
 /// Removes what finished tasks have left.
-fn clean(office: &Office, ids: &[String], all: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn clean(office: &TaskStore, ids: &[String], all: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut journal = office.journal().map_err(failed)?;
     let is_finished =
         |task: &TaskRow| matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled));
@@ -617,7 +617,7 @@ fn clean(office: &Office, ids: &[String], all: bool, out: &mut dyn Write) -> Res
     Ok(Exit::Success)
 }
 
-fn cancel(office: &Office, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn cancel(office: &TaskStore, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut journal = office.journal().map_err(failed)?;
     let task = find(&journal, Some(id))?;
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);

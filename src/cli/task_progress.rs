@@ -34,14 +34,14 @@ struct Moving {
 }
 
 /// Shows a task.
-pub(super) struct Live {
+pub(super) struct TaskProgress {
     form: Form,
     moving: Option<Arc<Mutex<Moving>>>,
 }
 
 const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
-impl Live {
+impl TaskProgress {
     pub(super) fn new(form: Form) -> Self {
         let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
         let moving = (form == Form::Lines && is_terminal).then(|| {

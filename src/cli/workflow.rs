@@ -9,10 +9,10 @@ use super::task_args::Workflow;
 use super::{Failure, stdout_colour, write_diagnostics};
 use crate::pipeline;
 use crate::pipeline::WorkflowError;
-use crate::policy::{Folders, Severity};
+use crate::policy::{PolicyDirs, Severity};
 
 pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let folders = Folders::from_environment();
+    let folders = PolicyDirs::from_environment();
     match command {
         Workflow::List { json } => list(&folders, *json, out),
         Workflow::Show { workflow, prompts, json } => show(workflow, &folders, *prompts, *json, out),
@@ -42,7 +42,7 @@ pub(super) fn failure(error: WorkflowError) -> Failure {
     }
 }
 
-fn list(folders: &Folders, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn list(folders: &PolicyDirs, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let names = pipeline::names(folders);
     let described = |name: &str| pipeline::load(name, folders).map(|workflow| workflow.description);
     if as_json {
@@ -63,7 +63,7 @@ fn list(folders: &Folders, as_json: bool, out: &mut dyn Write) -> Result<Exit, F
 
 fn show(
     name: &str,
-    folders: &Folders,
+    folders: &PolicyDirs,
     prompts: bool,
     as_json: bool,
     out: &mut dyn Write,
@@ -84,7 +84,7 @@ fn show(
     Ok(Exit::Success)
 }
 
-fn lint(name: &str, folders: &Folders, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn lint(name: &str, folders: &PolicyDirs, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (workflow, _, problems) = pipeline::examine(name, folders).map_err(failure)?;
     let is_wrong = problems.iter().any(|problem| problem.severity == Severity::Error);
     if as_json {

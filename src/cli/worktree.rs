@@ -13,7 +13,7 @@ use super::policy::print_json;
 use super::{Failure, note};
 use crate::terminal_text;
 use crate::workspace::{
-    self, Disposal, Entry, Limits, OtherRef, ReceiveError, Received, Settled, State, Workspace,
+    self, DisposeReport, Entry, KeepPolicy, Limits, OtherRef, ReceiveError, Received, State, Workspace,
     WorkspaceError,
 };
 
@@ -183,7 +183,7 @@ fn preview(run: &str, into: Option<&str>, json: bool, out: &mut dyn Write) -> Re
     Ok(if preview.conflicts.is_empty() { Exit::Success } else { Exit::Problem })
 }
 
-fn settled_json(run: &str, settled: &Settled) -> Value {
+fn settled_json(run: &str, settled: &DisposeReport) -> Value {
     let texts = |paths: &[PathBuf]| -> Vec<String> {
         paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
     };
@@ -196,14 +196,17 @@ fn settled_json(run: &str, settled: &Settled) -> Value {
 
 fn clean(runs: &[String], all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     // Named ones go; without names only those that have nothing new, or were interrupted.
-    let (folders, disposal): (Vec<PathBuf>, Disposal) = if runs.is_empty() {
+    let (folders, disposal): (Vec<PathBuf>, KeepPolicy) = if runs.is_empty() {
         let open = entries()?.into_iter().filter(|entry| {
             !entry.is_busy && entry.record.as_ref().is_ok_and(|record| record.state != State::Removed)
         });
-        (open.map(|entry| entry.run_folder).collect(), if all { Disposal::Discard } else { Disposal::Auto })
+        (
+            open.map(|entry| entry.run_folder).collect(),
+            if all { KeepPolicy::Discard } else { KeepPolicy::Auto },
+        )
     } else {
         let found = runs.iter().map(|run| find(run).map(|(folder, _)| folder));
-        (found.collect::<Result<_, _>>()?, Disposal::Discard)
+        (found.collect::<Result<_, _>>()?, KeepPolicy::Discard)
     };
     let mut results = Vec::new();
     let mut failed = false;
@@ -230,13 +233,13 @@ fn clean(runs: &[String], all: bool, json: bool, out: &mut dyn Write) -> Result<
     Ok(if failed { Exit::Problem } else { Exit::Success })
 }
 
-fn clean_one(folder: &Path, disposal: Disposal) -> Result<(String, Settled), WorkspaceError> {
+fn clean_one(folder: &Path, disposal: KeepPolicy) -> Result<(String, DisposeReport), WorkspaceError> {
     let mut workspace = Workspace::load(folder)?;
     let settled = workspace.settle(disposal)?;
     Ok((workspace.record().run_id.clone(), settled))
 }
 
-fn say(run: &str, settled: &Settled, out: &mut dyn Write) -> Result<(), Failure> {
+fn say(run: &str, settled: &DisposeReport, out: &mut dyn Write) -> Result<(), Failure> {
     writeln!(out, "{run}: {}", if settled.kept { "kept" } else { "removed" })?;
     for name in &settled.saved {
         writeln!(out, "  what was in it is under {name}")?;
@@ -264,7 +267,7 @@ fn receive(run: &str, max_mib: Option<u64>, json: bool, out: &mut dyn Write) -> 
     }
     match workspace.receive(&limits) {
         Ok(received) => {
-            workspace.settle(Disposal::Keep)?;
+            workspace.settle(KeepPolicy::Keep)?;
             if json {
                 print_json(&received_json(&received), out)?;
             } else {

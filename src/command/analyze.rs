@@ -5,7 +5,7 @@ use std::rc::Rc;
 use thiserror::Error;
 
 use super::arg::{Arg, display_line_within};
-use super::cwd::{Folder, base_name};
+use super::cwd::{Cwd, base_name};
 use super::effects::Effects;
 use super::env::Env;
 use super::intent::{Access, Deferred, Intent, Origin, PathUse, Program};
@@ -27,7 +27,7 @@ pub enum Request {
 #[derive(Debug, Clone, Default)]
 pub struct Context {
     /// The folder it would run in.
-    pub folder: Folder,
+    pub folder: Cwd,
     /// The working tree the task owns; the folder itself when not given.
     pub worktree: Option<Vec<u8>>,
     /// Directories and files it may write, links resolved; the working tree and the home when not given. Directories for
@@ -164,7 +164,7 @@ pub(crate) enum Stdin {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Start {
     pub(crate) env: Env,
-    pub(crate) folder: Folder,
+    pub(crate) folder: Cwd,
     pub(crate) stdin: Stdin,
     pub(crate) parent: Option<usize>,
     pub(crate) origin: Origin,

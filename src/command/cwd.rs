@@ -5,7 +5,7 @@ pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// The folder a command runs in, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Folder {
+pub enum Cwd {
     /// An absolute, normalised path.
     Known(Vec<u8>),
     /// Somewhere: a `cd` whose target is not known statically.
@@ -13,7 +13,7 @@ pub enum Folder {
     Unknown,
 }
 
-impl Folder {
+impl Cwd {
     /// The folder at an absolute path; a relative one is not known.
     pub fn from_absolute(path: &[u8]) -> Self {
         if path.first() == Some(&b'/') { Self::Known(normalise(path)) } else { Self::Unknown }

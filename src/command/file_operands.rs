@@ -5,7 +5,7 @@
 
 use super::analyze::Context;
 use super::arg::Arg;
-use super::cwd::Folder;
+use super::cwd::Cwd;
 use super::effects::Effects;
 use super::intent::{Access, Deferred, Intent, PathUse};
 
@@ -46,7 +46,7 @@ fn operands(name: &[u8]) -> Option<Operands> {
 }
 
 /// Notes the files a program would use.
-pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Folder, context: &Context, intent: &mut Intent) {
+pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Cwd, context: &Context, intent: &mut Intent) {
     let mut paths = Vec::new();
     let mut note = |arg: &Arg, access| use_path(arg, access, folder, context, &mut paths);
     match name {
@@ -231,13 +231,7 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
 
 /// Adds the path an argument names, absolute where possible. Of a partly known one the folder it begins with counts:
 /// `.git/$X` is something in `.git`.
-pub(crate) fn use_path(
-    arg: &Arg,
-    access: Access,
-    folder: &Folder,
-    context: &Context,
-    out: &mut Vec<PathUse>,
-) {
+pub(crate) fn use_path(arg: &Arg, access: Access, folder: &Cwd, context: &Context, out: &mut Vec<PathUse>) {
     let mut path = arg.prefix().to_vec();
     if !arg.is_exact() {
         let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else { return };
@@ -284,8 +278,8 @@ fn lies_outside(path: &[u8], context: &Context) -> bool {
     }
     // In the working tree it is not outside, whether it may be written there or not.
     match (&context.worktree, &context.folder) {
-        (Some(tree), _) | (None, Folder::Known(tree)) if is_within(tree) => return false,
-        (None, Folder::Unknown) if context.writable.is_none() => return false,
+        (Some(tree), _) | (None, Cwd::Known(tree)) if is_within(tree) => return false,
+        (None, Cwd::Unknown) if context.writable.is_none() => return false,
         _ => {}
     }
     let roots = context.writable.as_deref().unwrap_or(context.home.as_slice());

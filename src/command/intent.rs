@@ -140,7 +140,7 @@ pub enum Deferred {
     /// Configuration that is read from a file or an unknown variable.
     Configuration,
     /// The folder, and so the repository, comes from an expansion or a branch that may not run.
-    Folder,
+    Cwd,
 }
 
 impl Deferred {
@@ -153,7 +153,7 @@ impl Deferred {
             Self::Text => "the shell text is only known when it runs",
             Self::Code => "code of another language; the programs it starts are judged when they start",
             Self::Configuration => "configuration that is only known when it runs",
-            Self::Folder => "the folder it runs in is only known when it runs",
+            Self::Cwd => "the folder it runs in is only known when it runs",
         }
     }
 }

@@ -1,10 +1,10 @@
 //! A policy's examples: every rule brings commands with the decision they must get.
 
 use super::judge;
-use crate::command::{Context, Folder, Request};
+use crate::command::{Context, Cwd, Request};
 use crate::policy::{
-    Action, Diagnostic, Example, ExampleCommand, Folders, Policy, PolicyError, Rule, Severity, load_source,
-    load_with_problems,
+    Action, Diagnostic, Example, ExampleCommand, Policy, PolicyDirs, PolicyError, Rule, Severity,
+    load_source, load_with_problems,
 };
 use crate::policy::{Source, find};
 
@@ -19,7 +19,7 @@ pub struct ExampleFailure {
 
 /// Loads a policy by name or path and runs the examples it brings. Built-in texts were checked when the program was
 /// tested and cannot have changed since; `always` checks them too.
-pub fn load(reference: &str, folders: &Folders, always: bool) -> Result<Policy, PolicyError> {
+pub fn load(reference: &str, folders: &PolicyDirs, always: bool) -> Result<Policy, PolicyError> {
     let source = find(reference, folders, None)?;
     if source.built_in && !always {
         // A built-in policy extends only built-in ones.
@@ -29,7 +29,7 @@ pub fn load(reference: &str, folders: &Folders, always: bool) -> Result<Policy, 
 }
 
 /// Loads a text with its examples; every problem of the file and of its examples comes back at once.
-pub fn load_text(source: Source, folders: &Folders) -> Result<Policy, PolicyError> {
+pub fn load_text(source: Source, folders: &PolicyDirs) -> Result<Policy, PolicyError> {
     let (policy, mut problems) = load_with_problems(source, folders)?;
     if let Some(policy) = &policy {
         problems.extend(check_examples(policy).into_iter().map(|failure| failure.diagnostic));
@@ -70,7 +70,7 @@ pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
 
 /// Examples are about an agent in its working tree.
 fn example_context() -> Context {
-    Context { folder: Folder::Known(b"/work".to_vec()), ..Context::default() }
+    Context { folder: Cwd::Known(b"/work".to_vec()), ..Context::default() }
 }
 
 fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> Option<String> {

@@ -13,8 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::listeners::Visitor;
-use super::server::Office;
+use super::listeners::Peer;
+use super::server::ProxyState;
 use crate::policy::Host;
 
 /// How long a client may keep its connection without a question.
@@ -54,7 +54,7 @@ impl Answer {
 }
 
 /// Answers questions until the client goes.
-pub(super) async fn serve(mut client: TcpStream, office: Rc<Office>, visitor: Visitor) {
+pub(super) async fn serve(mut client: TcpStream, office: Rc<ProxyState>, visitor: Peer) {
     while let Ok(Ok(length)) = timeout(IDLE, client.read_u16()).await {
         if usize::from(length) > LONGEST {
             return;
@@ -75,7 +75,7 @@ pub(super) async fn serve(mut client: TcpStream, office: Rc<Office>, visitor: Vi
     }
 }
 
-fn judge(question: &Question, office: &Office, visitor: Visitor) -> Answer {
+fn judge(question: &Question, office: &ProxyState, visitor: Peer) -> Answer {
     // Reverse lookups and the like: nothing is known of them, and nobody asked for a host.
     if !matches!(question.kind, TYPE_A | TYPE_AAAA) {
         return Answer::NoSuchName;

@@ -16,12 +16,12 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::ClientConfig;
 
 use super::key_removal::{Cutter, Forms};
-use super::listeners::Visitor;
+use super::listeners::Peer;
 use super::memory_budget;
 use super::memory_budget::{Memory, Reserved};
 use super::request_body::{Rules, inspect};
 use super::response_body::{Carried, Pieces, Watch, strip};
-use super::server::{LARGEST_HEADERS, Meter, Office};
+use super::server::{ByteCounter, LARGEST_HEADERS, ProxyState};
 use super::token_usage::{Scanner, Tokens};
 use super::upstream::Upstream;
 use crate::policy::{Answer, Call, Gateway};
@@ -87,8 +87,8 @@ impl Service {
     /// Answers one request of the run.
     pub(super) async fn answer(
         self: Rc<Self>,
-        office: Rc<Office>,
-        visitor: Visitor,
+        office: Rc<ProxyState>,
+        visitor: Peer,
         request: Request<Incoming>,
     ) -> Response<Carried> {
         let what = format!("{} {}", request.method(), request.uri().path());
@@ -98,7 +98,7 @@ impl Service {
         }
     }
 
-    fn refuse(&self, office: &Office, visitor: Visitor, what: &str, no: No) -> Response<Carried> {
+    fn refuse(&self, office: &ProxyState, visitor: Peer, what: &str, no: No) -> Response<Carried> {
         let host = self.plan.upstream.host.to_string();
         let port = self.plan.upstream.port;
         let refusals = &self.plan.spec.refusal;
@@ -122,8 +122,8 @@ impl Service {
 
     async fn forward(
         &self,
-        office: &Rc<Office>,
-        visitor: Visitor,
+        office: &Rc<ProxyState>,
+        visitor: Peer,
         request: Request<Incoming>,
     ) -> Result<Response<Carried>, No> {
         let (parts, body) = request.into_parts();
@@ -214,7 +214,7 @@ impl Service {
     }
 
     /// Looks at the content and at the budget.
-    fn admit(&self, office: &Office, call: &Call, path: &str, body: &Bytes) -> Result<Admitted, No> {
+    fn admit(&self, office: &ProxyState, call: &Call, path: &str, body: &Bytes) -> Result<Admitted, No> {
         let spec = &self.plan.spec;
         let mut model = spec.model.path_after.as_ref().and_then(|after| {
             let name = path.split_once(after.as_str())?.1;
@@ -279,7 +279,7 @@ impl Service {
     /// Sends a request over a connection that waits, or a new one.
     async fn send(
         &self,
-        office: &Rc<Office>,
+        office: &Rc<ProxyState>,
         request: Request<()>,
         body: Bytes,
     ) -> Result<Response<Incoming>, No> {
@@ -318,7 +318,7 @@ impl Service {
         }
     }
 
-    async fn connect(&self, office: &Rc<Office>) -> Result<http1::SendRequest<Pieces>, No> {
+    async fn connect(&self, office: &Rc<ProxyState>) -> Result<http1::SendRequest<Pieces>, No> {
         let upstream = &self.plan.upstream;
         let failed = |problem: &dyn std::fmt::Display| {
             No::Unavailable(format!("{upstream} cannot be reached: {problem}"))
@@ -437,7 +437,7 @@ fn said(answer: &Answer, content_type: &str, line: &str) -> Response<Carried> {
 
 /// A question that is being answered. The run may go away before the first word; the model does not work for nothing.
 struct Waiting<'a> {
-    office: Rc<Office>,
+    office: Rc<ProxyState>,
     admitted: &'a Admitted,
     is_over: bool,
 }
@@ -470,9 +470,9 @@ struct Answered {
     cutter: Option<Cutter>,
     admitted: Admitted,
     seen: usize,
-    meter: Rc<Meter>,
-    office: Rc<Office>,
-    visitor: Visitor,
+    meter: Rc<ByteCounter>,
+    office: Rc<ProxyState>,
+    visitor: Peer,
     gateway: String,
     what: String,
     status: StatusCode,

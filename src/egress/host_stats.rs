@@ -10,11 +10,11 @@ const MOST_ROWS: usize = 1000;
 
 /// The rows of a run.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct HostStats {
     rows: RefCell<HashMap<(String, u16), HostTraffic>>,
 }
 
-impl Ledger {
+impl HostStats {
     /// Changes the row of a host.
     pub(super) fn note(&self, host: &str, port: u16, change: impl FnOnce(&mut HostTraffic)) {
         let mut rows = self.rows.borrow_mut();

@@ -17,7 +17,7 @@ const MOST_REFUSED: usize = 1000;
 
 /// Who comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Visitor {
+pub struct Peer {
     /// The thread that connected.
     pub tid: i32,
 }
@@ -35,10 +35,10 @@ pub enum Purpose {
 
 /// The run's doors.
 #[derive(Debug, Default)]
-pub struct Doors {
+pub struct PeerRegistry {
     /// The proxy's comes first.
     ports: Vec<u16>,
-    announced: Mutex<HashMap<SocketAddr, (Visitor, Purpose)>>,
+    announced: Mutex<HashMap<SocketAddr, (Peer, Purpose)>>,
     /// Names that were looked up, with the addresses that stand for them.
     names: Mutex<Names>,
     /// What the supervisor refused to connect to, and how often.
@@ -49,7 +49,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Doors {
+impl PeerRegistry {
     /// Doors at these ports of 127.0.0.1; the first is the proxy's.
     pub fn new(ports: Vec<u16>) -> Self {
         Self { ports, ..Self::default() }
@@ -97,7 +97,7 @@ impl Doors {
     /// that it cannot come in before it is known.
     pub fn announce<T>(
         &self,
-        visitor: Visitor,
+        visitor: Peer,
         purpose: Purpose,
         connect: impl FnOnce() -> (T, Option<SocketAddr>),
     ) -> T {
@@ -113,7 +113,7 @@ impl Doors {
     }
 
     /// Who a connection belongs to and what it is for, once; `None` for anybody who is not of the run.
-    pub(super) fn let_in(&self, from: SocketAddr) -> Option<(Visitor, Purpose)> {
+    pub(super) fn let_in(&self, from: SocketAddr) -> Option<(Peer, Purpose)> {
         locked(&self.announced).remove(&SocketAddr::new(plain(from.ip()), from.port()))
     }
 }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn only_the_announced_come_in_and_once() {
-        let doors = Doors::new(vec![4000]);
+        let doors = PeerRegistry::new(vec![4000]);
         let address = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text}"));
         assert!(
             doors.lead_to(address("127.0.0.1:4000")) && doors.lead_to(address("[::ffff:127.0.0.1]:4000"))
@@ -134,14 +134,14 @@ mod tests {
         }
         let from = address("127.0.0.1:5000");
         assert_eq!(doors.let_in(from), None);
-        doors.announce(Visitor { tid: 7 }, Purpose::Lookup, || ((), Some(from)));
-        assert_eq!(doors.let_in(from), Some((Visitor { tid: 7 }, Purpose::Lookup)));
+        doors.announce(Peer { tid: 7 }, Purpose::Lookup, || ((), Some(from)));
+        assert_eq!(doors.let_in(from), Some((Peer { tid: 7 }, Purpose::Lookup)));
         assert_eq!(doors.let_in(from), None);
     }
 
     #[test]
     fn refused_hosts_are_counted_up_to_a_bound() {
-        let doors = Doors::new(vec![4000]);
+        let doors = PeerRegistry::new(vec![4000]);
         for number in 0..2 * MOST_REFUSED {
             doors.count_refused(&format!("{number}.example"), 80);
         }

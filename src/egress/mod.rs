@@ -40,6 +40,6 @@ pub use budget::{Budget, Spent};
 pub use client::{Asked, Client, ClientError, Question};
 pub use dial::{CompanyProxy, ProxyError};
 pub use gateway::GatewayPlan;
-pub use listeners::{Doors, Purpose, Visitor};
-pub use server::{Bounds, Door, Handle, Opened, Setting, Traffic, start};
+pub use listeners::{Peer, PeerRegistry, Purpose};
+pub use server::{Bounds, Door, Handle, OpenedListeners, ProxyConfig, Traffic, start};
 pub use upstream::{Upstream, UpstreamError};

@@ -14,9 +14,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::dial::{DialError, Dialled};
-use super::listeners::Visitor;
+use super::listeners::Peer;
 use super::response_body::{Carried, Watch, strip, words};
-use super::server::{Kept, LARGEST_HEADERS, Meter, Office, serve_session};
+use super::server::{ByteCounter, Kept, LARGEST_HEADERS, ProxyState, serve_session};
 use super::socks::{self, Code};
 use super::tunnel::{self, Beginning};
 use crate::decide::NetworkRefusal;
@@ -37,8 +37,8 @@ const ACCESS_DENIED: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
 
 /// One connection of the run.
 pub(super) struct Session {
-    office: Rc<Office>,
-    visitor: Visitor,
+    office: Rc<ProxyState>,
+    visitor: Peer,
     seat: Kept,
     /// The host and port it was made to, by a program that knows no proxy. Requests go there, whatever they name.
     made_to: Option<(Host, u16)>,
@@ -63,7 +63,7 @@ fn status(error: &DialError) -> StatusCode {
 }
 
 impl Session {
-    pub(super) fn new(office: Rc<Office>, visitor: Visitor, seat: Kept) -> Self {
+    pub(super) fn new(office: Rc<ProxyState>, visitor: Peer, seat: Kept) -> Self {
         Self { office, visitor, seat, made_to: None, server: RefCell::default() }
     }
 
@@ -250,19 +250,19 @@ fn bad(line: &str) -> Response<Carried> {
     words(StatusCode::BAD_REQUEST, "network.request", &format!("guard: {line}"))
 }
 
-fn refuse(office: &Office, visitor: Visitor, host: &str, port: u16, verb: &str, refusal: &NetworkRefusal) {
+fn refuse(office: &ProxyState, visitor: Peer, host: &str, port: u16, verb: &str, refusal: &NetworkRefusal) {
     let what = format!("{verb} to {host}:{port}");
     office.refused(visitor, host, port, &what, refusal.rule, &refusal.reason);
 }
 
-fn not_reached(office: &Office, visitor: Visitor, host: &Host, port: u16, error: &DialError) {
+fn not_reached(office: &ProxyState, visitor: Peer, host: &Host, port: u16, error: &DialError) {
     let data =
         json!({ "pid": visitor.tid, "host": host.to_string(), "port": port, "problem": error.to_string() });
     office.recorder.record(EventType::NetworkError, &error.to_string(), &data);
 }
 
 struct Upward {
-    meter: Rc<Meter>,
+    meter: Rc<ByteCounter>,
 }
 
 impl Watch for Upward {
@@ -274,9 +274,9 @@ impl Watch for Upward {
 }
 
 struct Downward {
-    meter: Rc<Meter>,
-    office: Rc<Office>,
-    visitor: Visitor,
+    meter: Rc<ByteCounter>,
+    office: Rc<ProxyState>,
+    visitor: Peer,
     what: String,
     status: StatusCode,
     began: Instant,
@@ -319,8 +319,8 @@ async fn carry(
     early: Vec<u8>,
     dialled: Dialled,
     target: Target,
-    office: &Rc<Office>,
-    visitor: Visitor,
+    office: &Rc<ProxyState>,
+    visitor: Peer,
 ) {
     let Target { host, port, is_raw, way } = target;
     let named = host.to_string();
@@ -346,9 +346,9 @@ async fn carry(
 
 /// Writes down the end of a tunnel, however it comes.
 struct Closing {
-    office: Rc<Office>,
-    meter: Rc<Meter>,
-    visitor: Visitor,
+    office: Rc<ProxyState>,
+    meter: Rc<ByteCounter>,
+    visitor: Peer,
     named: String,
     port: u16,
     began: Instant,
@@ -371,7 +371,7 @@ impl Drop for Closing {
 }
 
 /// Serves a client that speaks SOCKS5.
-pub(super) async fn socks(mut client: TcpStream, office: Rc<Office>, visitor: Visitor) {
+pub(super) async fn socks(mut client: TcpStream, office: Rc<ProxyState>, visitor: Peer) {
     let Some((host, text, port)) = socks::greet(&mut client).await else { return };
     let judged = host
         .map_err(|error| NetworkRefusal::new("network.host", format!("{error}."), "Write the host plainly."))
@@ -412,8 +412,8 @@ pub(super) async fn socks(mut client: TcpStream, office: Rc<Office>, visitor: Vi
 /// the server may have to speak first.
 pub(super) async fn direct(
     client: TcpStream,
-    office: Rc<Office>,
-    visitor: Visitor,
+    office: Rc<ProxyState>,
+    visitor: Peer,
     seat: Kept,
     host: Host,
     port: u16,

@@ -25,8 +25,8 @@ use tokio::task::LocalSet;
 use super::budget::{Budget, Spent};
 use super::dial::{CompanyProxy, Dialer};
 use super::gateway::{GatewayPlan, Service};
-use super::host_stats::Ledger;
-use super::listeners::{Doors, Purpose, Visitor};
+use super::host_stats::HostStats;
+use super::listeners::{Peer, PeerRegistry, Purpose};
 use super::memory_budget::Memory;
 use super::response_body::Carried;
 use super::upstream::trust;
@@ -66,7 +66,7 @@ pub enum Door {
 }
 
 /// A door with the port it is at.
-pub struct Opened {
+pub struct OpenedListeners {
     /// What lies behind it.
     pub door: Door,
     /// The port.
@@ -74,11 +74,11 @@ pub struct Opened {
 }
 
 /// What the thread needs to know of its run.
-pub struct Setting {
+pub struct ProxyConfig {
     /// The doors, the proxy's first.
-    pub opened: Vec<Opened>,
+    pub opened: Vec<OpenedListeners>,
     /// Who is let in.
-    pub doors: Arc<Doors>,
+    pub doors: Arc<PeerRegistry>,
     /// Which hosts.
     pub rules: Arc<NetworkRules>,
     /// The machine's own way out.
@@ -95,7 +95,7 @@ pub struct Setting {
     pub exhausted: Arc<AtomicBool>,
 }
 
-impl Setting {
+impl ProxyConfig {
     /// Where somebody who connects to the proxy shows.
     ///
     /// # Panics
@@ -132,7 +132,7 @@ impl Handle {
 }
 
 /// Begins to serve.
-pub fn start(setting: Setting) -> io::Result<Handle> {
+pub fn start(setting: ProxyConfig) -> io::Result<Handle> {
     let (end, ended) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -165,13 +165,13 @@ fn make_room() {
 }
 
 /// What every connection uses.
-pub(super) struct Office {
+pub(super) struct ProxyState {
     pub(super) dialer: Dialer,
-    pub(super) ledger: Ledger,
+    pub(super) ledger: HostStats,
     pub(super) budget: Budget,
     pub(super) recorder: Recorder,
     pub(super) memory: Memory,
-    doors: Arc<Doors>,
+    doors: Arc<PeerRegistry>,
     bounds: Bounds,
     activity: Arc<AtomicU64>,
     exhausted: Arc<AtomicBool>,
@@ -181,22 +181,14 @@ pub(super) struct Office {
     refusals: Cell<u64>,
     outsiders: Cell<u64>,
     /// The last name that somebody was refused to look up.
-    last_lookup: RefCell<Option<(Visitor, String)>>,
+    last_lookup: RefCell<Option<(Peer, String)>>,
     /// When what has been carried so far may have been carried, by the policy's speed.
     due: Cell<Option<Instant>>,
 }
 
-impl Office {
+impl ProxyState {
     /// Records a refusal.
-    pub(super) fn refused(
-        &self,
-        visitor: Visitor,
-        host: &str,
-        port: u16,
-        what: &str,
-        rule: &str,
-        reason: &str,
-    ) {
+    pub(super) fn refused(&self, visitor: Peer, host: &str, port: u16, what: &str, rule: &str, reason: &str) {
         self.refusals.set(self.refusals.get() + 1);
         self.ledger.note(host, port, |row| row.refused += 1);
         let data = json!({ "pid": visitor.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason });
@@ -204,7 +196,7 @@ impl Office {
     }
 
     /// Whether the last name that a program was refused to look up was another one, or it was another program.
-    pub(super) fn is_another_lookup(&self, visitor: Visitor, name: &str) -> bool {
+    pub(super) fn is_another_lookup(&self, visitor: Peer, name: &str) -> bool {
         let now = (visitor, name.to_string());
         let before = self.last_lookup.replace(Some(now));
         before.is_none_or(|(who, what)| who != visitor || what != name)
@@ -224,8 +216,8 @@ impl Office {
         self.exhausted.store(true, Ordering::Release);
     }
 
-    pub(super) fn meter(self: &Rc<Self>, host: &str, port: u16, visitor: Visitor) -> Rc<Meter> {
-        Rc::new(Meter {
+    pub(super) fn meter(self: &Rc<Self>, host: &str, port: u16, visitor: Peer) -> Rc<ByteCounter> {
+        Rc::new(ByteCounter {
             office: self.clone(),
             host: host.to_string(),
             port,
@@ -239,18 +231,18 @@ impl Office {
 }
 
 /// Counts what one connection carries.
-pub(super) struct Meter {
-    office: Rc<Office>,
+pub(super) struct ByteCounter {
+    office: Rc<ProxyState>,
     host: String,
     port: u16,
-    visitor: Visitor,
+    visitor: Peer,
     up: Cell<u64>,
     down: Cell<u64>,
     requests: Cell<u64>,
     is_cut: Cell<bool>,
 }
 
-impl Meter {
+impl ByteCounter {
     /// So much is to be sent; `false` when that is more than may be.
     pub(super) fn up(&self, count: usize) -> bool {
         self.add(count, &self.up, &self.office.up, self.office.bounds.upload, "sent")
@@ -314,7 +306,7 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
+impl Drop for ByteCounter {
     fn drop(&mut self) {
         let (up, down, requests) = (self.up.get(), self.down.get(), self.requests.get());
         self.office.ledger.note(&self.host, self.port, |row| {
@@ -326,10 +318,10 @@ impl Drop for Meter {
 }
 
 /// One more connection; one less when it goes.
-struct Seat(Rc<Office>);
+struct ConnectionPermit(Rc<ProxyState>);
 
-impl Seat {
-    fn take(office: &Rc<Office>) -> Option<Self> {
+impl ConnectionPermit {
+    fn take(office: &Rc<ProxyState>) -> Option<Self> {
         let most = office.bounds.connections.unwrap_or(USUAL_CONNECTIONS);
         if office.open.get() >= most {
             return None;
@@ -339,18 +331,19 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.open.set(self.0.open.get() - 1);
     }
 }
 
-async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Rc<Office> {
-    let Setting { opened, doors, rules, proxy, bounds, budget, recorder, activity, exhausted } = setting;
-    let port = |opened: &Opened| opened.listener.local_addr().map(|address| address.port()).unwrap_or(0);
-    let office = Rc::new(Office {
+async fn serve(setting: ProxyConfig, ended: oneshot::Receiver<()>) -> Rc<ProxyState> {
+    let ProxyConfig { opened, doors, rules, proxy, bounds, budget, recorder, activity, exhausted } = setting;
+    let port =
+        |opened: &OpenedListeners| opened.listener.local_addr().map(|address| address.port()).unwrap_or(0);
+    let office = Rc::new(ProxyState {
         dialer: Dialer { rules, proxy, own_ports: opened.iter().map(port).collect() },
-        ledger: Ledger::default(),
+        ledger: HostStats::default(),
         budget,
         recorder,
         memory: Memory::default(),
@@ -366,7 +359,8 @@ async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Rc<Office> {
         last_lookup: RefCell::default(),
         due: Cell::new(None),
     });
-    let wants_tls = |opened: &Opened| matches!(&opened.door, Door::Gateway(plan) if plan.upstream.is_tls);
+    let wants_tls =
+        |opened: &OpenedListeners| matches!(&opened.door, Door::Gateway(plan) if plan.upstream.is_tls);
     let trusted = match opened.iter().any(wants_tls).then(trust) {
         Some(Ok(trusted)) => Some(trusted),
         Some(Err(error)) => {
@@ -375,7 +369,7 @@ async fn serve(setting: Setting, ended: oneshot::Receiver<()>) -> Rc<Office> {
         }
         None => None,
     };
-    for Opened { door, listener } in opened {
+    for OpenedListeners { door, listener } in opened {
         let behind = match door {
             Door::Proxy => Behind::Proxy,
             Door::Gateway(plan) => Behind::Gateway(Rc::new(Service::new(*plan, trusted.clone()))),
@@ -399,7 +393,7 @@ enum Behind {
     Gateway(Rc<Service>),
 }
 
-async fn receive(listener: TcpListener, behind: Behind, office: Rc<Office>) {
+async fn receive(listener: TcpListener, behind: Behind, office: Rc<ProxyState>) {
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             // No descriptors left: somebody must go first.
@@ -419,7 +413,7 @@ async fn receive(listener: TcpListener, behind: Behind, office: Rc<Office>) {
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let Some(seat) = Seat::take(&office) else {
+        let Some(seat) = ConnectionPermit::take(&office) else {
             office.refused(
                 visitor,
                 "(any)",
@@ -452,7 +446,13 @@ async fn receive(listener: TcpListener, behind: Behind, office: Rc<Office>) {
 /// Kept by whatever goes on after a connection was handed over.
 pub(super) type Kept = Rc<dyn std::any::Any>;
 
-async fn handle(stream: TcpStream, behind: Behind, office: Rc<Office>, visitor: Visitor, seat: Rc<Seat>) {
+async fn handle(
+    stream: TcpStream,
+    behind: Behind,
+    office: Rc<ProxyState>,
+    visitor: Peer,
+    seat: Rc<ConnectionPermit>,
+) {
     if let Behind::Proxy = behind {
         let mut first = [0u8; 1];
         match tokio::time::timeout(HEADERS, stream.peek(&mut first)).await {

@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::server::Meter;
+use super::server::ByteCounter;
 use super::tls_client_hello;
 use super::tls_client_hello::Hello;
 use crate::decide::NetworkRefusal;
@@ -102,7 +102,13 @@ struct Pulse {
 }
 
 /// Carries everything both ways until both sides have closed.
-pub(super) async fn carry(client: &TcpStream, server: &TcpStream, up: &[u8], down: &[u8], meter: &Rc<Meter>) {
+pub(super) async fn carry(
+    client: &TcpStream,
+    server: &TcpStream,
+    up: &[u8],
+    down: &[u8],
+    meter: &Rc<ByteCounter>,
+) {
     let pulse = Pulse { last: Cell::new(Instant::now()), is_half: Cell::new(false) };
     let both = async {
         let upwards = one_way(client, server, up, |count| meter.up(count), &pulse, meter);
@@ -133,7 +139,7 @@ async fn one_way(
     first: &[u8],
     count: impl Fn(usize) -> bool,
     pulse: &Pulse,
-    meter: &Rc<Meter>,
+    meter: &Rc<ByteCounter>,
 ) {
     let carried = async {
         if !first.is_empty() {
@@ -224,7 +230,7 @@ impl Pipe {
         to: &TcpStream,
         count: &impl Fn(usize) -> bool,
         pulse: &Pulse,
-        meter: &Meter,
+        meter: &ByteCounter,
     ) -> io::Result<bool> {
         let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
         let fill = || splice(from, None, &self.into, None, PIPE as usize, flags).map_err(io::Error::from);

@@ -14,7 +14,7 @@ use super::discover::registries::Tool;
 use super::plan::api_keys::{KeySource, Keys, Secrets};
 use super::plan::{LaunchError, LaunchPlan, RunRequest};
 use crate::decide::NetworkRules;
-use crate::egress::{self, Bounds, CompanyProxy, Door, Doors, GatewayPlan, Opened, Upstream};
+use crate::egress::{self, Bounds, CompanyProxy, Door, GatewayPlan, OpenedListeners, PeerRegistry, Upstream};
 use crate::outcome::HostTraffic;
 use crate::policy::{self, Budget, Config, HostEntry, Limits, Policy};
 use crate::sys::secret::Secret;
@@ -313,8 +313,8 @@ impl NetworkPlan {
 
 /// The doors of a run, open and with nobody behind them yet.
 pub(crate) struct Network {
-    pub(crate) doors: Arc<Doors>,
-    opened: Vec<Opened>,
+    pub(crate) doors: Arc<PeerRegistry>,
+    opened: Vec<OpenedListeners>,
     /// Keys that lead through no door.
     others: Vec<Secret>,
 }
@@ -337,8 +337,8 @@ impl Network {
         recorder: Recorder,
         activity: Arc<AtomicU64>,
         exhausted: Arc<AtomicBool>,
-    ) -> egress::Setting {
-        egress::Setting {
+    ) -> egress::ProxyConfig {
+        egress::ProxyConfig {
             opened: std::mem::take(&mut self.opened),
             doors: self.doors.clone(),
             rules: plan.rules.clone(),
@@ -380,7 +380,7 @@ pub(crate) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<N
             *text = text.replace(mark, &port.to_string());
         }
         ports.push(port);
-        opened.push(Opened { door, listener });
+        opened.push(OpenedListeners { door, listener });
         Ok(())
     };
     door(Door::Proxy, PROXY_PORT)?;
@@ -393,5 +393,5 @@ pub(crate) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<N
         };
         door(Door::Gateway(Box::new(behind)), &gateway.port_mark())?;
     }
-    Ok(Network { doors: Arc::new(Doors::new(ports)), opened, others: secrets.others })
+    Ok(Network { doors: Arc::new(PeerRegistry::new(ports)), opened, others: secrets.others })
 }

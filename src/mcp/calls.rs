@@ -9,14 +9,14 @@ use rmcp::model::RequestId;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
-use super::result_store::{Kept, Open, Record, bounded};
+use super::result_store::{OpenCall, Record, ResultStore, bounded};
 use crate::agent::AgentEvent;
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::outcome::ErrorKind;
 
 /// Who asked: which connection or session of this server, and by which request of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Asker {
+pub(super) struct CallerId {
     pub(super) client: u64,
     pub(super) request: RequestId,
 }
@@ -26,13 +26,13 @@ struct Running {
     cancel: Cancel,
     since: Instant,
     message: String,
-    asker: Asker,
+    asker: CallerId,
 }
 
 /// All calls.
 pub(super) struct Calls {
     executor: Executor,
-    pub(super) kept: Kept,
+    pub(super) kept: ResultStore,
     most: usize,
     log: fn(&str),
     state: Mutex<Calling>,
@@ -60,7 +60,7 @@ impl Drop for Ending {
 }
 
 impl Calls {
-    pub(super) fn new(executor: Executor, kept: Kept, most: usize, log: fn(&str)) -> Self {
+    pub(super) fn new(executor: Executor, kept: ResultStore, most: usize, log: fn(&str)) -> Self {
         let (state, ends) = (Mutex::default(), watch::Sender::new(0));
         Self { executor, kept, most, log, state, ends }
     }
@@ -73,7 +73,7 @@ impl Calls {
     pub(super) fn begin(
         self: &Arc<Self>,
         request: ExecRequest,
-        asker: Asker,
+        asker: CallerId,
         finish: impl FnOnce(&str, ExecResult) -> Value + Send + 'static,
     ) -> Result<(String, oneshot::Receiver<Value>), (ErrorKind, String)> {
         let id = uuid::Uuid::now_v7().to_string();
@@ -113,7 +113,7 @@ impl Calls {
     }
 
     /// A call whose result cannot be kept is made all the same.
-    fn open(&self, id: &str, request: &ExecRequest) -> Option<Open> {
+    fn open(&self, id: &str, request: &ExecRequest) -> Option<OpenCall> {
         let began = Timestamp::try_from(SystemTime::now()).map(|now| now.to_string()).unwrap_or_default();
         let record = Record { call_id: id.to_string(), cd: request.cd.clone(), began, result: None };
         self.kept
@@ -153,7 +153,7 @@ impl Calls {
     }
 
     /// Ends the call that this client asked for by this request, the newest if it gave the number twice.
-    pub(super) fn cancel_asked(&self, asker: &Asker) {
+    pub(super) fn cancel_asked(&self, asker: &CallerId) {
         self.with(|calling| {
             let asked = calling.running.values().filter(|running| running.asker == *asker);
             if let Some(running) = asked.max_by_key(|running| running.since) {

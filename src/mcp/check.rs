@@ -5,10 +5,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::parameters::Parameters;
-use crate::command::{Context, Folder, Request};
+use crate::command::{Context, Cwd, Request};
 use crate::decide::{judge, load};
 use crate::outcome::ErrorKind;
-use crate::policy::Folders;
+use crate::policy::PolicyDirs;
 
 /// Ask a policy about a command.
 #[derive(Debug, JsonSchema)]
@@ -104,10 +104,10 @@ fn judged(asked: &Check) -> Result<Checked, String> {
         (None, false) => Request::Argv(asked.command.iter().map(|word| word.clone().into_bytes()).collect()),
         _ => return Err("give either the parameter `command` or the parameter `shell`".to_string()),
     };
-    let policy = load(&asked.policy, &Folders::from_environment(), false)
+    let policy = load(&asked.policy, &PolicyDirs::from_environment(), false)
         .map_err(|error| format!("the parameter `policy`: {error}"))?;
     let context = Context {
-        folder: Folder::from_absolute(asked.cwd.as_bytes()),
+        folder: Cwd::from_absolute(asked.cwd.as_bytes()),
         limits: policy.command_limits(),
         ..Context::default()
     };

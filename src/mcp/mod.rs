@@ -40,7 +40,7 @@ use tokio::sync::watch;
 
 use crate::agent_exec::Executor;
 use calls::Calls;
-use result_store::Kept;
+use result_store::ResultStore;
 use server::Shared;
 
 /// How long the end of all calls is waited for: a run that is asked to end has its grace, then it is killed.
@@ -48,7 +48,7 @@ const END: Duration = Duration::from_secs(12);
 
 /// What the server is to be.
 #[derive(Debug, Clone)]
-pub struct Setting {
+pub struct McpConfig {
     /// Runs requests.
     pub executor: Executor,
     /// Folders below which agents may work; others are refused.
@@ -78,18 +78,18 @@ impl Stop {
 }
 
 /// Serves one client over standard input and output, until it goes away, and ends what is still at work.
-pub fn serve(setting: Setting, stop: &Stop) -> io::Result<()> {
+pub fn serve(setting: McpConfig, stop: &Stop) -> io::Result<()> {
     run(setting, async |shared| stdio::serve(shared, stop).await)
 }
 
 /// Serves whoever has the token, until it is to stop, and ends what is still at work.
-pub fn serve_http(setting: Setting, listening: Listening, token: Token, stop: &Stop) -> io::Result<()> {
+pub fn serve_http(setting: McpConfig, listening: Listening, token: Token, stop: &Stop) -> io::Result<()> {
     run(setting, async |shared| http::serve(shared, listening, token, stop).await)
 }
 
-fn run(setting: Setting, serve: impl AsyncFnOnce(Arc<Shared>) -> io::Result<()>) -> io::Result<()> {
+fn run(setting: McpConfig, serve: impl AsyncFnOnce(Arc<Shared>) -> io::Result<()>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let kept = Kept { folder: setting.calls };
+    let kept = ResultStore { folder: setting.calls };
     let calls = Arc::new(Calls::new(setting.executor, kept, setting.most_calls, setting.log));
     let shared = Arc::new(Shared::new(calls.clone(), setting.roots, setting.log));
     let served = runtime.block_on(async {

@@ -41,28 +41,28 @@ pub(super) enum State {
 
 /// The folder of them.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
+pub(super) struct ResultStore {
     pub(super) folder: PathBuf,
 }
 
 /// A call that is being made.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenCall {
     file: Flock<File>,
     record: Record,
-    kept: Kept,
+    kept: ResultStore,
 }
 
-impl Kept {
+impl ResultStore {
     /// Writes down that a call begins.
-    pub(super) fn begin(&self, record: Record) -> io::Result<Open> {
+    pub(super) fn begin(&self, record: Record) -> io::Result<OpenCall> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         self.prune();
         let file =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.path(&record.call_id))?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, error)| io::Error::from(error))?;
-        let mut open = Open { file, record, kept: self.clone() };
+        let mut open = OpenCall { file, record, kept: self.clone() };
         open.write()?;
         Ok(open)
     }
@@ -110,7 +110,7 @@ impl Kept {
     }
 }
 
-impl Open {
+impl OpenCall {
     /// Writes the result down, and lets go.
     pub(super) fn finish(mut self, result: Value) -> io::Result<()> {
         self.record.result = Some(result);
@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn a_call_is_running_done_or_broken_off() -> io::Result<()> {
-        let kept = Kept { folder: std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7())) };
+        let kept =
+            ResultStore { folder: std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7())) };
         let ids: Vec<String> = (0..3).map(|_| uuid::Uuid::now_v7().to_string()).collect();
         let state = |id: &str| kept.find(id).map(|(_, state)| state);
         let open = kept.begin(record(&ids[0]))?;
@@ -202,7 +203,8 @@ mod tests {
 
     #[test]
     fn there_are_never_too_many() -> io::Result<()> {
-        let kept = Kept { folder: std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7())) };
+        let kept =
+            ResultStore { folder: std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7())) };
         let first = uuid::Uuid::now_v7().to_string();
         let running = kept.begin(record(&first))?;
         for _ in 0..MOST_KEPT + 20 {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::allowed_roots::Roots;
-use super::calls::{Asker, Calls};
+use super::calls::{CallerId, Calls};
 use super::tool_agent;
 use super::tool_agent::{Gemini, Limits};
 use super::{check, prompt, report, tools};
@@ -130,7 +130,7 @@ impl ServerHandler for Server {
 
     async fn on_cancelled(&self, cancelled: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
         if let Some(request) = cancelled.request_id {
-            self.shared.calls.cancel_asked(&Asker { client: self.client, request });
+            self.shared.calls.cancel_asked(&CallerId { client: self.client, request });
         }
     }
 }
@@ -148,7 +148,7 @@ impl Server {
     }
 
     async fn gemini(&self, given: JsonObject, context: RequestContext<RoleServer>) -> Value {
-        let asker = Asker { client: self.client, request: context.id.clone() };
+        let asker = CallerId { client: self.client, request: context.id.clone() };
         let limits = Limits::of(&given);
         let (id, mut answer) = match self.begin(given, asker) {
             Ok(begun) => begun,
@@ -180,7 +180,7 @@ impl Server {
     fn begin(
         &self,
         given: JsonObject,
-        asker: Asker,
+        asker: CallerId,
     ) -> Result<(String, tokio::sync::oneshot::Receiver<Value>), (ErrorKind, String)> {
         let asked = Gemini::read(given).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
         let cd = self.shared.roots.find(asked.cd()).map_err(|problem| (ErrorKind::InvalidInput, problem))?;

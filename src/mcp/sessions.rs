@@ -63,7 +63,7 @@ impl Sessions {
     }
 
     /// Notes that a request of this session is answered, until what is returned is dropped.
-    pub(super) async fn enter(self: &Arc<Self>, id: &str) -> Option<InUse> {
+    pub(super) async fn enter(self: &Arc<Self>, id: &str) -> Option<SessionPermit> {
         if !self.manager.sessions.read().await.contains_key(id) {
             return None;
         }
@@ -71,17 +71,17 @@ impl Sessions {
             let at = used.entry(id.to_string()).or_insert(Use { last: Instant::now(), connections: 0 });
             at.connections += 1;
         });
-        Some(InUse { sessions: self.clone(), id: id.to_string() })
+        Some(SessionPermit { sessions: self.clone(), id: id.to_string() })
     }
 }
 
 /// A connection of a session.
-pub(super) struct InUse {
+pub(super) struct SessionPermit {
     sessions: Arc<Sessions>,
     id: String,
 }
 
-impl Drop for InUse {
+impl Drop for SessionPermit {
     fn drop(&mut self) {
         self.sessions.with(|used| {
             if let Some(at) = used.get_mut(&self.id) {
@@ -94,7 +94,7 @@ impl Drop for InUse {
 /// The body of an answer, in whose time the session is in use.
 pub(super) struct Answer {
     pub(super) body: BoxBody<Bytes, Infallible>,
-    pub(super) _in_use: Option<InUse>,
+    pub(super) _in_use: Option<SessionPermit>,
 }
 
 impl Body for Answer {

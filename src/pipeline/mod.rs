@@ -18,14 +18,14 @@ pub(crate) mod steps;
 pub mod task;
 pub(crate) mod workflow;
 
-pub use runner::{Ending, PhaseError, Runner};
+pub use runner::{Ending, PipelineError, Runner};
 pub use steps::publish::{Safety, safety};
 pub use task::clean::{Cleaned, clean};
-pub use task::state::{RUNNER, Raised, Setting, State, Status, TaskEvent, Used, name_of};
-pub use task::task_lock::{Office, Worker};
+pub use task::state::{LimitOverrides, RUNNER, State, Status, TaskEvent, TaskSettings, Used, name_of};
+pub use task::task_lock::{TaskStore, Worker};
 pub use workflow::load::{BUILT_IN, PROMPTS, WorkflowError, examine, load, names, source};
 pub use workflow::model::{
-    Agent, BACK, Bounds, Document, Doer, END, Field, Is, Limits, Memory, Own, Role, Step, Triage, Upkeep,
-    Verdict, Work, Workflow,
+    Agent, BACK, Bounds, BuiltinStep, DocsConfig, Document, END, Field, FieldType, Limits, Memory, Role,
+    Step, StepExecutor, Triage, Verdict, Work, Workflow,
 };
 pub use workflow::render::{doer, mermaid, text};

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::runner::{PhaseError, Runner, understood};
+use super::runner::{PipelineError, Runner, understood};
 use super::steps::agent_step::Asked;
 use super::task::state::{RUNNER, State, Status};
 
 /// How things stood when a step began.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Began {
+pub(crate) struct StepSnapshot {
     pub(crate) state: State,
     /// Where the branch was.
     pub(crate) tip: String,
@@ -18,7 +18,7 @@ pub(crate) struct Began {
 
 impl Runner<'_> {
     /// How things stood when the step that the task is at began.
-    pub(crate) fn began(&self) -> Result<Option<Began>, PhaseError> {
+    pub(crate) fn began(&self) -> Result<Option<StepSnapshot>, PipelineError> {
         let entries = self.journal.entries(&self.id)?;
         let visit = self.state.visit;
         let began = entries.iter().find(|entry| entry.visit == visit && entry.effect == "visit");
@@ -27,7 +27,7 @@ impl Runner<'_> {
 
     /// Whether the last call failed and whoever worked on the task could not even write that down: a disk that was full, say.
     /// What the step's calls used is counted then, which nobody has done yet.
-    fn died_of_a_call(&mut self, status: Status) -> Result<bool, PhaseError> {
+    fn died_of_a_call(&mut self, status: Status) -> Result<bool, PipelineError> {
         if !matches!(status, Status::Running | Status::Interrupted) {
             return Ok(false);
         }
@@ -46,7 +46,7 @@ impl Runner<'_> {
     }
 
     /// That the branch is gone, and where it was last known to be.
-    pub(crate) fn branch_is_gone(&self) -> PhaseError {
+    pub(crate) fn branch_is_gone(&self) -> PipelineError {
         let branch = self.setting.tree.short_branch();
         let entries = self.journal.entries(&self.id).unwrap_or_default();
         let tip = |entry: &crate::pipeline::task::journal::Entry| {
@@ -56,13 +56,13 @@ impl Runner<'_> {
             self.setting.tree.commit_named(&tip).ok().flatten()
         };
         let last = entries.iter().rev().find_map(tip).unwrap_or_else(|| "COMMIT".to_string());
-        PhaseError::Strange(format!(
+        PipelineError::Strange(format!(
             "the branch {branch} is gone; bring it back (`git branch {branch} {last}`), then go on"
         ))
     }
 
     /// What a person lets go on, or has changed meanwhile.
-    pub(crate) fn take_up(&mut self, status: Status) -> Result<(), PhaseError> {
+    pub(crate) fn take_up(&mut self, status: Status) -> Result<(), PipelineError> {
         let status = if self.died_of_a_call(status)? { Status::Failed } else { status };
         let began = self.began()?;
         let is_stopped = matches!(status, Status::NeedsHuman | Status::Failed | Status::BudgetExhausted);
@@ -72,7 +72,9 @@ impl Runner<'_> {
         match status {
             Status::Succeeded | Status::Cancelled => {
                 let how = if status == Status::Succeeded { "has succeeded" } else { "was cancelled" };
-                return Err(PhaseError::Strange(format!("the task {how}; there is nothing to go on with")));
+                return Err(PipelineError::Strange(format!(
+                    "the task {how}; there is nothing to go on with"
+                )));
             }
             Status::Failed | Status::BudgetExhausted | Status::NeedsHuman if is_merged_by_hand => {
                 self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
@@ -109,7 +111,7 @@ impl Runner<'_> {
     }
 
     /// Goes back to the last time a step began: what came after it is kept under `refs/guard/`, and forgotten.
-    pub(crate) fn retry(&mut self, step: &str) -> Result<(), PhaseError> {
+    pub(crate) fn retry(&mut self, step: &str) -> Result<(), PipelineError> {
         let entries = self.journal.entries(&self.id)?;
         let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");
         let visited = || {
@@ -118,9 +120,12 @@ impl Runner<'_> {
                 .filter(|entry| entry.effect == "visit")
                 .map(|entry| entry.step.as_str())
                 .collect();
-            PhaseError::Strange(format!("the task has not been at `{step}`; it was at {}", known.join(", ")))
+            PipelineError::Strange(format!(
+                "the task has not been at `{step}`; it was at {}",
+                known.join(", ")
+            ))
         };
-        let began: Began = understood(last.ok_or_else(visited)?.intent.clone())?;
+        let began: StepSnapshot = understood(last.ok_or_else(visited)?.intent.clone())?;
         self.restore(Some(&began.tip))?;
         let visit = began.state.visit;
         self.state = State {

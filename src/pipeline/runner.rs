@@ -7,19 +7,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::resume::Began;
-use super::task::state::{RUNNER, Setting, State, Status, TaskEvent, Used};
-use super::task::task_lock::{Held, Office};
-use super::workflow::model::{BACK, Doer, END, Own, Step};
+use super::resume::StepSnapshot;
+use super::task::state::{RUNNER, State, Status, TaskEvent, TaskSettings, Used};
+use super::task::task_lock::{Held, TaskStore};
+use super::workflow::model::{BACK, BuiltinStep, END, Step, StepExecutor};
 use crate::agent_exec::Cancel;
-use crate::pipeline::task::journal::{Begun, Journal, StoreError, TaskRow, now};
+use crate::pipeline::task::journal::{EffectState, Journal, StoreError, TaskRow, now};
 use crate::transcript::EventType;
 use crate::workspace::{Repository, WorkspaceError};
 
 /// Why a task cannot go on for now. What it has done is written down.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PhaseError {
+pub enum PipelineError {
     /// The journal.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -91,9 +91,9 @@ pub(crate) enum Next {
 pub struct Runner<'r> {
     pub(crate) id: String,
     pub(crate) request: String,
-    pub(crate) setting: Setting,
+    pub(crate) setting: TaskSettings,
     pub(crate) state: State,
-    pub(crate) office: Office,
+    pub(crate) office: TaskStore,
     pub(crate) repository: Repository,
     pub(crate) journal: Journal,
     pub(crate) cancel: Cancel,
@@ -105,14 +105,14 @@ pub struct Runner<'r> {
 impl<'r> Runner<'r> {
     /// Begins a task: it is written down, and nothing else has happened.
     pub fn begin(
-        office: Office,
+        office: TaskStore,
         mut journal: Journal,
         id: &str,
         request: &str,
-        setting: Setting,
+        setting: TaskSettings,
         cancel: Cancel,
         see: &'r mut dyn FnMut(TaskEvent),
-    ) -> Result<Self, PhaseError> {
+    ) -> Result<Self, PipelineError> {
         let lock = office.lock(id)?;
         let repository = repository(&setting)?;
         let first = setting.workflow.modes.get(&setting.mode).cloned().unwrap_or_default();
@@ -159,20 +159,21 @@ impl<'r> Runner<'r> {
 
     /// Goes on with a task that is written down: where it was, or from a step it has been at.
     pub fn resume(
-        office: Office,
+        office: TaskStore,
         journal: Journal,
         id: &str,
         from: Option<&str>,
         cancel: Cancel,
         see: &'r mut dyn FnMut(TaskEvent),
-    ) -> Result<Self, PhaseError> {
-        let found = journal.task(id)?.ok_or_else(|| PhaseError::Unknown(id.to_string()))?;
+    ) -> Result<Self, PipelineError> {
+        let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
         let lock = office.lock(&found.id)?;
         // Another may have gone on with it in between.
-        let row = journal.task(&found.id)?.ok_or_else(|| PhaseError::Unknown(id.to_string()))?;
-        let strange =
-            |what: &str, error: serde_json::Error| PhaseError::Strange(format!("the task's {what}: {error}"));
-        let setting: Setting =
+        let row = journal.task(&found.id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
+        let strange = |what: &str, error: serde_json::Error| {
+            PipelineError::Strange(format!("the task's {what}: {error}"))
+        };
+        let setting: TaskSettings =
             serde_json::from_value(row.setting).map_err(|error| strange("setting", error))?;
         let state: State = serde_json::from_value(row.state).map_err(|error| strange("state", error))?;
         let repository = repository(&setting)?;
@@ -191,7 +192,7 @@ impl<'r> Runner<'r> {
             _lock: lock,
         };
         // A worktree that is gone is made again from the branch. A branch that is gone is not: it had the work.
-        let was_made = matches!(runner.journal.look(&runner.id, 0, "worktree")?, Some(Begun::Done(_)));
+        let was_made = matches!(runner.journal.look(&runner.id, 0, "worktree")?, Some(EffectState::Done(_)));
         if was_made && runner.setting.tree.tip()?.is_none() {
             return Err(runner.branch_is_gone());
         }
@@ -209,11 +210,11 @@ impl<'r> Runner<'r> {
     }
 
     /// Steps until the task ends, or cannot go on for now.
-    pub fn run(mut self) -> Result<Ending, PhaseError> {
+    pub fn run(mut self) -> Result<Ending, PipelineError> {
         let ended = self.steps();
         let (status, reason) = match ended {
             Ok((status, reason)) => (status, reason),
-            Err(PhaseError::Interrupted) => (Status::Interrupted, "ended by a signal".to_string()),
+            Err(PipelineError::Interrupted) => (Status::Interrupted, "ended by a signal".to_string()),
             Err(error) => {
                 // What cannot even be written down is told all the same.
                 let _ = self.write_down(Status::Failed, &error.to_string());
@@ -232,7 +233,7 @@ impl<'r> Runner<'r> {
         Ok(ending)
     }
 
-    fn steps(&mut self) -> Result<(Status, String), PhaseError> {
+    fn steps(&mut self) -> Result<(Status, String), PipelineError> {
         self.make_place()?;
         loop {
             if let Some((status, reason)) = self.bound() {
@@ -240,16 +241,16 @@ impl<'r> Runner<'r> {
             }
             let step = self.setting.workflow.step(&self.state.step).cloned();
             let Some(step) = step else {
-                return Err(PhaseError::Strange(format!("there is no step `{}`", self.state.step)));
+                return Err(PipelineError::Strange(format!("there is no step `{}`", self.state.step)));
             };
             self.note_visit(&step)?;
             let data = json!({ "step": step.id, "visit": self.state.visit, "status": step.status, "used": self.state.used });
             (self.see)(TaskEvent::new(EventType::TaskStep, step.status.clone(), data));
             let next = match &step.doer {
-                Doer::Role(role) => self.role_step(&step, role)?,
-                Doer::Own(Own::Merge) => self.merge(&step)?,
-                Doer::Own(Own::Archive) => self.archive(&step)?,
-                Doer::Own(Own::Deliver) => self.deliver(&step)?,
+                StepExecutor::Role(role) => self.role_step(&step, role)?,
+                StepExecutor::BuiltinStep(BuiltinStep::Merge) => self.merge(&step)?,
+                StepExecutor::BuiltinStep(BuiltinStep::Archive) => self.archive(&step)?,
+                StepExecutor::BuiltinStep(BuiltinStep::Deliver) => self.deliver(&step)?,
             };
             let outcome = match &next {
                 Next::Stop(status, _) => status.name(),
@@ -263,20 +264,20 @@ impl<'r> Runner<'r> {
                 Next::Go { to, feedback } => self.go(&to, feedback)?,
             }
             if self.cancel.is_set() {
-                return Err(PhaseError::Interrupted);
+                return Err(PipelineError::Interrupted);
             }
         }
     }
 
     /// Writes down how things stood when the step began, so that it can be begun again: `guard task retry`.
-    fn note_visit(&mut self, step: &Step) -> Result<(), PhaseError> {
+    fn note_visit(&mut self, step: &Step) -> Result<(), PipelineError> {
         let tip = self.setting.tree.tip()?.unwrap_or_default();
-        let began = Began { state: self.state.clone(), tip };
+        let began = StepSnapshot { state: self.state.clone(), tip };
         self.effect_at(self.state.visit, &step.id, "visit", &began, |_, _, _| Ok(()))
     }
 
     /// On to another step.
-    fn go(&mut self, to: &str, feedback: String) -> Result<(), PhaseError> {
+    fn go(&mut self, to: &str, feedback: String) -> Result<(), PipelineError> {
         let to = if to == BACK { self.state.from.clone().unwrap_or_default() } else { to.to_string() };
         self.state.from = Some(std::mem::replace(&mut self.state.step, to.clone()));
         self.state.feedback = feedback;
@@ -288,7 +289,7 @@ impl<'r> Runner<'r> {
     }
 
     /// Branch and worktree, before anybody is asked.
-    fn make_place(&mut self) -> Result<(), PhaseError> {
+    fn make_place(&mut self) -> Result<(), PipelineError> {
         let tree = self.setting.tree.clone();
         let branch = tree.short_branch().to_string();
         let made: Value = self.effect_at(
@@ -313,17 +314,17 @@ impl<'r> Runner<'r> {
         &mut self,
         step: &str,
         name: &str,
-        intent: impl FnOnce(&mut Self) -> Result<I, PhaseError>,
-        act: impl FnOnce(&mut Self, &I, bool) -> Result<O, PhaseError>,
-    ) -> Result<O, PhaseError>
+        intent: impl FnOnce(&mut Self) -> Result<I, PipelineError>,
+        act: impl FnOnce(&mut Self, &I, bool) -> Result<O, PipelineError>,
+    ) -> Result<O, PipelineError>
     where
         I: Serialize + DeserializeOwned,
         O: Serialize + DeserializeOwned,
     {
         let visit = self.state.visit;
         let intent = match self.journal.look(&self.id, visit, name)? {
-            Some(Begun::Done(outcome)) => return understood(outcome),
-            Some(Begun::Again(intent)) => understood(intent)?,
+            Some(EffectState::Done(outcome)) => return understood(outcome),
+            Some(EffectState::Again(intent)) => understood(intent)?,
             _ => intent(self)?,
         };
         self.effect_at(visit, step, name, &intent, act)
@@ -335,17 +336,17 @@ impl<'r> Runner<'r> {
         step: &str,
         name: &str,
         intent: &I,
-        act: impl FnOnce(&mut Self, &I, bool) -> Result<O, PhaseError>,
-    ) -> Result<O, PhaseError>
+        act: impl FnOnce(&mut Self, &I, bool) -> Result<O, PipelineError>,
+    ) -> Result<O, PipelineError>
     where
         I: Serialize,
         O: Serialize + DeserializeOwned,
     {
         let written = serde_json::to_value(intent).unwrap_or_default();
         let is_again = match self.journal.begin(&self.id, (visit, step), name, &written)? {
-            Begun::Done(outcome) => return understood(outcome),
-            Begun::Again(_) => true,
-            Begun::New => false,
+            EffectState::Done(outcome) => return understood(outcome),
+            EffectState::Again(_) => true,
+            EffectState::New => false,
         };
         let outcome = act(self, intent, is_again)?;
         self.journal.finish(&self.id, visit, name, &serde_json::to_value(&outcome).unwrap_or_default())?;
@@ -354,7 +355,7 @@ impl<'r> Runner<'r> {
 
     /// Puts branch and working tree back to where they were before an agent that was interrupted, or failed; what it did is
     /// kept under `refs/guard/`. Without a commit the branch stays where it is.
-    pub(crate) fn restore(&mut self, tip: Option<&str>) -> Result<(), PhaseError> {
+    pub(crate) fn restore(&mut self, tip: Option<&str>) -> Result<(), PipelineError> {
         let tree = &self.setting.tree;
         tree.settle_runs(&self.office.runs)?;
         let Some(now_at) = tree.tip()? else { return Ok(()) };
@@ -371,7 +372,7 @@ impl<'r> Runner<'r> {
     }
 
     /// Keeps what is on the branch and in the working tree under `refs/guard/`, before it goes.
-    pub(crate) fn keep_all(&mut self) -> Result<(), PhaseError> {
+    pub(crate) fn keep_all(&mut self) -> Result<(), PipelineError> {
         let kept = self.setting.tree.keep(&format!("task-{}/{}", self.id, uuid::Uuid::now_v7()))?;
         let data = json!({ "ref": kept });
         (self.see)(TaskEvent::new(EventType::TaskKept, format!("what was there is kept at {kept}"), data));
@@ -382,16 +383,16 @@ impl<'r> Runner<'r> {
         (self.see)(TaskEvent::said(who, message));
     }
 
-    pub(crate) fn write_down(&mut self, status: Status, reason: &str) -> Result<(), PhaseError> {
+    pub(crate) fn write_down(&mut self, status: Status, reason: &str) -> Result<(), PipelineError> {
         let state = serde_json::to_value(&self.state).unwrap_or_default();
         Ok(self.journal.advance(&self.id, status.name(), reason, &state)?)
     }
 
     /// The step's way for a word, or its only one.
-    pub(crate) fn way(step: &Step, word: Option<&str>) -> Result<String, PhaseError> {
+    pub(crate) fn way(step: &Step, word: Option<&str>) -> Result<String, PipelineError> {
         let way = word
             .map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));
-        let strange = || PhaseError::Strange(format!("the step {} leads nowhere from {word:?}", step.id));
+        let strange = || PipelineError::Strange(format!("the step {} leads nowhere from {word:?}", step.id));
         way.cloned().ok_or_else(strange)
     }
 
@@ -411,13 +412,13 @@ impl<'r> Runner<'r> {
     }
 }
 
-pub(crate) fn repository(setting: &Setting) -> Result<Repository, PhaseError> {
+pub(crate) fn repository(setting: &TaskSettings) -> Result<Repository, PipelineError> {
     let missing =
-        || PhaseError::Strange(format!("{} is no repository any more", setting.repository.display()));
+        || PipelineError::Strange(format!("{} is no repository any more", setting.repository.display()));
     let found = Repository::find(&setting.repository)?.ok_or_else(missing)?;
     Ok(Repository { trusted: setting.trusted, ..found })
 }
 
-pub(crate) fn understood<T: DeserializeOwned>(value: Value) -> Result<T, PhaseError> {
-    serde_json::from_value(value).map_err(|error| PhaseError::Strange(format!("the journal: {error}")))
+pub(crate) fn understood<T: DeserializeOwned>(value: Value) -> Result<T, PipelineError> {
+    serde_json::from_value(value).map_err(|error| PipelineError::Strange(format!("the journal: {error}")))
 }

@@ -15,12 +15,12 @@ const LONGEST_CHAIN: usize = 8;
 
 /// Where policies are looked for by name, before the built-in ones.
 #[derive(Debug, Clone, Default)]
-pub struct Folders {
+pub struct PolicyDirs {
     /// The user's own: `$XDG_CONFIG_HOME/guard/policies`.
     pub user: Option<PathBuf>,
 }
 
-impl Folders {
+impl PolicyDirs {
     /// The places of this user, from the environment.
     pub fn from_environment() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -83,12 +83,12 @@ fn count_errors(problems: &[Diagnostic]) -> String {
 }
 
 /// Loads a policy by name or path, without running its examples (see `decide::load` for that).
-pub fn load(reference: &str, folders: &Folders) -> Result<Policy, PolicyError> {
+pub fn load(reference: &str, folders: &PolicyDirs) -> Result<Policy, PolicyError> {
     load_source(find(reference, folders, None)?, folders)
 }
 
 /// Loads a policy from a text, with everything it extends.
-pub fn load_source(source: Source, folders: &Folders) -> Result<Policy, PolicyError> {
+pub fn load_source(source: Source, folders: &PolicyDirs) -> Result<Policy, PolicyError> {
     let (policy, problems) = load_with_problems(source, folders)?;
     if problems.iter().any(|problem| problem.severity == Severity::Error) {
         return Err(PolicyError::Invalid(problems));
@@ -101,7 +101,7 @@ pub fn load_source(source: Source, folders: &Folders) -> Result<Policy, PolicyEr
 /// Loads as much of a policy as its problems allow: the policy is there unless rules could not be read.
 pub fn load_with_problems(
     source: Source,
-    folders: &Folders,
+    folders: &PolicyDirs,
 ) -> Result<(Option<Policy>, Vec<Diagnostic>), PolicyError> {
     let mut problems = Vec::new();
     let mut chain: Vec<(Source, File)> = Vec::new();
@@ -141,7 +141,7 @@ fn extended(
     name: &str,
     from: &Source,
     chain: &[(Source, File)],
-    folders: &Folders,
+    folders: &PolicyDirs,
 ) -> Result<Source, String> {
     let found = find(name, folders, Some(from)).map_err(|error| error.to_string())?;
     let is_same = |seen: &Source| {
@@ -158,7 +158,7 @@ fn extended(
 }
 
 /// The text a reference leads to: a path, the user's policy of that name, or a built-in one.
-pub fn find(reference: &str, folders: &Folders, from: Option<&Source>) -> Result<Source, PolicyError> {
+pub fn find(reference: &str, folders: &PolicyDirs, from: Option<&Source>) -> Result<Source, PolicyError> {
     if reference.contains('/') || reference.ends_with(".toml") {
         let path = match from.filter(|from| !from.built_in).and_then(|from| Path::new(&from.name).parent()) {
             Some(folder) => folder.join(reference.strip_prefix("./").unwrap_or(reference)),

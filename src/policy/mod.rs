@@ -27,7 +27,7 @@ pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};
 pub use host::{Host, HostEntry, HostEntryError, HostError, Way};
 pub use ip_classes::{plain, special};
-pub use load::{Folders, PolicyError, find, load, load_source, load_with_problems};
+pub use load::{PolicyDirs, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
     Action, Budget, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home,
     Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains, Worktree,

@@ -11,7 +11,7 @@ pub use corpus::{Case, Corpus, CorpusError};
 pub use report::{junit, sarif, text};
 pub use snapshot::{Change, SnapshotError, compare};
 
-use crate::command::{Context, Folder};
+use crate::command::{Context, Cwd};
 use crate::decide::judge;
 use crate::policy::{Action, Policy};
 
@@ -64,7 +64,7 @@ impl Row {
 /// Runs every case through every policy. Cases are judged as if they were run in a working tree, by a user whose home and
 /// environment are not known, so that the result is the same on every machine.
 pub fn run(policies: &[Policy], corpora: &[Corpus]) -> Audit {
-    let context = Context { folder: Folder::Known(b"/work/tree".to_vec()), ..Context::default() };
+    let context = Context { folder: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
     let mut rows = Vec::new();
     let mut unused_labels = Vec::new();
     for corpus in corpora {

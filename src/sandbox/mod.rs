@@ -13,7 +13,7 @@ pub use deny_filter::{
     Entry, Errno, FORKS, Filters, LIST, List, METADATA, ON_PROCESSES, Only, compile, filters, offline, read,
 };
 pub use landlock_rules::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals};
-pub use mounts::{Apart, Layer, View, enter, part};
+pub use mounts::{Layer, MountPlan, Unshared, enter, part};
 pub use notify_filter::Condition;
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
 

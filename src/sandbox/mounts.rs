@@ -31,7 +31,7 @@ pub struct Layer {
 
 /// What the run sees.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct View {
+pub struct MountPlan {
     /// Trees that stay writable.
     pub writable: Vec<PathBuf>,
     /// Trees that stay visible, read-only, though something above them is hidden.
@@ -48,7 +48,7 @@ pub struct View {
     pub pointers: Vec<(PathBuf, PathBuf)>,
 }
 
-impl View {
+impl MountPlan {
     /// The usual paths at which the run has something of its own.
     pub fn own(&self) -> impl Iterator<Item = &PathBuf> {
         self.private.iter().map(|(_, at)| at).chain(&self.memory)
@@ -64,7 +64,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
 }
 
 /// A process whose mounts are nobody else's, with those it will need whatever it is to see.
-pub struct Apart {
+pub struct Unshared {
     proc: OwnedFd,
     terminals: OwnedFd,
     memory: Option<OwnedFd>,
@@ -72,7 +72,7 @@ pub struct Apart {
 
 /// Takes this process out of everybody's sight; it must be alone in new mount and PID namespaces, and in a user namespace
 /// that is to have these maps (user, group), if one was made. What a view is made of comes with [`enter`].
-pub fn part(user: Option<(u32, u32)>) -> Result<Apart, SandboxError> {
+pub fn part(user: Option<(u32, u32)>) -> Result<Unshared, SandboxError> {
     if let Some((uid, gid)) = user {
         map_user(uid, gid)?;
     }
@@ -81,7 +81,7 @@ pub fn part(user: Option<(u32, u32)>) -> Result<Apart, SandboxError> {
     at("cut off from other mounts", change_mount(Path::new("/"), one_way))?;
     let plain = sys::NO_SUID | sys::NO_DEVICES | sys::NO_EXEC | sys::READ_ONLY;
     let terminals = [(c"ptmxmode", c"0666"), (c"mode", c"620")];
-    Ok(Apart {
+    Ok(Unshared {
         proc: at("make /proc", sys::make(c"proc", &[], plain))?,
         terminals: at("make /dev/pts", sys::make(c"devpts", &terminals, sys::NO_SUID | sys::NO_EXEC))?,
         memory: Some(at("make /dev/shm", make_memory(OWN))?),
@@ -103,7 +103,7 @@ fn put(tree: &OwnedFd, place: &Path) -> io::Result<()> {
 }
 
 /// Sets the view up.
-pub fn enter(mut apart: Apart, view: &View) -> Result<(), SandboxError> {
+pub fn enter(mut apart: Unshared, view: &MountPlan) -> Result<(), SandboxError> {
     for layer in &view.layers {
         put_layer(layer)?;
     }
@@ -178,7 +178,7 @@ fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
     mount(Some("guard"), &layer.at, Some("overlay"), flags, Some(data)).map_err(|error| failed(error.into()))
 }
 
-fn copies(view: &View) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {
+fn copies(view: &MountPlan) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {
     let copy = |from: &Path| {
         at(format!("copy {}", from.display()), c_path(from).and_then(|path| sys::clone_tree(&path)))
     };

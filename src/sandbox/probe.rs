@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::mounts::{View, enter, part};
+use super::mounts::{MountPlan, enter, part};
 use crate::policy::{Namespaces, Policy};
 use crate::sys::{process, seccomp};
 
@@ -86,7 +86,7 @@ fn try_namespaces() -> Result<(), String> {
     let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
     if pid == 0 {
         process::run_child(|| {
-            let problem = part(user).and_then(|apart| enter(apart, &View::default())).err();
+            let problem = part(user).and_then(|apart| enter(apart, &MountPlan::default())).err();
             let problem = problem.map(|error| error.to_string()).unwrap_or_default();
             let _ = nix::unistd::write(&writer, problem.as_bytes());
             process::exit_now(0)

@@ -27,10 +27,10 @@ use super::exec::verify::Expected;
 use super::inotify::Readable;
 use super::process_limit::Forks;
 use super::repo_scope::Repositories;
-use super::sockets::Servers;
+use super::sockets::BoundSockets;
 use crate::command::Context;
 use crate::decide::{NetworkRules, Verdict};
-use crate::egress::Doors;
+use crate::egress::PeerRegistry;
 use crate::policy::Policy;
 use crate::sys::seccomp::{self, Notification, Reply};
 use crate::sys::{process, ptrace, syscall_numbers};
@@ -57,7 +57,7 @@ pub trait Ask: Send {
 }
 
 /// What a supervisor needs to know of its run.
-pub struct Setting {
+pub struct SupervisorConfig {
     /// The policy.
     pub policy: Arc<Policy>,
     /// What surrounds every command: working tree, home.
@@ -81,7 +81,7 @@ pub struct Setting {
     /// Ports on loopback that own servers may listen on, also without `loopback`.
     pub listen: Vec<u16>,
     /// The ports that lead to the network.
-    pub doors: Arc<Doors>,
+    pub doors: Arc<PeerRegistry>,
     /// Which hosts may be reached by programs that know no proxy.
     pub rules: Arc<NetworkRules>,
     /// The socket the shims ask on.
@@ -97,7 +97,7 @@ pub struct Setting {
     /// Counts up with every program start: what is busy is not idle.
     pub activity: Arc<AtomicU64>,
     /// What is made when a program needs it.
-    pub belated: Vec<Belated>,
+    pub belated: Vec<LazyResource>,
     /// Looks from outside whether the sandbox holds, before the first program starts; if it does not, none does.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
     /// Processes and threads the run may have at once, where nothing but the supervisor holds it to that.
@@ -105,7 +105,7 @@ pub struct Setting {
 }
 
 /// Something of the run's that takes time to be made, and that few of its programs use.
-pub struct Belated {
+pub struct LazyResource {
     /// How the names of those begin that use it: they wait until it is there.
     pub users: &'static [&'static str],
     /// Makes it, in a thread of its own, when the first of them starts.
@@ -141,7 +141,7 @@ impl Handle {
 /// Begins to answer, as soon as `listener` has got where the questions arrive: the thread is ready before the process it
 /// asks for is. SIGCHLD must be blocked in every thread of this process: it tells of processes at their exec.
 pub fn supervise(
-    setting: Setting,
+    setting: SupervisorConfig,
     listener: impl FnOnce() -> Option<OwnedFd> + Send + 'static,
 ) -> std::io::Result<Handle> {
     let wake = Arc::new(EventFd::from_value_and_flags(0, nix::sys::eventfd::EfdFlags::EFD_CLOEXEC)?);
@@ -162,12 +162,12 @@ pub fn supervise(
 }
 
 /// An answer that a thread of its own has found.
-pub(crate) struct Later {
+pub(crate) struct AsyncReply {
     pub(crate) id: u64,
-    pub(crate) result: LaterResult,
+    pub(crate) result: AsyncResult,
 }
 
-pub(crate) enum LaterResult {
+pub(crate) enum AsyncResult {
     Reply(Reply),
     /// What a person said to a program start.
     Chosen(Box<super::exec::Pending>, Choice, Option<Box<dyn Ask>>),
@@ -176,7 +176,7 @@ pub(crate) enum LaterResult {
 }
 
 pub(crate) struct Supervisor {
-    pub(crate) setting: Setting,
+    pub(crate) setting: SupervisorConfig,
     pub(crate) listener: OwnedFd,
     wake: Arc<EventFd>,
     ending: Arc<AtomicBool>,
@@ -184,7 +184,7 @@ pub(crate) struct Supervisor {
     pub(crate) identities: Identities,
     /// Threads that are on their way through an exec, with what they should become.
     pub(crate) expected: Vec<(i32, Expected)>,
-    pub(crate) servers: Servers,
+    pub(crate) servers: BoundSockets,
     pub(crate) counts: Counts,
     pub(crate) cache: super::exec::Cache,
     /// Rules a person has said "always" to.
@@ -197,12 +197,12 @@ pub(crate) struct Supervisor {
     /// A person is being asked.
     pub(crate) asking: bool,
     pub(crate) shim: Option<super::exec::executable_identity::Identity>,
-    later: (Sender<Later>, Receiver<Later>),
+    later: (Sender<AsyncReply>, Receiver<AsyncReply>),
     /// Program starts that wait for what is belated.
     pub(crate) waiting_starts: Vec<Notification>,
     /// Which of it is being made.
     pub(crate) making: Vec<usize>,
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: NotifiedSyscalls,
     forks: Forks,
     pub(crate) readable: Readable,
     /// The proof was given.
@@ -213,13 +213,13 @@ pub(crate) struct Supervisor {
 }
 
 /// The numbers of the calls that are notified.
-pub(crate) struct Numbers {
+pub(crate) struct NotifiedSyscalls {
     metadata: Vec<(i64, &'static str)>,
     on_processes: Vec<(i64, &'static str)>,
     forks: Vec<i64>,
 }
 
-impl Numbers {
+impl NotifiedSyscalls {
     fn new() -> Self {
         let metadata =
             crate::sandbox::METADATA.iter().filter_map(|name| Some((syscall_numbers::number(name)?, *name)));
@@ -233,14 +233,14 @@ impl Numbers {
 
 impl Supervisor {
     fn new(
-        setting: Setting,
+        setting: SupervisorConfig,
         listener: impl FnOnce() -> Option<OwnedFd>,
         wake: Arc<EventFd>,
         ending: Arc<AtomicBool>,
     ) -> Option<Self> {
         let identities = Identities::new(setting.policy.clone(), setting.writable.clone(), setting.has_view);
         let shim = setting.shim.as_deref().and_then(super::exec::executable_identity::of_file);
-        let numbers = Numbers::new();
+        let numbers = NotifiedSyscalls::new();
         Some(Self {
             identities,
             shim,
@@ -249,7 +249,7 @@ impl Supervisor {
             ending,
             remote: Remote::default(),
             expected: Vec::new(),
-            servers: Servers::default(),
+            servers: BoundSockets::default(),
             counts: Counts::default(),
             cache: super::exec::Cache::default(),
             always: Vec::new(),
@@ -349,9 +349,9 @@ impl Supervisor {
     fn answer_later(&mut self) {
         while let Ok(later) = self.later.1.try_recv() {
             match later.result {
-                LaterResult::Reply(reply) => self.reply(later.id, reply),
-                LaterResult::Chosen(pending, choice, asker) => self.chosen(*pending, choice, asker),
-                LaterResult::Made(index) => {
+                AsyncResult::Reply(reply) => self.reply(later.id, reply),
+                AsyncResult::Chosen(pending, choice, asker) => self.chosen(*pending, choice, asker),
+                AsyncResult::Made(index) => {
                     self.making.retain(|making| *making != index);
                     // Whoever has gone meanwhile needs no answer.
                     for notification in std::mem::take(&mut self.waiting_starts) {
@@ -365,7 +365,7 @@ impl Supervisor {
     }
 
     /// The sending end for a thread of its own.
-    pub(crate) fn later(&self) -> (Sender<Later>, Arc<EventFd>) {
+    pub(crate) fn later(&self) -> (Sender<AsyncReply>, Arc<EventFd>) {
         (self.later.0.clone(), self.wake.clone())
     }
 

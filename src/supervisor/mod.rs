@@ -16,13 +16,15 @@ mod repo_scope;
 pub mod shim;
 mod sockets;
 
-pub use event_loop::{Ask, Belated, CANARY_PROGRAM, Choice, Counts, Handle, Setting, supervise};
+pub use event_loop::{
+    Ask, CANARY_PROGRAM, Choice, Counts, Handle, LazyResource, SupervisorConfig, supervise,
+};
 pub use repo_scope::{Judged, Repositories};
-pub use shim::server::{Answering, bind, serve};
+pub use shim::server::{ShimService, bind, serve};
 
 use std::borrow::Cow;
 
-use crate::command::{Context, Folder, Request};
+use crate::command::{Context, Cwd, Request};
 use crate::decide::judge;
 use crate::policy::{Action, Policy};
 use shim::protocol::{Answer, Question};
@@ -86,7 +88,7 @@ pub fn answer(
     question: &Question,
 ) -> Answer {
     let context = Context {
-        folder: Folder::from_absolute(&question.folder),
+        folder: Cwd::from_absolute(&question.folder),
         environment: question.environment.clone(),
         resolved: None,
         ..context.clone()

@@ -134,7 +134,7 @@ impl Repositories {
         }
         match (names_git_dir, makes) {
             (true, _) => match self.kind(&real) {
-                Ok(Kind::Folder) => self.is_other_git_dir(&real),
+                Ok(Kind::Cwd) => self.is_other_git_dir(&real),
                 Ok(Kind::File) => self.is_pointer_elsewhere(&real),
                 Ok(Kind::Else) => false,
                 Err(error) => makes && error.kind() == io::ErrorKind::NotFound,
@@ -153,7 +153,7 @@ impl Repositories {
             }
             // A repository of the user's around the run's own places: the agent made nothing of it, and cannot write it.
             let dot_git = level.join(".git");
-            if !self.is_own(level) && matches!(self.kind(&dot_git), Ok(Kind::Folder)) {
+            if !self.is_own(level) && matches!(self.kind(&dot_git), Ok(Kind::Cwd)) {
                 return self.is_unrelated(&dot_git);
             }
             if let Some(is_other) = self.repository_at(level) {
@@ -173,7 +173,7 @@ impl Repositories {
         };
         let dot_git = level.join(".git");
         match self.kind(&dot_git) {
-            Ok(Kind::Folder) => Some(self.is_other_git_dir(&dot_git)),
+            Ok(Kind::Cwd) => Some(self.is_other_git_dir(&dot_git)),
             Ok(Kind::File) => Some(self.is_pointer_elsewhere(&dot_git)),
             found if !is_missing(&found) => Some(false),
             // Without `HEAD` git takes no directory for a repository.
@@ -210,7 +210,7 @@ impl Repositories {
                 nix::unistd::faccessat(nix::fcntl::AT_FDCWD, path.as_str(), flags.0, flags.1).is_ok()
             })
         };
-        let is_folder = |path: &Path| matches!(self.kind(path), Ok(Kind::Folder)) && is_searchable(path);
+        let is_folder = |path: &Path| matches!(self.kind(path), Ok(Kind::Cwd)) && is_searchable(path);
         let has_head = self.read_small(&git_dir.join("HEAD")).is_ok_and(|text| is_head(&text));
         has_head
             && [git_dir, &common_dir]
@@ -299,7 +299,7 @@ impl Repositories {
         let found = nix::sys::stat::fstat(&fd)?;
         Ok(match found.st_mode & libc::S_IFMT {
             libc::S_IFREG => Kind::File,
-            libc::S_IFDIR => Kind::Folder,
+            libc::S_IFDIR => Kind::Cwd,
             _ => Kind::Else,
         })
     }
@@ -351,6 +351,6 @@ fn is_head(text: &[u8]) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     File,
-    Folder,
+    Cwd,
     Else,
 }

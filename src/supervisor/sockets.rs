@@ -16,10 +16,10 @@ use nix::sys::socket::{SockaddrStorage, getpeername, getsockopt, setsockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde::Serialize;
 
-use super::event_loop::{Later, LaterResult, Supervisor, folder_of};
+use super::event_loop::{AsyncReply, AsyncResult, Supervisor, folder_of};
 use super::shim::protocol::CONTROL_NAME;
 use crate::decide::NetworkRefusal;
-use crate::egress::{Purpose, Visitor};
+use crate::egress::{Peer, Purpose};
 use crate::policy::{Host, plain};
 use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
@@ -28,7 +28,7 @@ use crate::transcript::EventType;
 
 /// Sockets that the run itself has bound: on loopback by their inodes, at paths by their names.
 #[derive(Debug, Default)]
-pub(crate) struct Servers {
+pub(crate) struct BoundSockets {
     inodes: HashSet<u64>,
     /// What the kernel calls unix sockets that were bound for the run, and what the run calls them.
     names: HashMap<Vec<u8>, Vec<u8>>,
@@ -263,7 +263,7 @@ impl Supervisor {
             Target::Internet(from) if from.port() != 0 => Some(from),
             _ => None,
         };
-        let visitor = Visitor { tid: notification.tid };
+        let visitor = Peer { tid: notification.tid };
         let reply = self.setting.doors.announce(visitor, purpose, || {
             // A socket that has come in already is told the same again when it connects once more, and a connect that
             // fails brings nobody: whoever has that port next would be taken for the run.
@@ -340,10 +340,10 @@ impl Supervisor {
         let (sender, wake) = self.later();
         let id = notification.id;
         let work = move || {
-            let result = LaterResult::Reply(done(socket::connect(fd.as_fd(), &address)));
+            let result = AsyncResult::Reply(done(socket::connect(fd.as_fd(), &address)));
             drop(object);
             WAITING.fetch_sub(1, Ordering::AcqRel);
-            let _ = sender.send(Later { id, result });
+            let _ = sender.send(AsyncReply { id, result });
             let _ = wake.write(1);
         };
         match std::thread::Builder::new().name("connect".to_string()).stack_size(64 << 10).spawn(work) {

@@ -70,15 +70,15 @@ pub fn are_held() -> bool {
     SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))
 }
 
-/// Signals that are blocked but while `Caught::poll` waits.
+/// Signals that are blocked but while `SignalWaiter::poll` waits.
 #[derive(Debug)]
-pub struct Caught {
+pub struct SignalWaiter {
     /// What is blocked while it waits.
     others: SigSet,
     own: SigSet,
 }
 
-impl Caught {
+impl SignalWaiter {
     /// Blocks these signals and notices them from now on.
     pub fn new(signals: &SigSet) -> io::Result<Self> {
         signals.thread_block()?;

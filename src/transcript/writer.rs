@@ -157,7 +157,7 @@ pub fn prepare(
         // Nothing that would be in the way of others who begin.
         theirs.pause(TICK);
         let settings = settings();
-        let pen = Pen {
+        let pen = TranscriptWriter {
             shared: theirs,
             sink,
             observer,
@@ -245,7 +245,7 @@ impl Drop for EndsWithThread {
 }
 
 /// The thread's own state.
-struct Pen {
+struct TranscriptWriter {
     shared: Arc<Shared>,
     sink: Box<dyn Sink>,
     observer: Option<Observer>,
@@ -261,7 +261,7 @@ struct Pen {
     finished: bool,
 }
 
-impl Pen {
+impl TranscriptWriter {
     fn run(mut self) -> io::Result<Head> {
         let mut batch = Batch::default();
         let mut quiet = 0;

@@ -32,7 +32,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use dispose::uncommitted::{Changed, merged};
-pub use dispose::{Disposal, Settled};
+pub use dispose::{DisposeReport, KeepPolicy};
 pub use git::command::GitError;
 pub use git::refs::RefError;
 pub use git::remote::{Pushed, RemoteUrls, without_credentials};
@@ -41,7 +41,7 @@ pub use inspect::{Entry, Preview, diff, list, preview};
 pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
 pub use run::create::{Request, Workspace};
-pub use run::extra_files::{Brought, is_inside as is_path_inside};
+pub use run::extra_files::{ExtraFile, is_inside as is_path_inside};
 pub use run::run_record::{Record, State};
 pub use task_branch::merge::{Compared, Merged};
 pub use task_branch::{StepCommit, TaskTree, has_changes};

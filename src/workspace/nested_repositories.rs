@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::findings;
 use super::findings::Danger;
 use super::git::gitfile;
-use super::snapshot::{Difference, Entry, Fingerprint, Folder, Ours};
+use super::snapshot::{Difference, DirectoryState, Entry, ExpectedChanges, Fingerprint};
 
 /// How much a search may look at.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +80,7 @@ pub fn search(root: &Path, bounds: SearchBounds) -> SearchResult {
         user: nix::unistd::geteuid().as_raw(),
         found: SearchResult::default(),
     };
-    match Folder::open(root) {
+    match DirectoryState::open(root) {
         Ok(folder) => search.directory(&folder, root, 0),
         Err(error) => search.unseen(format!("{} cannot be read: {error}", root.display())),
     }
@@ -122,7 +122,7 @@ impl Search {
         self.found.repositories.push(NestedRepository { path, kind });
     }
 
-    fn directory(&mut self, folder: &Folder, path: &Path, depth: usize) {
+    fn directory(&mut self, folder: &DirectoryState, path: &Path, depth: usize) {
         let entries = match folder.entries_up_to(self.left) {
             Ok(entries) => entries,
             Err(error) => return self.unseen(format!("{} cannot be read: {error}", path.display())),
@@ -173,7 +173,7 @@ impl Search {
         }
     }
 
-    fn is_own(&self, folder: &Folder, name: &CStr) -> bool {
+    fn is_own(&self, folder: &DirectoryState, name: &CStr) -> bool {
         let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
         let found = nix::sys::stat::fstatat(folder.as_fd(), name, flags);
         found.map_or(true, |found| self.user == 0 || found.st_uid == self.user)
@@ -204,7 +204,7 @@ fn shortened(path: &Path) -> String {
 }
 
 /// As git decides it: a HEAD, with objects and refs beside it or the place of them.
-fn is_bare(folder: &Folder, entries: &[Entry]) -> bool {
+fn is_bare(folder: &DirectoryState, entries: &[Entry]) -> bool {
     if !entries.iter().any(|entry| entry.name.to_bytes() == b"HEAD") {
         return false;
     }
@@ -213,7 +213,7 @@ fn is_bare(folder: &Folder, entries: &[Entry]) -> bool {
     is_head && (exists(c"commondir") || exists(c"objects") && exists(c"refs"))
 }
 
-fn kind_of_git_entry(folder: &Folder) -> Option<RepositoryKind> {
+fn kind_of_git_entry(folder: &DirectoryState) -> Option<RepositoryKind> {
     let stat = folder.stat_of(c".git").ok().flatten()?;
     Some(if stat.is_folder() {
         RepositoryKind::GitDirectory
@@ -450,7 +450,7 @@ impl Snapshot {
         after: &Fingerprint,
         change: impl Fn(NestedChangeKind, String) -> NestedChange,
     ) -> Vec<NestedChange> {
-        let differences = before.compare(after, &Ours::default());
+        let differences = before.compare(after, &ExpectedChanges::default());
         let mut changes: Vec<NestedChange> = differences
             .iter()
             .take(MOST_DIFFERENCES)

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use guard::command::{Analysis, Context, Effects, Folder, Request, analyze};
+use guard::command::{Analysis, Context, Cwd, Effects, Request, analyze};
 
 use crate::support::Scratch;
 
@@ -69,10 +69,7 @@ fn state(folder: &Path) -> String {
 fn understood(args: &[&str]) -> Analysis {
     let words =
         std::iter::once("git").chain(args.iter().copied()).map(|word| word.as_bytes().to_vec()).collect();
-    analyze(
-        &Request::Argv(words),
-        &Context { folder: Folder::Known(b"/work".to_vec()), ..Context::default() },
-    )
+    analyze(&Request::Argv(words), &Context { folder: Cwd::Known(b"/work".to_vec()), ..Context::default() })
 }
 
 #[test]

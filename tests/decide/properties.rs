@@ -1,7 +1,7 @@
 //! What holds for any command and any policy.
 
 use guard::decide::load_text;
-use guard::policy::{Action, Folders, Policy, TOOLCHAINS};
+use guard::policy::{Action, Policy, PolicyDirs, TOOLCHAINS};
 use proptest::prelude::*;
 
 use crate::support::{argv, shell, source, strict};
@@ -277,10 +277,10 @@ proptest! {
         let folder = crate::support::Scratch::new("sections");
         let parent_text = format!("version = 1\nname = \"p\"\n{parent}");
         let path = folder.write("p.toml", &parent_text);
-        let parent = load_text(source(&parent_text), &Folders::default()).unwrap();
-        let alone = load_text(source(&format!("version = 1\nname = \"c\"\n{child}")), &Folders::default()).unwrap();
+        let parent = load_text(source(&parent_text), &PolicyDirs::default()).unwrap();
+        let alone = load_text(source(&format!("version = 1\nname = \"c\"\n{child}")), &PolicyDirs::default()).unwrap();
         let child_text = format!("version = 1\nname = \"c\"\nextends = {:?}\n{child}", path.display().to_string());
-        let Ok(child) = load_text(source(&child_text), &Folders::default()) else {
+        let Ok(child) = load_text(source(&child_text), &PolicyDirs::default()) else {
             prop_assert!(!is_tighter(&alone, &parent), "refused:\n{parent_text}\n{child_text}");
             return Ok(());
         };

@@ -1,7 +1,7 @@
 //! Ways to make a policy looser than it looks, or the program fall over, that somebody tried.
 
 use guard::decide::load_text;
-use guard::policy::{Folders, PolicyError};
+use guard::policy::{PolicyDirs, PolicyError};
 
 use crate::support::{Scratch, guard, shell, source, text};
 
@@ -14,7 +14,7 @@ fn child(body: &str) -> String {
 }
 
 fn is_refused(policy: &str) -> bool {
-    matches!(load_text(source(policy), &Folders::default()), Err(PolicyError::Invalid(_)))
+    matches!(load_text(source(policy), &PolicyDirs::default()), Err(PolicyError::Invalid(_)))
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn patterns_that_would_not_compile_are_errors_when_the_policy_loads() {
     }
     // The largest that is accepted also matches.
     let fits =
-        load_text(source(&rule(&format!("args = \"{}\"", "?".repeat(256)))), &Folders::default()).unwrap();
+        load_text(source(&rule(&format!("args = \"{}\"", "?".repeat(256)))), &PolicyDirs::default()).unwrap();
     assert_eq!(shell(&fits, format!("x {}", "a".repeat(256))).action().name(), "deny");
 }
 
@@ -141,7 +141,7 @@ fn an_override_does_not_reach_past_its_own_rule() {
     let policy = child(
         "[[command]]\nid = \"mine\"\nprogram = \"git\"\naction = \"allow\"\nreason = \"r\"\noverride = true",
     );
-    let policy = load_text(source(&policy), &Folders::default()).unwrap();
+    let policy = load_text(source(&policy), &PolicyDirs::default()).unwrap();
     assert_eq!(shell(&policy, "git lfs pull").action().name(), "allow", "the default is lifted");
     assert_eq!(shell(&policy, "git checkout main").action().name(), "deny", "a matching deny is not");
     assert!(policy.remarks.iter().any(|remark| remark.message.contains("`mine` can lift")));
@@ -223,6 +223,6 @@ fn ports_to_listen_on() {
         assert!(is_refused(&child(&format!("[network]\noverride = true\nlisten = {ports}"))), "{ports}");
     }
     let policy = child("[network]\noverride = true\nlisten = [3000, 8080]");
-    let policy = load_text(source(&policy), &Folders::default()).unwrap();
+    let policy = load_text(source(&policy), &PolicyDirs::default()).unwrap();
     assert_eq!(policy.network.listen, [3000, 8080]);
 }

@@ -1,15 +1,15 @@
 //! The policies that come with the program.
 
 use guard::decide;
-use guard::policy::{Folders, Severity};
+use guard::policy::{PolicyDirs, Severity};
 
 use crate::support::built_in;
 
 #[test]
 fn every_one_loads_with_its_examples() {
     for name in built_in() {
-        let policy =
-            decide::load(name, &Folders::default(), true).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let policy = decide::load(name, &PolicyDirs::default(), true)
+            .unwrap_or_else(|error| panic!("{name}: {error:?}"));
         assert_eq!(policy.name, name);
         assert!(!policy.description.is_empty(), "{name}");
         assert!(
@@ -41,5 +41,5 @@ fn an_example_that_no_longer_holds_is_found() {
     let (_, strict) = guard::policy::BUILT_IN[0];
     let broken = strict.replacen("\"git checkout main\",", "\"git status\",", 1);
     assert_ne!(broken, strict);
-    assert!(decide::load_text(crate::support::source(&broken), &Folders::default()).is_err());
+    assert!(decide::load_text(crate::support::source(&broken), &PolicyDirs::default()).is_err());
 }

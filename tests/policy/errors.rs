@@ -1,12 +1,12 @@
 //! Mistakes in policy files: every one is shown, at its place, with the next step.
 
 use guard::decide::load_text;
-use guard::policy::{Folders, PolicyError};
+use guard::policy::{PolicyDirs, PolicyError};
 
 use crate::support::{Scratch, guard, source, text};
 
 fn problems(text: &str) -> String {
-    match load_text(source(text), &Folders::default()) {
+    match load_text(source(text), &PolicyDirs::default()) {
         Ok(policy) => {
             policy.remarks.iter().map(|remark| remark.render(false)).collect::<Vec<_>>().join("\n\n")
         }

@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use guard::workspace::{Disposal, Limits};
+use guard::workspace::{KeepPolicy, Limits};
 use serde_json::Value;
 
 use super::{Place, agent, commit};
@@ -24,7 +24,7 @@ fn list_path_diff_preview_receive_and_clean() {
     let mut kept = place.open("kept");
     commit(&kept, "a.txt", "theirs\n", "change a");
     kept.receive(&Limits::default()).unwrap();
-    kept.settle(Disposal::Auto).unwrap();
+    kept.settle(KeepPolicy::Auto).unwrap();
     std::fs::write(kept.worktree().join("loose.txt"), "x").unwrap();
     let path = kept.worktree().to_path_buf();
     drop(kept);

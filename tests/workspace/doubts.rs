@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use guard::workspace::{Disposal, Limits, Record, Repository, Request, State, Workspace, WorkspaceError};
+use guard::workspace::{KeepPolicy, Limits, Record, Repository, Request, State, Workspace, WorkspaceError};
 
 use super::{Place, commit, git, git_in};
 
@@ -512,7 +512,7 @@ fn the_users_own_need_no_trust() {
         workspace.point_at_quarantine().unwrap();
         commit(&workspace, "new.txt", "new\n", "work");
         assert_eq!(workspace.receive(&Limits::default()).unwrap().commits.len(), 1, "{name}");
-        workspace.settle(Disposal::Discard).unwrap();
+        workspace.settle(KeepPolicy::Discard).unwrap();
     };
     let place = place();
     let root = &place.scratch.0;
@@ -553,7 +553,7 @@ fn a_worktree_is_one_runs_at_a_time() {
     let mut first = Workspace::open(&place.find(), &place.request("first")).unwrap();
     place.repository = first.worktree().to_path_buf();
     busy(Workspace::open(&place.find(), &here(&place, "second")), "in the worktree of a run");
-    first.settle(Disposal::Keep).unwrap();
+    first.settle(KeepPolicy::Keep).unwrap();
     let kept = first.run_folder().to_path_buf();
     drop(first);
 
@@ -565,10 +565,10 @@ fn a_worktree_is_one_runs_at_a_time() {
     second.point_at_quarantine().unwrap();
     let tip = commit(&second, "c.txt", "c", "work");
     second.receive(&Limits::default()).unwrap();
-    second.settle(Disposal::Auto).unwrap();
+    second.settle(KeepPolicy::Auto).unwrap();
     drop(second);
     assert_eq!(place.git(&["rev-parse", "HEAD"]), tip);
-    Workspace::load(&kept).unwrap().settle(Disposal::Discard).unwrap();
+    Workspace::load(&kept).unwrap().settle(KeepPolicy::Discard).unwrap();
     assert!(!place.repository.exists());
 }
 
@@ -582,7 +582,7 @@ fn a_preview_runs_nothing_outside_its_jail() {
     let mut workspace = place.open("merge");
     commit(&workspace, "a.txt", "theirs\n", "theirs");
     workspace.receive(&Limits::default()).unwrap();
-    workspace.settle(Disposal::Keep).unwrap();
+    workspace.settle(KeepPolicy::Keep).unwrap();
     std::fs::write(place.repository.join("a.txt"), "ours\n").unwrap();
     place.git(&["commit", "--quiet", "-am", "ours"]);
     let preview = guard::workspace::preview(workspace.run_folder(), None).unwrap();

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guard::workspace::snapshot::{Difference, Fingerprint, Kind, Name, Ours, Who};
+use guard::workspace::snapshot::{Actor, Difference, ExpectedChanges, Fingerprint, Kind, Name};
 use proptest::prelude::*;
 
 use crate::support::Scratch;
@@ -85,8 +85,8 @@ impl Repository {
     }
 }
 
-fn ours(repository: &Repository) -> Ours {
-    Ours {
+fn ours(repository: &Repository) -> ExpectedChanges {
+    ExpectedChanges {
         run: "run1".to_string(),
         branch: Some("refs/heads/task/x".into()),
         tip: None,
@@ -198,7 +198,7 @@ fn what_others_do_is_theirs() {
             let difference = one(&found);
             assert_eq!(
                 (difference.kind, difference.name.bytes(), difference.by),
-                (kind, name.as_bytes(), Who::Others)
+                (kind, name.as_bytes(), Actor::Others)
             );
         }
     }
@@ -254,7 +254,7 @@ fn every_file_git_obeys_is_watched() {
         let difference = one(&found);
         assert_eq!(
             (difference.kind, difference.name.bytes(), difference.by),
-            (kind, path.as_bytes(), Who::Others)
+            (kind, path.as_bytes(), Actor::Others)
         );
     }
     // A hook that is made executable; a folder of hooks that is another one.
@@ -283,12 +283,12 @@ fn what_guard_does_for_the_run_is_guards() {
         // The branch moved under the worktree, so its HEAD is told in its log by git.
         found.retain(|one| !one.name.bytes().ends_with(b"logs/HEAD"));
         assert!(found.len() >= 2, "{found:#?}");
-        assert!(found.iter().all(|one| one.by == Who::Guard), "{found:#?}");
+        assert!(found.iter().all(|one| one.by == Actor::Guard), "{found:#?}");
         // If guard knows where it left the branch, a branch that is elsewhere was moved by others.
-        let elsewhere = Ours { tip: Some("0".repeat(40)), ..ours(&repository) };
+        let elsewhere = ExpectedChanges { tip: Some("0".repeat(40)), ..ours(&repository) };
         let found = before.compare(&repository.take(), &elsewhere);
         let branch = found.iter().find(|one| one.name.bytes() == b"refs/heads/task/x").unwrap();
-        assert_eq!(branch.by, Who::Others);
+        assert_eq!(branch.by, Actor::Others);
     }
 }
 
@@ -310,7 +310,7 @@ fn what_would_have_needed_the_agent_is_the_agents() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, content).unwrap();
         let found = compare(&repository, &before);
-        assert_eq!((one(&found).name.bytes(), found[0].by), (path.as_bytes(), Who::Agent));
+        assert_eq!((one(&found).name.bytes(), found[0].by), (path.as_bytes(), Actor::Agent));
     }
     // Hooks that are a link into the worktree of the agent.
     let repository = Repository::new(&[]);
@@ -321,13 +321,13 @@ fn what_would_have_needed_the_agent_is_the_agents() {
     let before = repository.take();
     std::fs::write(hooks.join("pre-commit"), "#!/bin/sh\n").unwrap();
     let found = compare(&repository, &before);
-    assert_eq!((one(&found).name.bytes(), found[0].by), (&b"hooks/pre-commit"[..], Who::Agent));
+    assert_eq!((one(&found).name.bytes(), found[0].by), (&b"hooks/pre-commit"[..], Actor::Agent));
     // A policy that lets the agent write to the repository itself.
     let repository = Repository::new(&[]);
     let before = repository.take();
     run(&repository.main(), &["update-ref", "refs/heads/a", "main"]);
-    let everything = Ours { grants: vec![repository.scratch.0.clone()], ..ours(&repository) };
-    assert!(before.compare(&repository.take(), &everything).iter().all(|one| one.by == Who::Agent));
+    let everything = ExpectedChanges { grants: vec![repository.scratch.0.clone()], ..ours(&repository) };
+    assert!(before.compare(&repository.take(), &everything).iter().all(|one| one.by == Actor::Agent));
 }
 
 #[test]
@@ -342,8 +342,8 @@ fn a_worktree_that_comes_or_goes_is_one_difference() {
         assert_eq!(
             names,
             [
-                ("worktrees/other".to_string(), Kind::Worktree, Who::Others),
-                ("worktrees/third".to_string(), Kind::Worktree, Who::Others)
+                ("worktrees/other".to_string(), Kind::Worktree, Actor::Others),
+                ("worktrees/third".to_string(), Kind::Worktree, Actor::Others)
             ]
         );
     }
@@ -444,7 +444,7 @@ fn others_at_work_make_no_error_and_no_false_difference() {
                     let wrong: Vec<_> = found
                         .iter()
                         .filter(|one| {
-                            !one.name.to_string().contains("refs/heads/moving") || one.by != Who::Others
+                            !one.name.to_string().contains("refs/heads/moving") || one.by != Actor::Others
                         })
                         .collect();
                     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -511,7 +511,7 @@ proptest! {
         scratch.write("HEAD", &bytes);
         scratch.write("refs/heads/x", &bytes);
         let before = Fingerprint::take(&scratch.0).unwrap();
-        prop_assert_eq!(before.compare(&before.again().unwrap(), &Ours::default()), []);
+        prop_assert_eq!(before.compare(&before.again().unwrap(), &ExpectedChanges::default()), []);
         let mut damaged = std::fs::read(&table).unwrap();
         let at = flip.index(damaged.len());
         damaged[at] ^= 1;

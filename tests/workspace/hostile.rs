@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use guard::workspace::{Disposal, Limits, ReceiveError, RefError, Workspace};
+use guard::workspace::{KeepPolicy, Limits, ReceiveError, RefError, Workspace};
 
 use super::{Place, agent, commit, git, git_in};
 use crate::support::make_program;
@@ -71,7 +71,7 @@ fn refs_that_are_no_plain_files_are_not_followed() {
             other => panic!("{name}: {other:?}"),
         }
         assert_eq!(place.snapshot(), before, "{name}");
-        let settled = workspace.settle(Disposal::Auto).unwrap();
+        let settled = workspace.settle(KeepPolicy::Auto).unwrap();
         assert!(
             settled.kept && settled.unreceived && workspace.quarantine().exists(),
             "{name}: the work stays"
@@ -134,7 +134,7 @@ fn packed_refs_are_received_and_others_are_told() {
     );
     assert_eq!(place.git(&["rev-parse", "kept", "doomed"]), kept);
     assert_eq!(place.git(&["branch", "--list", "side"]), "");
-    assert!(workspace.settle(Disposal::Auto).unwrap().unreceived, "the stash is nowhere else");
+    assert!(workspace.settle(KeepPolicy::Auto).unwrap().unreceived, "the stash is nowhere else");
 }
 
 #[test]
@@ -172,14 +172,14 @@ fn configuration_an_agent_wrote_runs_nothing() {
     std::fs::remove_file(&mark).unwrap();
 
     assert_eq!(receive(&mut workspace).unwrap().new, tip);
-    let settled = workspace.settle(Disposal::Keep).unwrap();
+    let settled = workspace.settle(KeepPolicy::Keep).unwrap();
     assert!(settled.uncommitted.len() == 2, "{settled:?}");
     for args in [&["status"][..], &["diff"], &["log", "-p"], &["stash"], &["stash", "pop"], &["gc", "-q"]] {
         git(workspace.worktree(), args);
     }
     place.git(&["merge", "--quiet", "task/config"]);
     assert!(!mark.exists(), "{}", std::fs::read_to_string(&mark).unwrap_or_default());
-    workspace.settle(Disposal::Discard).unwrap();
+    workspace.settle(KeepPolicy::Discard).unwrap();
     assert!(!mark.exists());
 }
 
@@ -213,7 +213,7 @@ fn whatever_lies_in_the_place_of_the_pointer_goes_away() {
         std::fs::remove_file(&file).unwrap();
         spoil(&file, &program);
         assert_eq!(receive(&mut workspace).unwrap().new, tip);
-        let settled = workspace.settle(Disposal::Auto).unwrap();
+        let settled = workspace.settle(KeepPolicy::Auto).unwrap();
         assert_eq!(settled.moved.len(), usize::from(*name != "gone"), "{name}: {settled:?}");
         assert_eq!(git(workspace.worktree(), &["rev-parse", "HEAD"]), tip, "{name}");
         git(workspace.worktree(), &["status"]);
@@ -240,7 +240,7 @@ fn a_nested_repository_does_not_run_in_the_users_status() {
     std::fs::remove_file(&mark).unwrap();
 
     receive(&mut workspace).unwrap();
-    let settled = workspace.settle(Disposal::Auto).unwrap();
+    let settled = workspace.settle(KeepPolicy::Auto).unwrap();
     assert_eq!(settled.moved.len(), 1);
     assert_eq!(settled.moved[0].0, inner.join(".git"));
     assert!(settled.moved[0].1.join("config").exists(), "it is kept in the run's folder");
@@ -271,7 +271,7 @@ fn pipes_and_closed_doors_keep_nobody_out() {
     mode(&at.join("unreadable"), 0);
     mode(&at, 0o500);
     receive(&mut workspace).unwrap();
-    let settled = workspace.settle(Disposal::Discard).unwrap();
+    let settled = workspace.settle(KeepPolicy::Discard).unwrap();
     assert!(!settled.kept && !at.exists(), "{settled:?}");
     for file in ["closed/work", "unreadable"] {
         assert_eq!(place.git(&["show", &format!("refs/guard/run-doors/work:{file}")]), "work");
@@ -338,7 +338,7 @@ fn others_work_is_not_overwritten() {
         other => panic!("{other:?}"),
     }
     assert_eq!(place.git(&["rev-parse", "task/moved"]), users);
-    assert!(workspace.settle(Disposal::Auto).unwrap().kept);
+    assert!(workspace.settle(KeepPolicy::Auto).unwrap().kept);
 
     let mut workspace = place.open("elsewhere");
     commit(&workspace, "c.txt", "c", "work");

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use guard::workspace::{Disposal, Limits, Repository, Workspace, WorkspaceError};
+use guard::workspace::{KeepPolicy, Limits, Repository, Workspace, WorkspaceError};
 
 use super::{Place, agent, commit, git, git_in};
 
@@ -16,7 +16,7 @@ fn works(place: &Place, name: &str) -> Workspace {
     let received = workspace.receive(&Limits::default()).unwrap();
     assert_eq!((received.new.as_str(), received.commits.len()), (tip.as_str(), 1));
     assert!(received.other_refs.is_empty(), "{:?}", received.other_refs);
-    workspace.settle(Disposal::Auto).unwrap();
+    workspace.settle(KeepPolicy::Auto).unwrap();
     assert_eq!(git(workspace.worktree(), &["status", "--porcelain"]), "");
     assert_eq!(git(workspace.worktree(), &["rev-parse", "HEAD"]), tip);
     workspace
@@ -53,7 +53,7 @@ fn reftable_refs() {
     assert_eq!(place.find().ref_format, "reftable");
     let mut workspace = works(&place, "table");
     assert_eq!(place.git(&["log", "--format=%s", "task/table"]), "a commit\nfirst");
-    workspace.settle(Disposal::Discard).unwrap();
+    workspace.settle(KeepPolicy::Discard).unwrap();
     assert_eq!(place.git(&["branch", "--list", "task/*"]), "");
     place.fsck();
 }
@@ -215,7 +215,7 @@ fn worktree_configuration_and_sparse_checkouts() {
     assert_eq!(agent(&workspace, &["status", "--porcelain"]), "");
     let tip = commit(&workspace, "in/new", "n", "a commit");
     workspace.receive(&Limits::default()).unwrap();
-    workspace.settle(Disposal::Auto).unwrap();
+    workspace.settle(KeepPolicy::Auto).unwrap();
     assert_eq!(git(workspace.worktree(), &["status", "--porcelain"]), "");
     assert_eq!(
         place.git(&["ls-tree", "-r", "--name-only", &tip, "out"]),
@@ -255,7 +255,7 @@ M  b.txt"
     );
     agent(&workspace, &["commit", "--quiet", "-m", "b", "b.txt"]);
     workspace.receive(&Limits::default()).unwrap();
-    let settled = workspace.settle(Disposal::Discard).unwrap();
+    let settled = workspace.settle(KeepPolicy::Discard).unwrap();
     assert!(settled.kept, "somebody else's worktree is never removed");
     assert_eq!(git_in(&place.repository, &["status", "--porcelain"]).stdout, b" M a.txt\n");
     assert_eq!(place.git(&["log", "--format=%s", "feature"]), "b\nfirst");

@@ -9,10 +9,10 @@ use std::os::fd::OwnedFd;
 use super::Failure;
 use super::exit_code::Exit;
 use crate::cli::demo::scene::Scene;
-use crate::launch::{Keys, Launch, Options, RunRequest, Streams, Task};
-use crate::policy::{Config, Folders, Namespaces};
+use crate::launch::{GitSession, Keys, Launch, Options, RunRequest, Streams};
+use crate::policy::{Config, Namespaces, PolicyDirs};
 use crate::transcript::{EventType, Line, Observer, state_folder};
-use crate::workspace::{Disposal, Limits, Repository, Request, Workspace, WorkspaceError};
+use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError};
 
 /// The hidden command under which this program is the scripted agent.
 pub(super) const AGENT: &str = "demo-agent";
@@ -60,7 +60,7 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
         writeln!(out, "  {}  {}", if finding.holds { "yes" } else { "NO " }, finding.what)?;
     }
     // The scratch repository goes, and the worktree with it: its record says so.
-    let _ = Workspace::load(&run_folder).and_then(|mut workspace| workspace.settle(Disposal::Discard));
+    let _ = Workspace::load(&run_folder).and_then(|mut workspace| workspace.settle(KeepPolicy::Discard));
     let changed: Vec<&str> = result.files_changed.iter().map(|change| change.path.as_str()).collect();
     writeln!(
         out,
@@ -85,7 +85,7 @@ pub(super) fn agent(arguments: &[String]) -> Result<Exit, Failure> {
 }
 
 fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, Failure> {
-    let policy = crate::decide::load("strict", &Folders::default(), false)?;
+    let policy = crate::decide::load("strict", &PolicyDirs::default(), false)?;
     let own = std::env::current_exe()?;
     let mut command: Vec<OsString> = vec![own.into(), AGENT.into()];
     command.extend(scene.arguments().into_iter().map(OsString::from));
@@ -110,7 +110,7 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
 }
 
 /// The worktree the agent works in.
-fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<Task, Failure> {
+fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession, Failure> {
     let failed = |error: WorkspaceError| {
         Failure::usage(format!("the demo's worktree cannot be made: {error}"), "git 2.38 or newer is needed")
     };
@@ -124,7 +124,7 @@ fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<Task, Failu
         fallback_root: request.runs.with_file_name("worktrees"),
         ..Request::new(&request.policy)
     };
-    Task::open(&repository, &wanted, Disposal::Keep, Limits::new(&request.policy)).map_err(failed)
+    GitSession::open(&repository, &wanted, KeepPolicy::Keep, Limits::new(&request.policy)).map_err(failed)
 }
 
 /// Shows events as they happen, in words that do not depend on the machine.

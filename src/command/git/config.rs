@@ -5,7 +5,7 @@ use super::super::env::Env;
 use super::super::intent::Access;
 use super::NamedPath;
 use super::global_options::Global;
-use crate::command::cwd::Folder;
+use crate::command::cwd::Cwd;
 use crate::command::effects::Effects;
 
 /// One configuration setting that reaches a command.
@@ -30,7 +30,7 @@ pub(super) enum Part {
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) list: Vec<Setting>,
-    pub(super) folder: Folder,
+    pub(super) folder: Cwd,
     /// The same as the kernel gets it: see [`Global::unresolved_folder`].
     pub(super) unresolved_folder: Option<Vec<u8>>,
     /// Another repository, in a way that is not followed.

@@ -3,7 +3,7 @@
 use super::super::arg::Arg;
 use super::config::Part;
 use crate::command::cwd;
-use crate::command::cwd::Folder;
+use crate::command::cwd::Cwd;
 
 /// The global options of one command.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ pub(super) struct Global {
     /// Index of the verb in the words after `git`; past the end when there is none.
     pub(super) verb_at: usize,
     /// Where `-C` leads.
-    pub(super) folder: Folder,
+    pub(super) folder: Cwd,
     /// The same with every `..` still in it, as the kernel gets it.
     pub(super) unresolved_folder: Option<Vec<u8>>,
     /// `-c key=value`, in order. A key alone is `true`.
@@ -29,10 +29,10 @@ pub(super) struct Global {
 }
 
 impl Global {
-    pub(super) fn read(args: &[Arg], folder: &Folder) -> Self {
+    pub(super) fn read(args: &[Arg], folder: &Cwd) -> Self {
         let unresolved_folder = match folder {
-            Folder::Known(path) => Some(path.clone()),
-            Folder::Unknown => None,
+            Cwd::Known(path) => Some(path.clone()),
+            Cwd::Unknown => None,
         };
         let mut global = Self { folder: folder.clone(), unresolved_folder, ..Self::default() };
         let mut at = 0;
@@ -94,7 +94,7 @@ impl Global {
                 self.folder = match path.known() {
                     Some(b"") => std::mem::take(&mut self.folder),
                     Some(path) => self.folder.enter(path),
-                    None => Folder::Unknown,
+                    None => Cwd::Unknown,
                 };
             }
             (b"-c", Some(setting)) => match setting.prefix().iter().position(|&byte| byte == b'=') {

@@ -12,7 +12,7 @@ mod verbs;
 use super::analyze::{Analyzer, Start};
 use super::arg::Arg;
 use super::cwd;
-use super::cwd::{Folder, base_name, is_within};
+use super::cwd::{Cwd, base_name, is_within};
 use super::effects::Effects;
 use super::file_operands;
 use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
@@ -38,7 +38,7 @@ pub(crate) fn is_git(name: &[u8]) -> bool {
 pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start) {
     let mut settings = Settings::from_environment(&start.env, &analyzer.context.environment);
     settings.folder = start.folder.clone();
-    if let Folder::Known(folder) = &start.folder {
+    if let Cwd::Known(folder) = &start.folder {
         settings.unresolved_folder = Some(folder.clone());
     }
     let called = args[0].known().map(base_name).unwrap_or_default();
@@ -234,7 +234,7 @@ impl Git<'_, '_> {
                 command.push(Arg::exact([key, b"=".as_slice(), value].concat()));
             }
         }
-        if let Folder::Known(folder) = &self.settings.folder {
+        if let Cwd::Known(folder) = &self.settings.folder {
             command.push(Arg::from("-C"));
             command.push(Arg::exact(folder.clone()));
         }
@@ -272,13 +272,13 @@ impl Git<'_, '_> {
         let is_unplaced = intent.effects.intersects(Effects::GIT_OTHER)
             && intent.git.as_ref().is_some_and(|git| git.place.is_none());
         if is_unplaced {
-            intent.deferred.get_or_insert(Deferred::Folder);
+            intent.deferred.get_or_insert(Deferred::Cwd);
         }
         if intent.effects.intersects(CHANGES)
-            && self.settings.folder == Folder::Unknown
-            && self.analyzer.context.folder != Folder::Unknown
+            && self.settings.folder == Cwd::Unknown
+            && self.analyzer.context.folder != Cwd::Unknown
         {
-            intent.deferred.get_or_insert(Deferred::Folder);
+            intent.deferred.get_or_insert(Deferred::Cwd);
         }
         if !is_alias {
             // A command that only reads runs no hooks that could be skipped.
@@ -415,8 +415,8 @@ impl Git<'_, '_> {
             (Target::Found | Target::Mixed, Some(target)) => self.settings.folder.enter(target.as_deref()?),
         };
         match folder {
-            Folder::Known(place) => Some(place),
-            Folder::Unknown => None,
+            Cwd::Known(place) => Some(place),
+            Cwd::Unknown => None,
         }
     }
 
@@ -438,7 +438,7 @@ impl Git<'_, '_> {
     fn is_elsewhere(&self) -> bool {
         let context = self.analyzer.context;
         match (&context.worktree, &context.folder) {
-            (Some(root), _) | (None, Folder::Known(root)) => self.settings.folder.is_outside(root),
+            (Some(root), _) | (None, Cwd::Known(root)) => self.settings.folder.is_outside(root),
             _ => false,
         }
     }

@@ -6,7 +6,7 @@ use super::super::intent::{Deferred, Intent, Origin};
 use super::super::wrapper::is_stdin;
 use super::lex::{is_name_byte, is_name_start};
 use super::scope::{Scope, Value};
-use crate::command::cwd::Folder;
+use crate::command::cwd::Cwd;
 use crate::command::effects::Effects;
 
 /// Handles a builtin that only a shell can run. True when the command is dealt with.
@@ -22,10 +22,10 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
             let searched = |arg: &Arg| !matches!(arg.prefix().first(), Some(b'.' | b'/' | b'-'));
             let by_path = names.iter().any(|name| name == b"CDPATH") && args[1..].iter().any(searched);
             if by_path || args[1..].iter().any(|arg| arg.known() == Some(b"-n")) {
-                scope.set_folder(Folder::Unknown);
+                scope.set_folder(Cwd::Unknown);
             }
         }
-        b"popd" => scope.set_folder(Folder::Unknown),
+        b"popd" => scope.set_folder(Cwd::Unknown),
         b"export" | b"declare" | b"typeset" | b"local" | b"readonly" => {
             for text in args[1..]
                 .iter()
@@ -133,13 +133,13 @@ fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
     };
     let target = args.iter().find(|arg| !arg.known().is_some_and(is_option));
     let folder = match target {
-        None => analyzer.context.home.clone().map_or(Folder::Unknown, Folder::Known),
+        None => analyzer.context.home.clone().map_or(Cwd::Unknown, Cwd::Known),
         Some(arg) => match arg.known() {
-            Some(b"-") | Some(b"") | None => Folder::Unknown,
-            Some(path) if path[0] == b'~' || path[0] == b'+' => Folder::Unknown,
+            Some(b"-") | Some(b"") | None => Cwd::Unknown,
+            Some(path) if path[0] == b'~' || path[0] == b'+' => Cwd::Unknown,
             // With CDPATH a relative name can lead anywhere.
             Some(path) if path[0] != b'/' && path[0] != b'.' && scope.variable(b"CDPATH").is_some() => {
-                Folder::Unknown
+                Cwd::Unknown
             }
             Some(path) => scope.folder().enter(path),
         },
@@ -330,7 +330,7 @@ fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &St
 /// A sourced file may change anything this shell knows.
 fn source(scope: &mut Scope) {
     scope.distrust();
-    scope.set_folder(Folder::Unknown);
+    scope.set_folder(Cwd::Unknown);
 }
 
 /// What `echo`, `printf` or `cat` would write, when all of it is known.

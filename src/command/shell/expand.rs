@@ -3,7 +3,7 @@
 use super::super::arg::Arg;
 use super::ast::{Piece, Word};
 use super::scope::{Scope, Value};
-use crate::command::cwd::Folder;
+use crate::command::cwd::Cwd;
 
 /// More alternatives than this and a brace expansion is left to the moment it runs.
 const MOST_ALTERNATIVES: usize = 1024;
@@ -129,8 +129,8 @@ impl Expander<'_> {
                         let home = self.home.unwrap_or(b"~");
                         atoms.extend(home.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
                     }
-                    (true, None) if name == b"PWD" && matches!(self.scope.folder(), Folder::Known(_)) => {
-                        if let Folder::Known(folder) = self.scope.folder() {
+                    (true, None) if name == b"PWD" && matches!(self.scope.folder(), Cwd::Known(_)) => {
+                        if let Cwd::Known(folder) = self.scope.folder() {
                             atoms.extend(folder.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
                         }
                     }

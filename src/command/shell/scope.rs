@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::super::arg::Arg;
-use crate::command::cwd::Folder;
+use crate::command::cwd::Cwd;
 
 /// Longer values are not followed: `a=$a$a` would double for ever.
 const LONGEST_VALUE: usize = 1024;
@@ -35,7 +35,7 @@ impl Value {
 enum Change {
     Variable(Vec<u8>, Option<Value>),
     Alias(Vec<u8>, Option<Value>),
-    Folder(Folder),
+    Cwd(Cwd),
 }
 
 /// A position in the log; see [`Scope::undo_to`] and [`Scope::blur_since`].
@@ -46,7 +46,7 @@ pub(crate) struct Mark(usize);
 pub(crate) struct Scope {
     variables: HashMap<Vec<u8>, Value>,
     aliases: HashMap<Vec<u8>, Value>,
-    folder: Folder,
+    folder: Cwd,
     log: Vec<Change>,
     /// Names set so far that programs inherit; few, so that each command can look them all up.
     inherited: Vec<Vec<u8>>,
@@ -77,17 +77,17 @@ fn is_inherited(name: &[u8]) -> bool {
 }
 
 impl Scope {
-    pub(crate) fn new(folder: Folder) -> Self {
+    pub(crate) fn new(folder: Cwd) -> Self {
         Self { folder, ..Self::default() }
     }
 
-    pub(crate) fn folder(&self) -> &Folder {
+    pub(crate) fn folder(&self) -> &Cwd {
         &self.folder
     }
 
-    pub(crate) fn set_folder(&mut self, folder: Folder) {
+    pub(crate) fn set_folder(&mut self, folder: Cwd) {
         let old = std::mem::replace(&mut self.folder, folder);
-        self.log.push(Change::Folder(old));
+        self.log.push(Change::Cwd(old));
     }
 
     pub(crate) fn variable(&self, name: &[u8]) -> Option<&Value> {
@@ -120,7 +120,7 @@ impl Scope {
     }
 
     /// Aliases for a text that is expanded from one of them, without that one.
-    pub(crate) fn aliases_for(&self, name: &[u8], folder: Folder) -> Self {
+    pub(crate) fn aliases_for(&self, name: &[u8], folder: Cwd) -> Self {
         let mut scope = Self::new(folder);
         let others = self.aliases.iter().filter(|(known, _)| *known != name).take(64);
         scope.aliases = others.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -178,7 +178,7 @@ impl Scope {
             match self.log.pop() {
                 Some(Change::Variable(name, old)) => restore(&mut self.variables, name, old),
                 Some(Change::Alias(name, old)) => restore(&mut self.aliases, name, old),
-                Some(Change::Folder(old)) => self.folder = old,
+                Some(Change::Cwd(old)) => self.folder = old,
                 None => return,
             }
         }
@@ -202,7 +202,7 @@ impl Scope {
                 }
                 // An alias that may be set still expands when it is.
                 Change::Alias(..) => {}
-                Change::Folder(_) => self.folder = Folder::Unknown,
+                Change::Cwd(_) => self.folder = Cwd::Unknown,
             }
         }
     }

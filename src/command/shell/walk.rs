@@ -12,7 +12,7 @@ use super::ast::{
 use super::builtin;
 use super::expand::Expander;
 use super::scope::{Scope, Value};
-use crate::command::cwd::{Folder, base_name};
+use crate::command::cwd::{Cwd, base_name};
 use crate::command::file_operands;
 
 /// Functions called from each other deeper than this are not followed further.
@@ -66,7 +66,7 @@ impl<'w> Walker<'w, '_> {
             }
         }
         if conditional_folder {
-            self.scope.set_folder(Folder::Unknown);
+            self.scope.set_folder(Cwd::Unknown);
         }
         if list.background {
             self.scope.undo_to(mark);
@@ -166,7 +166,7 @@ impl<'w> Walker<'w, '_> {
                 self.scope.set_variable(name, Value::Unknown);
             }
             if changed.folder {
-                self.scope.set_folder(Folder::Unknown);
+                self.scope.set_folder(Cwd::Unknown);
             }
             if changed.anything {
                 self.scope.distrust();

@@ -200,7 +200,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     for (command, in_its_folder) in commands {
         let mut inside = start.inside(parent, Origin::Wrapped);
         if in_its_folder {
-            inside.folder = crate::command::cwd::Folder::Unknown;
+            inside.folder = crate::command::cwd::Cwd::Unknown;
         }
         if !command.is_empty() {
             analyzer.command(command, inside);

@@ -77,9 +77,9 @@ const MOST_NAMES: usize = 2000;
 
 /// The names at the top of a home, seen in one look: nearly everything that could be there is not, and asking for each
 /// takes longer than all the rest.
-pub(crate) struct Names(Option<Vec<OsString>>);
+pub(crate) struct HomeListing(Option<Vec<OsString>>);
 
-impl Names {
+impl HomeListing {
     pub(crate) fn of(home: &Path) -> Self {
         let entries = std::fs::read_dir(home).map(|entries| entries.take(MOST_NAMES + 1));
         let names =
@@ -113,11 +113,11 @@ pub(crate) struct Bounds {
 impl Bounds {
     /// Looks where a home and its secrets really are.
     pub(crate) fn new(home: &Path) -> Self {
-        Self::with_names(home, &Names::of(home))
+        Self::with_names(home, &HomeListing::of(home))
     }
 
     /// The same, with the names that were seen there already.
-    pub(crate) fn with_names(home: &Path, names: &Names) -> Self {
+    pub(crate) fn with_names(home: &Path, names: &HomeListing) -> Self {
         let homes: Vec<PathBuf> = std::iter::once(home.to_path_buf()).chain(target(home)).collect();
         let there = SECRETS.iter().filter(|secret| names.may_have(secret));
         let places = there.flat_map(|secret| homes.iter().map(move |home| home.join(secret)));

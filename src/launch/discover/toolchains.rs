@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::protected_paths::{Bounds, Names, outermost};
+use super::protected_paths::{Bounds, HomeListing, outermost};
 use super::toolchain_table::{CACHES, Cache, Export, MANAGERS, Manager, Unfetched};
 use crate::policy::{Caches, TOOLCHAINS};
 
@@ -77,7 +77,7 @@ pub fn detect(
     if wanted.is_empty() || !home.is_absolute() {
         return Vec::new();
     }
-    let names = Names::of(home);
+    let names = HomeListing::of(home);
     let search = Search {
         home,
         real_home: home.canonicalize().unwrap_or_else(|_| home.to_path_buf()),
@@ -102,7 +102,7 @@ struct Search<'a> {
     real_home: PathBuf,
     environment: &'a [(OsString, OsString)],
     bounds: Bounds,
-    names: Names,
+    names: HomeListing,
     /// Whether the user's package caches show through.
     shares: bool,
 }

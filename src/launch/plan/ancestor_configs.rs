@@ -44,7 +44,7 @@ const WORDS: [&str; 9] =
 
 /// Settings above a working folder.
 #[derive(Debug, Default)]
-pub(crate) struct Above {
+pub(crate) struct AncestorConfigs {
     /// May be read.
     pub(crate) grants: Vec<Grant>,
     /// Are not granted: (which, why not).
@@ -52,8 +52,8 @@ pub(crate) struct Above {
 }
 
 /// What there is above a folder that these grants do not show.
-pub(crate) fn settings_above(folder: &Path, grants: &[Grant]) -> Above {
-    let mut above = Above::default();
+pub(crate) fn settings_above(folder: &Path, grants: &[Grant]) -> AncestorConfigs {
+    let mut above = AncestorConfigs::default();
     let is_granted = |path: &Path| grants.iter().any(|grant| path.starts_with(&grant.path));
     for folder in folder.ancestors().skip(1) {
         for name in names_in(folder) {

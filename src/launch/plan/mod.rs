@@ -24,11 +24,11 @@ use super::discover::toolchains::Toolchain;
 use super::network::{self, NetworkPlan};
 use super::run::cache_links;
 use super::run::cache_links::{LinkedCache, caches};
-use super::run::home_state::Belongings;
+use super::run::home_state::HomeState;
 use super::run::nested_repositories;
 use super::run::nested_repositories::SearchedDirectory;
 use crate::policy::{Budget, Config, Namespaces, Pattern, Policy};
-use crate::sandbox::{Grant, Layer, Rights, View};
+use crate::sandbox::{Grant, Layer, MountPlan, Rights};
 use crate::supervisor::shim::protocol::{CONTROL_NAME, SOCKET_VARIABLE};
 use ancestor_configs::settings_above;
 use git_paths::{Checkout, git_places};
@@ -87,11 +87,11 @@ impl RunRequest {
     }
 
     /// Where a run with this id has its own things.
-    pub(crate) fn own_places(&self, run_id: &str) -> OwnPlaces {
+    pub(crate) fn own_places(&self, run_id: &str) -> RunPaths {
         let run_folder = self.runs.join(run_id);
         let home = run_folder.join("home");
         let tmp = self.scratch.join(format!("guard-{}", short(run_id))).join("tmp");
-        OwnPlaces { run_folder, home, tmp }
+        RunPaths { run_folder, home, tmp }
     }
 
     /// Whether it is to have namespaces of its own.
@@ -112,7 +112,7 @@ fn most_memory_mib() -> u64 {
 
 /// Where a run has its own things.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnPlaces {
+pub(crate) struct RunPaths {
     /// Transcript and private home.
     pub(crate) run_folder: PathBuf,
     /// The private home folder.
@@ -121,7 +121,7 @@ pub(crate) struct OwnPlaces {
     pub(crate) tmp: PathBuf,
 }
 
-impl OwnPlaces {
+impl RunPaths {
     /// What is seen as `/var/tmp`, where the run has mounts of its own.
     pub(crate) fn other_tmp(&self) -> PathBuf {
         self.tmp.with_file_name("var")
@@ -156,7 +156,7 @@ pub struct Options {
     /// More network presets.
     pub presets: Vec<String>,
     /// What the home begins with, and what of it is kept.
-    pub belongings: Belongings,
+    pub belongings: HomeState,
     /// Files of the home, which replace those: where (from the home), and what is in them. `{NAME-port}` stands for the port
     /// of the gateway NAME, `{directory}` for the working tree, escaped as inside a string in double quotes.
     pub home_files: Vec<(PathBuf, String)>,
@@ -225,11 +225,11 @@ pub struct LaunchPlan {
     /// Namespaces: what is wanted.
     pub namespaces: Namespaces,
     /// What the run sees, where namespaces can be had.
-    pub view: View,
+    pub view: MountPlan,
     /// Caches that a run without namespaces gets as folders of symbolic links.
     pub linked_caches: Vec<LinkedCache>,
     /// What the home begins with, and what of it is kept.
-    pub belongings: Belongings,
+    pub belongings: HomeState,
     /// Files written into the private home: (where, what).
     pub home_files: Vec<(PathBuf, String)>,
     /// Files copied into the private home: (from, to).
@@ -309,7 +309,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let policy = &request.policy;
     let own = request.own_places(&run_id);
     let other_tmp = own.other_tmp();
-    let OwnPlaces { run_folder, home, tmp } = own;
+    let RunPaths { run_folder, home, tmp } = own;
     let mut notes = Vec::new();
     let toolchains = found_toolchains(request);
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
@@ -326,7 +326,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let program = find_program(&request.command, &folder, &environment, shim_folder)?;
     let namespaces = request.wanted_namespaces();
     let worktree = request.checkout.as_ref().map_or(folder.as_path(), |checkout| &checkout.worktree);
-    let places = Places {
+    let places = Placeholders {
         worktree,
         home: &home,
         tmp: &tmp,
@@ -368,7 +368,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let (mut layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.reaches_hosts());
     layers.extend(cache_links::dependencies(request.checkout.as_ref(), &run_folder));
     let view = match namespaces {
-        Namespaces::Off => View::default(),
+        Namespaces::Off => MountPlan::default(),
         _ => view(request, &grants, &places, &searched, layers, &mut notes),
     };
     let mut plan = LaunchPlan {
@@ -472,7 +472,7 @@ fn found_toolchains(request: &RunRequest) -> Vec<Toolchain> {
 }
 
 /// Where the placeholders of a policy lead.
-struct Places<'p> {
+struct Placeholders<'p> {
     worktree: &'p Path,
     home: &'p Path,
     tmp: &'p Path,
@@ -482,7 +482,7 @@ struct Places<'p> {
     system: OnceCell<(Vec<Grant>, Vec<String>)>,
 }
 
-impl Places<'_> {
+impl Placeholders<'_> {
     fn system(&self, as_root: bool) -> &(Vec<Grant>, Vec<String>) {
         self.system.get_or_init(|| {
             let mut notes = Vec::new();
@@ -526,7 +526,7 @@ fn toolchain_grants(toolchain: &Toolchain) -> Vec<Grant> {
 
 fn policy_grants(
     request: &RunRequest,
-    places: &Places<'_>,
+    places: &Placeholders<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Grant>, LaunchError> {
     let files = &request.policy.filesystem;
@@ -737,18 +737,18 @@ fn find_program(
 fn view(
     request: &RunRequest,
     grants: &[Grant],
-    places: &Places<'_>,
+    places: &Placeholders<'_>,
     searched: &[SearchedDirectory],
     layers: Vec<Layer>,
     notes: &mut Vec<String>,
-) -> View {
+) -> MountPlan {
     let hidden = hidden_folders(request, notes);
     let private = [(places.tmp, "/tmp"), (places.other_tmp, "/var/tmp")];
     let private = private.into_iter().map(|(from, at)| (from.to_path_buf(), PathBuf::from(at)));
     let private = private.filter(|(_, at)| at.is_dir()).collect();
     // Where it really is: mounts are not put on links.
     let memory = std::fs::canonicalize("/dev/shm").into_iter().filter(|at| at.is_dir()).collect();
-    let mut view = View { private, memory, layers, ..View::default() };
+    let mut view = MountPlan { private, memory, layers, ..MountPlan::default() };
     // What lies below a private folder is out of sight with it.
     let is_own = |path: &Path| view.own().any(|folder| path.starts_with(folder));
     let hidden: Vec<PathBuf> = hidden.into_iter().filter(|folder| !is_own(folder)).collect();
@@ -781,7 +781,7 @@ fn view(
     });
     writable.extend(searched.iter().flat_map(SearchedDirectory::pinned));
     view.pointers = request.checkout.iter().flat_map(Checkout::mounted_files).collect();
-    View { writable, visible, hidden, ..view }
+    MountPlan { writable, visible, hidden, ..view }
 }
 
 /// The user's home, and the folder with the records: hidden where that does not hide the machine.

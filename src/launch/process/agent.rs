@@ -20,7 +20,7 @@ use crate::supervisor::CANARY_PROGRAM;
 use crate::sys::{process, seccomp, socket, terminal};
 
 /// What the child needs besides the plan, made before the fork.
-pub(crate) struct Equipment {
+pub(crate) struct ChildResources {
     /// The system call filters.
     pub(crate) filters: sandbox::Filters,
     /// Standard input, output and error.
@@ -38,7 +38,7 @@ pub(crate) struct Equipment {
 /// Becomes the agent.
 pub(crate) fn become_agent(
     plan: &LaunchPlan,
-    equipment: &Equipment,
+    equipment: &ChildResources,
     setup: &OwnedFd,
     terminal: Option<&OwnedFd>,
     entered: &io::Result<()>,
@@ -58,7 +58,7 @@ fn step<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Result<T, 
 /// Takes every right away that the plan does not give, and proves that they are gone.
 fn restrict(
     plan: &LaunchPlan,
-    equipment: &Equipment,
+    equipment: &ChildResources,
     setup: &OwnedFd,
     own_terminal: Option<&OwnedFd>,
     entered: &io::Result<()>,
@@ -103,7 +103,7 @@ fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), StartError> {
     step("standard error", process::replace_descriptor(moved[2], 2))
 }
 
-fn limit(plan: &LaunchPlan, equipment: &Equipment) -> Result<(), StartError> {
+fn limit(plan: &LaunchPlan, equipment: &ChildResources) -> Result<(), StartError> {
     let limits = &plan.limits;
     let others = if equipment.counts_all { threads_on_machine() } else { 0 };
     let mib = |value: u64| value.saturating_mul(1 << 20);
@@ -135,7 +135,7 @@ fn reset_signals() -> Result<(), StartError> {
 
 /// Tries what must not be possible any more. What was possible is told, and is the end; otherwise the supervisor looks
 /// for itself when the program is about to start.
-fn canary(plan: &LaunchPlan, equipment: &Equipment, setup: &OwnedFd) -> Result<(), StartError> {
+fn canary(plan: &LaunchPlan, equipment: &ChildResources, setup: &OwnedFd) -> Result<(), StartError> {
     let mut breaches = Vec::new();
     let forbidden = canary_file(&plan.run_folder);
     let refused = [libc::EACCES, libc::EPERM, libc::EROFS];

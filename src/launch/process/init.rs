@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::agent;
-use super::agent::Equipment;
+use super::agent::ChildResources;
 use super::cgroup::Group;
 use super::protocol::{InitMessage, InitRequest, StartError, Used};
 use crate::launch::plan::LaunchPlan;
@@ -21,7 +21,7 @@ use crate::sandbox;
 use crate::sys::{process, socket, terminal};
 
 /// What init needs besides the plan.
-pub(crate) struct Setting<'s> {
+pub(crate) struct InitConfig<'s> {
     /// The maps of its user namespace, if it has one of its own: (user, group).
     pub(crate) user: Option<(u32, u32)>,
     /// The run's control group.
@@ -33,8 +33,8 @@ pub(crate) struct Setting<'s> {
 /// The life of the first process. Never comes back.
 pub(crate) fn live(
     plan: &LaunchPlan,
-    mut equipment: Equipment,
-    setting: &Setting<'_>,
+    mut equipment: ChildResources,
+    setting: &InitConfig<'_>,
     control: &OwnedFd,
     setup: &OwnedFd,
 ) -> ! {
@@ -59,8 +59,8 @@ fn send(control: &OwnedFd, message: &InitMessage) {
 /// Everything up to the fork of the agent: its process id.
 fn start_agent(
     plan: &LaunchPlan,
-    equipment: &mut Equipment,
-    setting: &Setting<'_>,
+    equipment: &mut ChildResources,
+    setting: &InitConfig<'_>,
     control: &OwnedFd,
     setup: &OwnedFd,
 ) -> Result<i32, StartError> {
@@ -120,8 +120,8 @@ fn enter_namespaces(plan: &LaunchPlan, user: Option<(u32, u32)>) -> Result<(), S
 }
 
 fn make_terminal(
-    setting: &Setting<'_>,
-    equipment: &mut Equipment,
+    setting: &InitConfig<'_>,
+    equipment: &mut ChildResources,
 ) -> std::io::Result<Option<(OwnedFd, OwnedFd)>> {
     if !setting.terminal.contains(&true) {
         return Ok(None);

@@ -8,9 +8,9 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use super::agent::Equipment;
+use super::agent::ChildResources;
 use super::cgroup::{Group, ProcessBound};
-use super::init::{self, Setting as InitSetting};
+use super::init::{self, InitConfig as InitSetting};
 use super::protocol::{InitMessage, StartError};
 use super::stdio::AgentStdio;
 use crate::launch::plan::LaunchPlan;
@@ -59,7 +59,8 @@ impl InitProcess {
                 drop((control, setup, pipes, feeder));
                 // Without a namespace the limit counts everything of the user on the machine.
                 let counts_all = !has_view && group.process_bound == ProcessBound::Rlimit;
-                let equipment = Equipment { filters, stdio, null_input, canary_port, has_view, counts_all };
+                let equipment =
+                    ChildResources { filters, stdio, null_input, canary_port, has_view, counts_all };
                 let setting = InitSetting { user, terminal: streams.is_terminal, group };
                 init::live(plan, equipment, &setting, &their_control, &their_setup)
             });

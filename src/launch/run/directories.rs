@@ -65,13 +65,13 @@ fn is_own(folder: &Path) -> bool {
 }
 
 /// What only the run itself needs; the transcript stays.
-pub(crate) struct Belongs {
+pub(crate) struct RunCleanup {
     folders: [PathBuf; 4],
     control: PathBuf,
     run_folder: PathBuf,
 }
 
-impl Belongs {
+impl RunCleanup {
     pub(crate) fn to(plan: &LaunchPlan) -> Self {
         let tmp = plan.around_tmp().to_path_buf();
         let folders = [plan.home.clone(), tmp, plan.run_folder.join("layers"), cache_links::aside(plan)];

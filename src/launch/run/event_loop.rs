@@ -18,12 +18,12 @@ use serde_json::json;
 
 use super::cache_links::Links;
 use super::caller_output::is_output_given_up;
-use super::git_session::Task;
-use super::idle::Work;
+use super::git_session::GitSession;
+use super::idle::CpuActivity;
 use super::output_pump::{Pump, SharedReader, Tail};
 use super::signals::{own_signals, watch_for_second_signal};
 use super::terminal::{InterruptKeys, Keys, Raw, Screen, asker};
-use super::{Failure, Finished, Places, Started, Streams, machine};
+use super::{Failure, Finished, RunFiles, Started, Streams, machine};
 use crate::egress;
 use crate::launch::network;
 use crate::launch::network::Network;
@@ -34,9 +34,9 @@ use crate::launch::process::stdin_feeder::StdinFeeder;
 use crate::outcome::{Enforcement, Tally};
 use crate::policy::{Pattern, Policy};
 use crate::supervisor;
-use crate::supervisor::{Answering, Ask, Counts};
+use crate::supervisor::{Ask, Counts, ShimService};
 use crate::sys::process::{self, Ended};
-use crate::sys::signals::Caught;
+use crate::sys::signals::SignalWaiter;
 use crate::sys::terminal;
 use crate::transcript::{self, EventType, Line, Observer, Recorder, Sink, Stream, Writer};
 
@@ -57,7 +57,7 @@ const RESERVE: u64 = 64 << 20;
 
 /// What ended a run early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum StopReason {
     Idle,
     Total,
     Signal(Signal),
@@ -72,9 +72,9 @@ pub(crate) enum Cut {
 
 /// How a run ended.
 #[derive(Debug, Default)]
-pub(crate) struct End {
+pub(crate) struct RunEnd {
     pub(crate) ended: Option<Ended>,
-    pub(crate) cut: Option<Cut>,
+    pub(crate) cut: Option<StopReason>,
     /// Why the program was never executed.
     pub(crate) not_started: Option<ExecFailure>,
 }
@@ -109,7 +109,7 @@ pub(crate) struct Running {
     /// The thread that carries the caller's standard input.
     pub(crate) feeder: Option<StdinFeeder>,
     /// What has had nothing to do yet.
-    pub(crate) sleepers: Vec<Sleeper>,
+    pub(crate) sleepers: Vec<LazyThread>,
     /// Caches that are made when they are needed.
     pub(crate) links: Option<Arc<Links>>,
     /// What the run used, as its first process has said: nothing else is left of it.
@@ -124,16 +124,16 @@ pub(crate) struct Running {
 
 /// Work that gets a thread when there is some: many runs print nothing and ask nothing, and a thread for everybody who
 /// might is a good part of their launch.
-pub(crate) enum Sleeper {
+pub(crate) enum LazyThread {
     /// Something was printed, or nobody can print any more.
     Output(Pump),
     /// A shim asks.
-    Shims(UnixListener, Box<Answering>),
+    Shims(UnixListener, Box<ShimService>),
     /// Somebody connects to the proxy.
-    Network(Box<egress::Setting>),
+    Network(Box<egress::ProxyConfig>),
 }
 
-impl Sleeper {
+impl LazyThread {
     fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
             Self::Output(pump) => pump.from.as_fd(),
@@ -144,7 +144,7 @@ impl Sleeper {
 }
 
 /// Why a run does not go on.
-pub(crate) enum Stopped {
+pub(crate) enum StartFailure {
     /// The sandbox could not be made, or does not hold.
     Failed(Failure),
     NotStarted(ExecFailure),
@@ -152,15 +152,15 @@ pub(crate) enum Stopped {
 
 /// Sees a started run through to its result.
 pub(crate) fn oversee(
-    (started, places): (Started, Places),
+    (started, places): (Started, RunFiles),
     policy: Policy,
     streams: Streams,
     observer: Option<Observer>,
     group: &Group,
-    task: &mut Option<Task>,
+    task: &mut Option<GitSession>,
     network: Network,
 ) -> Result<Finished, Failure> {
-    let Places { transcript, shims, links } = places;
+    let RunFiles { transcript, shims, links } = places;
     let (mut running, asker) = attach(started, transcript, streams, observer, network)?;
     running.links = links.map(Arc::new);
     let policy = Arc::new(policy);
@@ -175,13 +175,13 @@ pub(crate) fn oversee(
             // 137 is how a shell tells that what it waited for was killed.
             let was_killed = !matches!(end.ended, Some(Ended::Code(code)) if code != 137);
             if end.cut.is_none() && was_killed && group.ran_out_of_memory() {
-                end.cut = Some(Cut::Memory);
+                end.cut = Some(StopReason::Memory);
             }
             watch_for_second_signal(end.cut.is_some());
             let counts = supervisor.finish();
             running.conclude(&end, enforcement, counts, task)
         }
-        Err(Stopped::Failed(failure)) => {
+        Err(StartFailure::Failed(failure)) => {
             // The agent may be waiting for an answer: with this goes, unread, what questions arrive on, and the kernel tells it
             // that nobody listens.
             running.started.setup = None;
@@ -191,9 +191,9 @@ pub(crate) fn oversee(
             running.close();
             Err(failure)
         }
-        Err(Stopped::NotStarted(failure)) => {
+        Err(StartFailure::NotStarted(failure)) => {
             let ended = running.end_everything(None);
-            let end = End { ended, cut: None, not_started: Some(failure) };
+            let end = RunEnd { ended, cut: None, not_started: Some(failure) };
             running.conclude(&end, Enforcement::default(), Counts::default(), task)
         }
     }
@@ -316,7 +316,7 @@ impl Running {
         while let Some((from, stream)) = self.started.pipes.pop() {
             let to = ends.iter_mut().find(|(known, _)| *known == stream).and_then(|(_, to)| to.take());
             let pump = self.pump(from, to, stream, &screen);
-            self.sleepers.push(Sleeper::Output(pump));
+            self.sleepers.push(LazyThread::Output(pump));
         }
         if let Some(to) = self.started.feeder.take() {
             self.feeder = Some(StdinFeeder::start(input.try_clone()?, to)?);
@@ -357,9 +357,11 @@ impl Running {
     /// Gives one that has something to do a thread. Who gets none is closed: the agent sees nobody listen.
     fn wake(&mut self, index: usize) {
         let started = match self.sleepers.swap_remove(index) {
-            Sleeper::Output(pump) => pump.start(self.pump_done.clone()),
-            Sleeper::Shims(listener, answering) => supervisor::serve(listener, *answering),
-            Sleeper::Network(setting) => egress::start(*setting).map(|carrier| self.carrier = Some(carrier)),
+            LazyThread::Output(pump) => pump.start(self.pump_done.clone()),
+            LazyThread::Shims(listener, answering) => supervisor::serve(listener, *answering),
+            LazyThread::Network(setting) => {
+                egress::start(*setting).map(|carrier| self.carrier = Some(carrier))
+            }
         };
         if let Err(error) = started {
             self.recorder.record(
@@ -401,11 +403,11 @@ impl Running {
     }
 
     /// Waits for the end: the agent's own, a limit's, a signal's.
-    fn wait(&mut self) -> End {
-        let signals = Caught::new(&own_signals()).ok();
-        let mut end = End::default();
+    fn wait(&mut self) -> RunEnd {
+        let signals = SignalWaiter::new(&own_signals()).ok();
+        let mut end = RunEnd::default();
         let mut kill_at: Option<Instant> = None;
-        let mut clock = Clock { seen: 0, last_active: Instant::now(), work: Work::default() };
+        let mut clock = Clock { seen: 0, last_active: Instant::now(), work: CpuActivity::default() };
         loop {
             match self.next_message(signals.as_ref(), TICK) {
                 Event::Ended(ended) => {
@@ -421,7 +423,7 @@ impl Running {
                 // Asked twice: no more grace.
                 Event::Signal(_) if kill_at.is_some() => break,
                 Event::Signal(signal) => {
-                    end.cut = Some(Cut::Signal(signal));
+                    end.cut = Some(StopReason::Signal(signal));
                     // Whoever has a terminal of its own was interrupted there by the key, and did not end.
                     let was_interrupted = self.raw.is_some() && signal == Signal::SIGINT;
                     let forwarded = if was_interrupted { Signal::SIGTERM } else { signal };
@@ -440,7 +442,7 @@ impl Running {
             match end.cut {
                 None => {}
                 // What is not recorded does not run.
-                Some(Cut::Transcript | Cut::Record) => break,
+                Some(StopReason::Transcript | StopReason::Record) => break,
                 Some(cut) => {
                     kill_at = Some(self.ask_to_end(
                         Signal::SIGTERM,
@@ -451,11 +453,11 @@ impl Running {
             }
         }
         if end.cut.is_none() && self.exhausted.load(Ordering::Acquire) {
-            end.cut = Some(Cut::Budget);
+            end.cut = Some(StopReason::Budget);
         }
         // Nothing starts any more once it is full: an agent that ends by itself then did not do all it wanted.
         if end.cut.is_none() && self.recorder.full_at().is_some() {
-            end.cut = Some(Cut::Record);
+            end.cut = Some(StopReason::Record);
         }
         if self.used.is_none() {
             end.ended = self.end_everything(end.ended);
@@ -464,7 +466,7 @@ impl Running {
     }
 
     /// The limit that ends the run now, if one does.
-    fn limit_reached(&self, clock: &mut Clock) -> Option<Cut> {
+    fn limit_reached(&self, clock: &mut Clock) -> Option<StopReason> {
         let now = Instant::now();
         let activity = self.activity.load(Ordering::Relaxed);
         let limits = &self.started.plan.limits;
@@ -478,15 +480,15 @@ impl Running {
             limit.is_some_and(|limit| now.duration_since(since) >= Duration::from_secs(limit))
         };
         if self.recorder.failure().is_some() {
-            Some(Cut::Transcript)
+            Some(StopReason::Transcript)
         } else if self.recorder.full_at().is_some() {
-            Some(Cut::Record)
+            Some(StopReason::Record)
         } else if over(limits.total_seconds, self.started.began) {
-            Some(Cut::Total)
+            Some(StopReason::Total)
         } else if over(limits.idle_seconds, clock.last_active) {
-            Some(Cut::Idle)
+            Some(StopReason::Idle)
         } else if self.exhausted.load(Ordering::Acquire) {
-            Some(Cut::Budget)
+            Some(StopReason::Budget)
         } else {
             None
         }
@@ -535,7 +537,7 @@ impl Running {
         }
     }
 
-    fn next_message(&mut self, signals: Option<&Caught>, patience: Duration) -> Event {
+    fn next_message(&mut self, signals: Option<&SignalWaiter>, patience: Duration) -> Event {
         let wanted = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![wanted(self.started.control.as_fd())];
         let others = fds.len();
@@ -544,7 +546,7 @@ impl Running {
             Some(signals) => signals.poll(&mut fds, patience),
             None => poll(&mut fds, PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO)),
         };
-        if let Some(signal) = signals.and_then(Caught::take) {
+        if let Some(signal) = signals.and_then(SignalWaiter::take) {
             return Event::Signal(signal);
         }
         if !matches!(ready, Ok(ready) if ready > 0) {
@@ -601,7 +603,7 @@ impl Running {
             let mut fds = [PollFd::new(sleeper.descriptor(), PollFlags::POLLIN)];
             let has_more = poll(&mut fds, PollTimeout::ZERO).is_ok()
                 && fds[0].revents().is_some_and(|found| found.contains(PollFlags::POLLIN));
-            if let Sleeper::Output(pump) = sleeper
+            if let LazyThread::Output(pump) = sleeper
                 && has_more
             {
                 let _ = pump.start(self.pump_done.clone());
@@ -626,7 +628,7 @@ struct Clock {
     seen: u64,
     last_active: Instant,
     /// What works without any of that.
-    work: Work,
+    work: CpuActivity,
 }
 
 /// What the main thread waits for.

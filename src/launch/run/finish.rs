@@ -5,8 +5,8 @@ use std::sync::PoisonError;
 use serde_json::json;
 
 use super::directories;
-use super::event_loop::{Cut, End, Running, take_all_dead};
-use super::git_session::Task;
+use super::event_loop::{RunEnd, Running, StopReason, take_all_dead};
+use super::git_session::GitSession;
 use super::{Failure, Finished};
 use crate::egress;
 use crate::launch::process::protocol::Used;
@@ -21,10 +21,10 @@ impl Running {
     /// The result, recorded and handed out.
     pub(crate) fn conclude(
         mut self,
-        end: &End,
+        end: &RunEnd,
         enforcement: Enforcement,
         counts: Counts,
-        task: &mut Option<Task>,
+        task: &mut Option<GitSession>,
     ) -> Result<Finished, Failure> {
         let mut result = self.put_together(end, enforcement, counts, task);
         // The first process ends while the disk is waited for, and nobody needs the run's own folders any more: it has said
@@ -34,7 +34,7 @@ impl Running {
             self.see_all_dead();
         }
         self.links.iter().for_each(|links| links.stop());
-        directories::Belongs::to(&self.started.plan).clean();
+        directories::RunCleanup::to(&self.started.plan).clean();
         match self.writer.finish() {
             Ok(head) => result.transcript.head = Some(head.hash),
             Err(error) => {
@@ -52,10 +52,10 @@ impl Running {
     /// What there is to say of the run, which is the last thing that is recorded.
     fn put_together(
         &mut self,
-        end: &End,
+        end: &RunEnd,
         enforcement: Enforcement,
         counts: Counts,
-        task: &mut Option<Task>,
+        task: &mut Option<GitSession>,
     ) -> RunResult {
         self.close();
         // The first process says what all others used, unless it was ended itself.
@@ -159,10 +159,10 @@ impl Running {
         tail.map(|(_, tail)| tail.text()).unwrap_or_default()
     }
 
-    fn explain(&self, end: &End, result: &mut RunResult) {
+    fn explain(&self, end: &RunEnd, result: &mut RunResult) {
         let plan = &self.started.plan;
         let (kind, error) = match (end, end.ended) {
-            (End { not_started: Some(failure), .. }, _) => {
+            (RunEnd { not_started: Some(failure), .. }, _) => {
                 let kind = match (failure.errno, &failure.denial) {
                     (libc::ENOENT, _) => ErrorKind::CommandNotFound,
                     (_, Some(_)) => ErrorKind::PolicyDenied,
@@ -172,7 +172,7 @@ impl Running {
                 let problem = failure.denial.clone().unwrap_or_else(errno);
                 (kind, format!("cannot start {}: {problem}", plan.program.display()))
             }
-            (End { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, &self.recorder)),
+            (RunEnd { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, &self.recorder)),
             (_, Some(Ended::Code(0))) => return,
             (_, Some(Ended::Code(code))) => {
                 (ErrorKind::UpstreamError, format!("{} ended with code {code}", result.tool))
@@ -214,7 +214,7 @@ fn fail(result: &mut RunResult, kind: ErrorKind, words: String) {
     result.error_kind = Some(kind);
 }
 
-impl Cut {
+impl StopReason {
     pub(crate) fn kind(self) -> ErrorKind {
         match self {
             Self::Idle => ErrorKind::IdleTimeout,

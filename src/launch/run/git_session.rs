@@ -12,9 +12,9 @@ use crate::outcome::{Change, ChangeKind, Commit, ErrorKind, Finding, MOST_CHANGE
 use crate::transcript::{EventType, Recorder};
 use crate::workspace::findings;
 use crate::workspace::findings::{Inspected, Inspection};
-use crate::workspace::snapshot::{Difference, Fingerprint, Name, Ours, Who};
+use crate::workspace::snapshot::{Actor, Difference, ExpectedChanges, Fingerprint, Name};
 use crate::workspace::{Changed, merged};
-use crate::workspace::{Disposal, Limits, ReceiveError, Received, Repository, Request, Settled};
+use crate::workspace::{DisposeReport, KeepPolicy, Limits, ReceiveError, Received, Repository, Request};
 use crate::workspace::{Workspace, WorkspaceError};
 
 /// What guard itself writes in a worktree's own git folder when it gives the worktree back.
@@ -24,12 +24,12 @@ const MOST_OF_A_KIND: usize = 100;
 
 /// A worktree with its branch and private git folder, made for one run. Dropped before the run took place, it gives the worktree
 /// back.
-pub struct Task {
+pub struct GitSession {
     workspace: Workspace,
     /// The run took place, and `end` settles the worktree.
     is_ending: bool,
     before: Option<Fingerprint>,
-    disposal: Disposal,
+    disposal: KeepPolicy,
     limits: Limits,
 }
 
@@ -45,12 +45,12 @@ pub(crate) struct Ending {
     pub(crate) failure: Option<(ErrorKind, String)>,
 }
 
-impl Task {
+impl GitSession {
     /// Makes everything a run in this repository needs.
     pub fn open(
         repository: &Repository,
         request: &Request,
-        disposal: Disposal,
+        disposal: KeepPolicy,
         limits: Limits,
     ) -> Result<Self, WorkspaceError> {
         let workspace = Workspace::open(repository, request)?;
@@ -136,7 +136,7 @@ impl Task {
         }
         let inspected = self.look_for_dangers(&mut ending);
         // What was not received stays where it can be looked at.
-        let disposal = if received.is_ok() { self.disposal } else { Disposal::Keep };
+        let disposal = if received.is_ok() { self.disposal } else { KeepPolicy::Keep };
         let settled = match self.workspace.settle(disposal) {
             Ok(settled) => {
                 ending.files = inspected.map(|inspected| self.files(inspected, &settled, since));
@@ -146,7 +146,7 @@ impl Task {
                 let message = format!("the worktree could not be given back: {error}");
                 ending.findings.push(Finding::new("worktree.unsettled", message.clone(), None));
                 ending.failure.get_or_insert((ErrorKind::Internal, message));
-                Settled { kept: true, ..Settled::default() }
+                DisposeReport { kept: true, ..DisposeReport::default() }
             }
         };
         if let Some(left_out) = settled.moved.len().checked_sub(MOST_OF_A_KIND).filter(|count| *count > 0) {
@@ -165,7 +165,7 @@ impl Task {
         ending
     }
 
-    fn worktree(&self, settled: &Settled, received: &Result<Received, ReceiveError>) -> Worktree {
+    fn worktree(&self, settled: &DisposeReport, received: &Result<Received, ReceiveError>) -> Worktree {
         let record = self.workspace.record();
         Worktree {
             path: record.worktree.to_string_lossy().into_owned(),
@@ -182,7 +182,7 @@ impl Task {
     }
 
     /// What the commits and the rest of the working tree changed together.
-    fn files(&self, inspected: Inspected, settled: &Settled, since: SystemTime) -> (Vec<Change>, bool) {
+    fn files(&self, inspected: Inspected, settled: &DisposeReport, since: SystemTime) -> (Vec<Change>, bool) {
         let committed = inspected.changed.into_iter().map(|(path, change)| (path.path(), change));
         let own = |(path, change): &&(PathBuf, Changed)| self.workspace.is_since(path, *change, since);
         let all = merged(committed, settled.changes.iter().filter(own).cloned());
@@ -226,7 +226,7 @@ impl Task {
     }
 
     /// Compares the repository with what it was. The agent cannot have changed it; others can, and theirs is left alone.
-    fn compare(&self, settled: &Settled, ending: &mut Ending) {
+    fn compare(&self, settled: &DisposeReport, ending: &mut Ending) {
         let compared = self.before.as_ref().map(|before| (before, before.again()));
         let Some((before, Ok(after))) = compared else {
             let message = "the repository could not be compared with what it was".to_string();
@@ -235,7 +235,7 @@ impl Task {
         };
         let record = self.workspace.record();
         let worktree = record.admin_dir.file_name().map(|name| Name::from(name.as_encoded_bytes()));
-        let ours = Ours {
+        let ours = ExpectedChanges {
             run: record.run_id.clone(),
             branch: Some(Name::from(record.branch.as_bytes())),
             tip: settled.kept.then(|| record.tip.clone()),
@@ -244,10 +244,10 @@ impl Task {
             grants: self.workspace.writable(),
         };
         let found: Vec<Difference> = before.compare(&after, &ours);
-        for difference in found.iter().filter(|one| one.by != Who::Guard).take(MOST_OF_A_KIND) {
-            let kind = if difference.by == Who::Agent { "repository.broken" } else { "repository.changed" };
+        for difference in found.iter().filter(|one| one.by != Actor::Guard).take(MOST_OF_A_KIND) {
+            let kind = if difference.by == Actor::Agent { "repository.broken" } else { "repository.changed" };
             ending.findings.push(Finding::new(kind, difference.to_string(), None));
-            if difference.by == Who::Agent {
+            if difference.by == Actor::Agent {
                 let message = format!("something changed that only the agent can have changed: {difference}");
                 ending.failure = Some((ErrorKind::BoundaryBroken, message));
             }
@@ -255,12 +255,12 @@ impl Task {
     }
 }
 
-impl Drop for Task {
+impl Drop for GitSession {
     fn drop(&mut self) {
         // After a panic the agent may still be at work there.
         if !self.is_ending && !std::thread::panicking() {
             // What cannot be given back now can be later: `guard worktree clean`.
-            let _ = self.workspace.settle(Disposal::Auto);
+            let _ = self.workspace.settle(KeepPolicy::Auto);
         }
     }
 }

@@ -19,7 +19,7 @@ const DEEPEST: usize = 32;
 
 /// Where a run's home comes from, and what of it is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Belongings {
+pub struct HomeState {
     /// Folders whose content is in the home from the beginning; what a later one has replaces an earlier one's.
     pub from: Vec<PathBuf>,
     /// A folder that gets what is kept.
@@ -27,21 +27,21 @@ pub struct Belongings {
     /// What of the home that is.
     pub keep: Vec<PathBuf>,
     /// What the program keeps of its conversations.
-    pub history: Option<KeptHistory>,
+    pub history: Option<SavedHistory>,
     /// The login that the program gets a copy of.
     pub login: Option<CopiedLogin>,
 }
 
 /// What a program keeps of its conversations between runs in one repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct KeptHistory {
+pub struct SavedHistory {
     /// Where it is kept.
     pub place: PathBuf,
     /// Files and directories: below that place, and below the home.
     pub paths: Vec<(PathBuf, PathBuf)>,
 }
 
-impl KeptHistory {
+impl SavedHistory {
     fn bring(&self, home: &Path, bounds: &mut Bounds) -> io::Result<()> {
         for (kept, at) in &self.paths {
             let (from, to) = (self.place.join(kept), home.join(at));
@@ -108,7 +108,7 @@ fn take_one(home: &Path, path: &Path, to: &Path, bounds: &mut Bounds) -> io::Res
     copy(&at, to, bounds, 0)
 }
 
-impl Belongings {
+impl HomeState {
     /// A path that could lead out of the home.
     pub fn bad_path(&self) -> Option<&Path> {
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -185,7 +185,7 @@ mod tests {
     fn histories_of_several_runs_are_added_up() {
         let root = std::env::temp_dir().join(format!("guard-history-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
-        let history = |directory: &str| KeptHistory {
+        let history = |directory: &str| SavedHistory {
             place: root.join("kept/one"),
             paths: vec![("chats".into(), format!("projects/{directory}").into())],
         };
@@ -216,11 +216,11 @@ mod tests {
         for (target, link) in [("/etc", "a/etc"), ("/etc/passwd", "a/passwd"), ("/etc", "linked")] {
             std::os::unix::fs::symlink(target, home.join(link)).unwrap_or_else(|error| panic!("{error}"));
         }
-        let belongings = Belongings {
+        let belongings = HomeState {
             from: vec![store.clone()],
             to: Some(store.clone()),
             keep: ["a", "linked/passwd", "missing"].map(PathBuf::from).to_vec(),
-            ..Belongings::default()
+            ..HomeState::default()
         };
         belongings.take(&home).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(fs::read_to_string(store.join("a/b/file")).unwrap_or_default(), "kept");
@@ -232,7 +232,7 @@ mod tests {
         belongings.bring(&next).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(fs::read_to_string(next.join("a/b/file")).unwrap_or_default(), "kept");
         for bad in ["", "..", "a/../..", "/etc"] {
-            let belongings = Belongings { keep: vec![PathBuf::from(bad)], ..Belongings::default() };
+            let belongings = HomeState { keep: vec![PathBuf::from(bad)], ..HomeState::default() };
             assert!(belongings.bad_path().is_some(), "{bad}");
         }
         let _ = fs::remove_dir_all(&root);

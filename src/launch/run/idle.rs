@@ -20,22 +20,22 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// What a run has used since it was last seen at work.
 #[derive(Debug, Default)]
-pub(crate) struct Work {
-    since: Option<Look>,
+pub(crate) struct CpuActivity {
+    since: Option<Sample>,
     last: Option<Instant>,
     /// Looks one after the other in which something wanted a processor.
     wanting: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct Sample {
     time: Instant,
     used: Duration,
     /// Something has a processor or waits for one.
     wants: bool,
 }
 
-impl Work {
+impl CpuActivity {
     /// Something else shows that the run is alive: the next look is a first one. Not at once, because a short run needs none;
     /// but so that a second one, which can show work, comes before the shortest limit of a second.
     pub(crate) fn reset(&mut self, now: Instant) {
@@ -53,7 +53,7 @@ impl Work {
             return false;
         }
         self.last = Some(now);
-        let mut look = Look { time: now, used: Duration::ZERO, wants: false };
+        let mut look = Sample { time: now, used: Duration::ZERO, wants: false };
         for pid in std::iter::once(root).chain(descendants::of(root)) {
             let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
             let (wants, used) = time_in(&String::from_utf8_lossy(&text)).unwrap_or_default();
@@ -63,7 +63,7 @@ impl Work {
         self.see(look)
     }
 
-    fn see(&mut self, look: Look) -> bool {
+    fn see(&mut self, look: Sample) -> bool {
         let Some(since) = self.since else {
             self.since = Some(look);
             return false;
@@ -73,7 +73,7 @@ impl Work {
         let works = is_work(elapsed, look.used.saturating_sub(since.used)) || self.wanting >= WAITING;
         // What nobody waited for takes its time along when it goes.
         let used = since.used.min(look.used);
-        self.since = Some(if works { look } else { Look { used, ..since } });
+        self.since = Some(if works { look } else { Sample { used, ..since } });
         works
     }
 }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn two_looks_come_before_the_shortest_limit() {
-        let (began, mut work) = (Instant::now(), Work::default());
+        let (began, mut work) = (Instant::now(), CpuActivity::default());
         let after = |milliseconds: u64| began + Duration::from_millis(milliseconds);
         work.reset(began);
         assert!(!work.is_due(after(10)) && work.is_due(after(250)));
@@ -121,10 +121,10 @@ mod tests {
         let second = Duration::from_secs(1);
         assert!(is_work(second, second) && is_work(second, Duration::from_millis(20)));
         assert!(!is_work(second, Duration::from_millis(10)) && !is_work(second, Duration::ZERO));
-        let (began, mut work) = (Instant::now(), Work::default());
+        let (began, mut work) = (Instant::now(), CpuActivity::default());
         let mut at = |milliseconds: u64, used: u64| {
             let time = began + Duration::from_millis(milliseconds);
-            work.see(Look { time, used: Duration::from_millis(used), wants: false })
+            work.see(Sample { time, used: Duration::from_millis(used), wants: false })
         };
         assert!(!at(0, 500), "a first look tells nothing");
         // One tick in a second and a half is a timer's, the second one is work.
@@ -136,9 +136,9 @@ mod tests {
     #[test]
     fn what_wants_a_processor_and_gets_none_is_at_work() {
         let (time, used) = (Instant::now(), Duration::ZERO);
-        let mut work = Work::default();
-        work.see(Look { time, used, wants: true });
-        let mut seen = |number: u32, wants| work.see(Look { time: time + PAUSE * number, used, wants });
+        let mut work = CpuActivity::default();
+        work.see(Sample { time, used, wants: true });
+        let mut seen = |number: u32, wants| work.see(Sample { time: time + PAUSE * number, used, wants });
         assert!((1..WAITING).all(|number| !seen(number, true)) && seen(WAITING, true));
         assert!(!seen(WAITING + 1, false) && !seen(WAITING + 2, true), "once is chance");
     }

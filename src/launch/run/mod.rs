@@ -30,7 +30,7 @@ use super::process::cgroup::Group;
 use super::process::init_handle::InitProcess;
 use super::process::protocol::StartError;
 use cache_links::Links;
-use git_session::Task;
+use git_session::GitSession;
 use login::CopiedLogin;
 use nested_repositories::{MOUNTS_FIX, RepositoryWatch};
 use signals::hold_signals;
@@ -111,7 +111,7 @@ pub struct Launch {
     /// What is asked for. It can be changed until there is a plan.
     pub request: RunRequest,
     run_id: String,
-    task: Option<Task>,
+    task: Option<GitSession>,
 }
 
 /// A plan, and the keys it needs.
@@ -134,7 +134,7 @@ impl Launch {
     }
 
     /// The run works in this worktree.
-    pub fn use_worktree(&mut self, task: Task) {
+    pub fn use_worktree(&mut self, task: GitSession) {
         self.request.checkout = Some(task.checkout());
         self.task = Some(task);
     }
@@ -173,7 +173,7 @@ impl Launch {
         // Not before: what was asked for keys and settings may have started something that is to live on.
         process::become_subreaper().map_err(machine("become subreaper"))?;
         let network = network::open(&mut plan, secrets).map_err(machine("open the doors to the network"))?;
-        let cleaner = Cleaner(Some(directories::Belongs::to(&plan)));
+        let cleaner = Cleaner(Some(directories::RunCleanup::to(&plan)));
         let repositories = RepositoryWatch::begin(&plan.folder, &plan.searched);
         let launch = tracing::info_span!("launch", run = %plan.run_id);
         let group = Group::make(&plan.run_id, &plan.limits, self.request.uid == 0);
@@ -182,7 +182,7 @@ impl Launch {
             started.launch = launch;
             started.repositories = repositories;
             // For the transcript.
-            started.credentials = task.as_ref().map(Task::credentials).unwrap_or_default();
+            started.credentials = task.as_ref().map(GitSession::credentials).unwrap_or_default();
         }
         let finished = started.and_then(|started| {
             event_loop::oversee(started, policy, streams, observer, &group, &mut task, network)
@@ -197,7 +197,7 @@ impl Launch {
 }
 
 /// Removes the run's own directories when it is dropped, unless it was disarmed.
-struct Cleaner(Option<directories::Belongs>);
+struct Cleaner(Option<directories::RunCleanup>);
 
 impl Cleaner {
     fn disarm(mut self) {
@@ -246,7 +246,7 @@ pub(crate) struct Started {
 }
 
 /// What guard itself writes and listens at, made beside the first process.
-pub(crate) struct Places {
+pub(crate) struct RunFiles {
     pub(crate) transcript: Box<dyn Sink>,
     /// Where the shims ask.
     pub(crate) shims: UnixListener,
@@ -254,7 +254,7 @@ pub(crate) struct Places {
     pub(crate) links: Option<Links>,
 }
 
-impl Places {
+impl RunFiles {
     fn make(plan: &LaunchPlan) -> io::Result<Self> {
         let shims = supervisor::bind(&plan.control)?;
         Ok(Self { transcript: transcript::create(&plan.run_folder)?, shims, links: None })
@@ -276,8 +276,8 @@ fn start(
     policy: &Policy,
     streams: &Streams,
     group: &Group,
-    task: Option<&Task>,
-) -> Result<(Started, Places), Failure> {
+    task: Option<&GitSession>,
+) -> Result<(Started, RunFiles), Failure> {
     let wanted = plan.namespaces;
     let failed = |error: StartError| Failure::Machine { step: "start the run", problem: error.to_string() };
     let prepared = directories::make_directories(plan).and_then(|()| directories::furnish(plan));
@@ -327,8 +327,8 @@ fn try_start(
     mode: Mode,
     streams: &Streams,
     group: &Group,
-    places: &mut Option<Places>,
-) -> Result<(Started, Places), StartError> {
+    places: &mut Option<RunFiles>,
+) -> Result<(Started, RunFiles), StartError> {
     let has_view = mode != Mode::WithoutNamespaces;
     if mode == Mode::WithoutOverlays {
         plan.view.layers.clear();
@@ -340,7 +340,7 @@ fn try_start(
     // The transcript of a run that has no init would be the record of nothing.
     let mut made = match places.take() {
         Some(places) => places,
-        None => Places::make(&plan).map_err(StartError::at("begin the transcript"))?,
+        None => RunFiles::make(&plan).map_err(StartError::at("begin the transcript"))?,
     };
     if !has_view && !plan.linked_caches.is_empty() {
         made.links = Some(Links::open(&plan)?);

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 
 use serde_json::json;
 
-use super::event_loop::{ExecFailure, Running, Sleeper, Stopped};
+use super::event_loop::{ExecFailure, LazyThread, Running, StartFailure};
 use super::{Failure, machine};
 use crate::command::Context;
 use crate::egress;
@@ -23,7 +23,7 @@ use crate::outcome::{Denial, Enforcement, LimitNotInForce};
 use crate::policy::Policy;
 use crate::sandbox::Need;
 use crate::supervisor;
-use crate::supervisor::{Answering, Ask, Belated, Counts, Handle, Repositories, Setting};
+use crate::supervisor::{Ask, Counts, Handle, LazyResource, Repositories, ShimService, SupervisorConfig};
 use crate::sys::socket;
 use crate::transcript::EventType;
 
@@ -41,18 +41,18 @@ impl Running {
         shims: UnixListener,
         asker: Option<Box<dyn Ask>>,
         group: &Group,
-    ) -> Result<(Enforcement, Handle), Stopped> {
+    ) -> Result<(Enforcement, Handle), StartFailure> {
         // While the child takes its own rights away.
         let writable = self.writable();
         let context = self.context(policy, &writable);
         let repositories = self.repositories(&writable);
-        let answering = Answering {
+        let answering = ShimService {
             policy: policy.clone(),
             context: context.clone(),
             repositories: repositories.clone(),
             recorder: self.recorder.clone(),
         };
-        self.sleepers.push(Sleeper::Shims(shims, Box::new(answering)));
+        self.sleepers.push(LazyThread::Shims(shims, Box::new(answering)));
         self.serve_network()?;
         let enforcement = self.enforcement(group);
         let (begun, is_begun) = mpsc::sync_channel(1);
@@ -60,7 +60,7 @@ impl Running {
         let setting = self.setting(policy, context, (repositories, writable), asker, proof);
         let counts_forks = group.process_bound == ProcessBound::Supervisor;
         let process_limit = self.started.plan.limits.processes.filter(|_| counts_forks);
-        let setting = Setting { process_limit, ..setting };
+        let setting = SupervisorConfig { process_limit, ..setting };
         let supervisor = self.supervise(setting, policy, &begun)?;
         // The socket closes with the exec.
         let mut message = [0u8; 4096];
@@ -68,7 +68,7 @@ impl Running {
             Some(setup) => nix::unistd::read(setup, &mut message),
             None => Err(nix::errno::Errno::EBADF),
         };
-        let got = got.map_err(|error| Stopped::Failed(machine("start the agent")(error.into())))?;
+        let got = got.map_err(|error| StartFailure::Failed(machine("start the agent")(error.into())))?;
         let seen: Option<Vec<Breach>> = proven.try_recv().ok();
         // Nothing to read: the socket has closed.
         let message = (got > 0).then(|| AgentMessage::decode(&message[..got]));
@@ -84,7 +84,10 @@ impl Running {
                 let mut denials = self.denials(counts).into_iter();
                 let refusal =
                     denials.find(|denial| denial.kind == EventType::DenyExec && !denial.rule.is_empty());
-                Err(Stopped::NotStarted(ExecFailure { errno, denial: refusal.map(|denial| denial.message) }))
+                Err(StartFailure::NotStarted(ExecFailure {
+                    errno,
+                    denial: refusal.map(|denial| denial.message),
+                }))
             }
             Some(Some(AgentMessage::Failed(error))) => Err(broken("restrict the agent", error)),
             Some(Some(AgentMessage::Listener) | None) => {
@@ -105,27 +108,28 @@ impl Running {
     }
 
     /// Gives the proxy its thread: at once where the run will use a gateway, and otherwise when somebody comes.
-    fn serve_network(&mut self) -> Result<(), Stopped> {
+    fn serve_network(&mut self) -> Result<(), StartFailure> {
         let plan = &self.started.plan.network;
         let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
         let setting = self.network.setting(plan, self.recorder.clone(), activity, exhausted);
         if plan.gateways.is_empty() {
-            self.sleepers.push(Sleeper::Network(Box::new(setting)));
+            self.sleepers.push(LazyThread::Network(Box::new(setting)));
             return Ok(());
         }
         let carrier = egress::start(setting);
-        self.carrier = Some(carrier.map_err(|error| Stopped::Failed(machine("serve the network")(error)))?);
+        self.carrier =
+            Some(carrier.map_err(|error| StartFailure::Failed(machine("serve the network")(error)))?);
         Ok(())
     }
 
     /// The thread that answers, ready before the child is; returns when it has what the child asks with.
     fn supervise(
         &mut self,
-        setting: Setting,
+        setting: SupervisorConfig,
         policy: &Policy,
         begun: &mpsc::SyncSender<()>,
-    ) -> Result<Handle, Stopped> {
-        let failed = |error: io::Error| Stopped::Failed(machine("start the supervisor")(error));
+    ) -> Result<Handle, StartFailure> {
+        let failed = |error: io::Error| StartFailure::Failed(machine("start the supervisor")(error));
         let setup = self.started.setup.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
         let Some(setup) = setup else { return Err(broken("start the supervisor", "the agent is gone")) };
         let (told, heard) = mpsc::sync_channel(1);
@@ -141,7 +145,7 @@ impl Running {
         };
         let supervisor = supervisor::supervise(setting, listener).map_err(failed)?;
         // Not before: the child waits for the one, and nobody for the other.
-        self.writer.begin().map_err(|error| Stopped::Failed(machine("begin the transcript")(error)))?;
+        self.writer.begin().map_err(|error| StartFailure::Failed(machine("begin the transcript")(error)))?;
         let _ = begun.send(());
         heard.recv().unwrap_or_else(|_| Err(broken("start the supervisor", "its thread is gone")))?;
         Ok(supervisor)
@@ -190,8 +194,8 @@ impl Running {
         &self,
         enforcement: &Enforcement,
         is_begun: mpsc::Receiver<()>,
-    ) -> Result<(Proof, mpsc::Receiver<Vec<Breach>>), Stopped> {
-        let failed = |error: io::Error| Stopped::Failed(machine("hold the canary")(error));
+    ) -> Result<(Proof, mpsc::Receiver<Vec<Breach>>), StartFailure> {
+        let failed = |error: io::Error| StartFailure::Failed(machine("hold the canary")(error));
         let listener = self.started.canary.try_clone().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let file = canary_file(&self.started.plan.run_folder);
@@ -270,13 +274,13 @@ impl Running {
     }
 
     /// The caches of a toolchain, for the programs that use it.
-    fn belated(&self) -> Vec<Belated> {
+    fn belated(&self) -> Vec<LazyResource> {
         let Some(links) = &self.links else { return Vec::new() };
         let there = links.toolchains();
         let wanted = CACHE_USERS.iter().filter(|(toolchain, _)| there.contains(toolchain));
         let belated = |&(toolchain, users): &(&'static str, &'static [&'static str])| {
             let links = links.clone();
-            Belated { users, make: Some(Box::new(move || links.make(toolchain))) }
+            LazyResource { users, make: Some(Box::new(move || links.make(toolchain))) }
         };
         wanted.map(belated).collect()
     }
@@ -288,9 +292,9 @@ impl Running {
         (repositories, writable): (Arc<Repositories>, Vec<PathBuf>),
         asker: Option<Box<dyn Ask>>,
         proof: Proof,
-    ) -> Setting {
+    ) -> SupervisorConfig {
         let plan = &self.started.plan;
-        Setting {
+        SupervisorConfig {
             policy: policy.clone(),
             context,
             recorder: self.recorder.clone(),
@@ -318,17 +322,17 @@ impl Running {
 }
 
 /// Where the child's questions arrive, which it sends when it has taken its own rights away.
-fn receive_listener(setup: &OwnedFd, policy: String) -> Result<OwnedFd, Stopped> {
+fn receive_listener(setup: &OwnedFd, policy: String) -> Result<OwnedFd, StartFailure> {
     let mut message = [0u8; 4096];
     let (got, listener) = socket::receive_with(setup.as_fd(), &mut message)
-        .map_err(|error| Stopped::Failed(machine("start the agent")(error)))?;
+        .map_err(|error| StartFailure::Failed(machine("start the agent")(error)))?;
     if got == 0 {
         return Err(broken("restrict the agent", "it ended before it was restricted"));
     }
     match (AgentMessage::decode(&message[..got]), listener) {
         (Some(AgentMessage::Listener), Some(listener)) => Ok(listener),
         (Some(AgentMessage::Failed(StartError::Listener(problem))), _) => {
-            Err(Stopped::Failed(Failure::Unavailable {
+            Err(StartFailure::Failed(Failure::Unavailable {
                 policy,
                 needs: vec![Need {
                     missing: format!("its own notifications ({problem})"),
@@ -342,14 +346,14 @@ fn receive_listener(setup: &OwnedFd, policy: String) -> Result<OwnedFd, Stopped>
     }
 }
 
-fn not_held(possible: impl IntoIterator<Item = Breach>) -> Stopped {
+fn not_held(possible: impl IntoIterator<Item = Breach>) -> StartFailure {
     let mut possible: Vec<&str> = possible.into_iter().map(Breach::describe).collect();
     possible.dedup();
-    Stopped::Failed(Failure::Canary(possible.join(", ")))
+    StartFailure::Failed(Failure::Canary(possible.join(", ")))
 }
 
-fn broken(step: &'static str, problem: impl std::fmt::Display) -> Stopped {
-    Stopped::Failed(Failure::Machine { step, problem: problem.to_string() })
+fn broken(step: &'static str, problem: impl std::fmt::Display) -> StartFailure {
+    StartFailure::Failed(Failure::Machine { step, problem: problem.to_string() })
 }
 
 /// Whether the canary has come to this listener, which does not wait. Others come by too: ports are the machine's.

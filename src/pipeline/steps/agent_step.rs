@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::answer;
-use super::validate_answer::Judged;
+use super::validate_answer::Validation;
 use crate::agent_exec::{ExecRequest, ExecResult};
 use crate::outcome::ErrorKind;
 use crate::pipeline::documents;
-use crate::pipeline::runner::{Next, PhaseError, Runner};
+use crate::pipeline::runner::{Next, PipelineError, Runner};
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent, Used};
 use crate::pipeline::workflow::model::{Role, Step, Work};
 use crate::pipeline::workflow::template::Template;
@@ -48,8 +48,8 @@ pub(crate) struct Asked {
 }
 
 impl Runner<'_> {
-    pub(crate) fn role_step(&mut self, step: &Step, role: &str) -> Result<Next, PhaseError> {
-        let strange = || PhaseError::Strange(format!("there is no role `{role}`"));
+    pub(crate) fn role_step(&mut self, step: &Step, role: &str) -> Result<Next, PipelineError> {
+        let strange = || PipelineError::Strange(format!("there is no role `{role}`"));
         let role = self.setting.workflow.roles.get(role).cloned().ok_or_else(strange)?;
         let is_persons = step.gate.as_ref().is_some_and(|gate| self.setting.gates.contains(gate));
         let answer = if step.must_merge && self.state.merged_by.is_some() {
@@ -76,20 +76,20 @@ impl Runner<'_> {
         &mut self,
         step: &Step,
         role: &Role,
-    ) -> Result<Result<Map<String, Value>, Next>, PhaseError> {
+    ) -> Result<Result<Map<String, Value>, Next>, PipelineError> {
         self.say(RUNNER, format!("Spawning {}...", role.title));
         let asked = self.ask(step, role, "agent", None)?;
         // Who comes back after a crash finds a working tree in which more has happened: what was judged then stays judged.
         let (is_judged, is_mended) = (self.has_begun("commit")?, self.has_begun("repair")?);
         let judged = match (is_judged, is_mended) {
-            (_, true) => Judged::Wrong("it was asked to mend it".to_string()),
+            (_, true) => Validation::Wrong("it was asked to mend it".to_string()),
             (true, false) => return self.taken(step, &asked).map(Ok),
             (false, false) => self.judge(step, role, &asked)?,
         };
         let problem = match judged {
-            Judged::Fine(answer) => return Ok(Ok(answer)),
-            Judged::Over(stop) => return Ok(Err(stop)),
-            Judged::Wrong(problem) => problem,
+            Validation::Fine(answer) => return Ok(Ok(answer)),
+            Validation::Over(stop) => return Ok(Err(stop)),
+            Validation::Wrong(problem) => problem,
         };
         if let Some(reason) = self.used_up(&step.id) {
             return Ok(Err(Next::Stop(Status::BudgetExhausted, reason)));
@@ -103,22 +103,24 @@ impl Runner<'_> {
             return self.taken(step, &again).map(Ok);
         }
         Ok(match self.judge(step, role, &again)? {
-            Judged::Fine(answer) => Ok(answer),
-            Judged::Over(stop) => Err(stop),
-            Judged::Wrong(problem) if step.must_merge => Err(self.unsolved(&again, &problem)?),
-            Judged::Wrong(problem) => Err(Next::Stop(Status::Failed, format!("{}: {problem}", role.title))),
+            Validation::Fine(answer) => Ok(answer),
+            Validation::Over(stop) => Err(stop),
+            Validation::Wrong(problem) if step.must_merge => Err(self.unsolved(&again, &problem)?),
+            Validation::Wrong(problem) => {
+                Err(Next::Stop(Status::Failed, format!("{}: {problem}", role.title)))
+            }
         })
     }
 
     /// Whether something of this visit was begun, by whoever worked on the task before.
-    fn has_begun(&self, effect: &str) -> Result<bool, PhaseError> {
+    fn has_begun(&self, effect: &str) -> Result<bool, PipelineError> {
         Ok(self.journal.look(&self.id, self.state.visit, effect)?.is_some())
     }
 
     /// The answer that was taken before.
-    fn taken(&self, step: &Step, asked: &Asked) -> Result<Map<String, Value>, PhaseError> {
+    fn taken(&self, step: &Step, asked: &Asked) -> Result<Map<String, Value>, PipelineError> {
         answer::extract(&asked.answer, &step.answer)
-            .map_err(|problem| PhaseError::Strange(format!("the journal has another answer: {problem}")))
+            .map_err(|problem| PipelineError::Strange(format!("the journal has another answer: {problem}")))
     }
 
     /// One call of the agent. Interrupted, it is made again from where it began.
@@ -128,7 +130,7 @@ impl Runner<'_> {
         role: &Role,
         name: &str,
         mend: Option<(&str, &str)>,
-    ) -> Result<Asked, PhaseError> {
+    ) -> Result<Asked, PipelineError> {
         let asked: Asked = self.effect(
             &step.id,
             name,
@@ -151,7 +153,7 @@ impl Runner<'_> {
         step: &Step,
         role: &Role,
         mend: Option<(&str, &str)>,
-    ) -> Result<Question, PhaseError> {
+    ) -> Result<Question, PipelineError> {
         self.setting.tree.is_there()?;
         let tip = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
         let document = self.place(step);
@@ -179,9 +181,10 @@ impl Runner<'_> {
         Some(self.setting.workflow.place_of(&document.path, &self.setting.feat, n))
     }
 
-    fn prompt(&mut self, step: &Step, role: &Role, document: Option<&str>) -> Result<String, PhaseError> {
-        let template = Template::read(&step.prompt)
-            .map_err(|wrong| PhaseError::Strange(format!("the prompt of {}: {}", step.id, wrong.message)))?;
+    fn prompt(&mut self, step: &Step, role: &Role, document: Option<&str>) -> Result<String, PipelineError> {
+        let template = Template::read(&step.prompt).map_err(|wrong| {
+            PipelineError::Strange(format!("the prompt of {}: {}", step.id, wrong.message))
+        })?;
         let names = template.names();
         let mut values = self.values(role);
         values.extend(document.map(|place| ("document".to_string(), place.to_string())));
@@ -219,7 +222,7 @@ impl Runner<'_> {
         values
     }
 
-    fn diff(&self) -> Result<String, PhaseError> {
+    fn diff(&self) -> Result<String, PipelineError> {
         let base = format!("refs/heads/{}", self.setting.workflow.base);
         let (text, is_all) = self.setting.tree.diff(&base, MOST_DIFF)?;
         let more = "\n(This is not all of it: it is too long. Look at the rest with the command above.)\n";
@@ -227,7 +230,7 @@ impl Runner<'_> {
     }
 
     /// What a person wrote down for the agents: in their own working tree, or at the base.
-    fn notes(&self) -> Result<String, PhaseError> {
+    fn notes(&self) -> Result<String, PipelineError> {
         let Some(file) = &self.setting.workflow.notes else { return Ok(String::new()) };
         let path = format!("{}/{file}", self.setting.workflow.documents);
         let own =
@@ -239,14 +242,14 @@ impl Runner<'_> {
         Ok(committed.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default())
     }
 
-    fn memory(&self) -> Result<String, PhaseError> {
+    fn memory(&self) -> Result<String, PipelineError> {
         let Some(memory) = &self.setting.workflow.memory else { return Ok(String::new()) };
         let text = self.committed(&memory.file)?;
         Ok(documents::relevant(&text, &self.request, memory.tokens))
     }
 
     /// A file below the documents, as it is on the branch.
-    pub(crate) fn committed(&self, file: &str) -> Result<String, PhaseError> {
+    pub(crate) fn committed(&self, file: &str) -> Result<String, PipelineError> {
         let path = format!("{}/{file}", self.setting.workflow.documents);
         let found = self.setting.tree.file_at(&self.setting.tree.branch, &path)?;
         Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default())
@@ -254,11 +257,11 @@ impl Runner<'_> {
 
     /// Makes the one file that the agent may write: the kernel can only open what is there. What lies there and is not the
     /// step's own is nobody's: an earlier role could have written another's document beforehand.
-    fn lay_out(&mut self, step: &Step, question: &Question, is_mended: bool) -> Result<(), PhaseError> {
+    fn lay_out(&mut self, step: &Step, question: &Question, is_mended: bool) -> Result<(), PipelineError> {
         let (Some(document), Some(place)) = (&step.document, &question.document) else { return Ok(()) };
         let worktree = self.setting.tree.worktree.clone();
         let aside = self.office.folder(&self.id).join("aside");
-        let failed = |source| PhaseError::Io { path: worktree.join(place), source };
+        let failed = |source| PipelineError::Io { path: worktree.join(place), source };
         documents::clear(&worktree, place, &aside).map_err(failed)?;
         let is_own = is_mended || self.state.documents.get(&document.name) == Some(place);
         let there = documents::read(&worktree, place).map_err(failed)?;
@@ -269,7 +272,12 @@ impl Runner<'_> {
     }
 
     /// Asks the agent, in the sandbox its role has, within what is left for the step.
-    pub(crate) fn call(&mut self, step: &str, role: &Role, question: &Question) -> Result<Asked, PhaseError> {
+    pub(crate) fn call(
+        &mut self,
+        step: &str,
+        role: &Role,
+        question: &Question,
+    ) -> Result<Asked, PipelineError> {
         let tree = self.setting.tree.clone();
         let request = self.request_of(step, role, question);
         let title = role.title.clone();
@@ -279,7 +287,7 @@ impl Runner<'_> {
             see(TaskEvent::new(EventType::TaskAgent, event.message, data));
         });
         if self.cancel.is_set() {
-            return Err(PhaseError::Interrupted);
+            return Err(PipelineError::Interrupted);
         }
         let after = tree.tip()?.unwrap_or_default();
         let mut asked = asked(&result, question.tip.clone(), after);

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::pipeline::workflow::model::{Field, Is};
+use crate::pipeline::workflow::model::{Field, FieldType};
 
 /// Of a longer answer only the end is looked at.
 const LONGEST: usize = 1 << 20;
@@ -67,7 +67,7 @@ fn contradicted<'o>(
     fields: &BTreeMap<String, Field>,
 ) -> Option<String> {
     let (name, words) = fields.iter().find_map(|(name, field)| match &field.is {
-        Is::OneOf(words) if words.len() > 1 => Some((name, words)),
+        FieldType::OneOf(words) if words.len() > 1 => Some((name, words)),
         _ => None,
     })?;
     let yes = words.first().filter(|yes| object.get(name).and_then(Value::as_str) == Some(yes))?;
@@ -122,15 +122,17 @@ fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result
     Ok(())
 }
 
-fn fits_field(name: &str, value: &Value, is: &Is) -> Result<(), String> {
+fn fits_field(name: &str, value: &Value, is: &FieldType) -> Result<(), String> {
     let text = value.as_str().map(str::trim).filter(|text| !text.is_empty());
     match is {
-        Is::Text | Is::Document | Is::Commit if text.is_none() => Err(format!("`{name}` must be a text")),
-        Is::OneOf(words) if !text.is_some_and(|text| words.iter().any(|word| word == text)) => {
+        FieldType::Text | FieldType::Document | FieldType::Commit if text.is_none() => {
+            Err(format!("`{name}` must be a text"))
+        }
+        FieldType::OneOf(words) if !text.is_some_and(|text| words.iter().any(|word| word == text)) => {
             Err(format!("`{name}` must be one of {}, and is {value}", words.join(", ")))
         }
-        Is::Number if !value.is_number() => Err(format!("`{name}` must be a number")),
-        Is::List if !value.as_array().is_some_and(|items| items.iter().all(Value::is_string)) => {
+        FieldType::Number if !value.is_number() => Err(format!("`{name}` must be a number")),
+        FieldType::List if !value.as_array().is_some_and(|items| items.iter().all(Value::is_string)) => {
             Err(format!("`{name}` must be a list of texts"))
         }
         _ => Ok(()),
@@ -143,15 +145,17 @@ pub(crate) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -
         "\n## How to answer\nEnd your answer with one JSON object, strictly valid, nothing after it:\n\n"
             .to_string();
     let example = |field: &Field, word: Option<&str>| match &field.is {
-        Is::Text => json!("…"),
-        Is::Document => json!(document.unwrap_or("…")),
-        Is::Commit => json!("the full hash of your last commit"),
-        Is::OneOf(words) => json!(word.unwrap_or(words.first().map(String::as_str).unwrap_or_default())),
-        Is::Number => json!(0),
-        Is::List => json!(["…"]),
+        FieldType::Text => json!("…"),
+        FieldType::Document => json!(document.unwrap_or("…")),
+        FieldType::Commit => json!("the full hash of your last commit"),
+        FieldType::OneOf(words) => {
+            json!(word.unwrap_or(words.first().map(String::as_str).unwrap_or_default()))
+        }
+        FieldType::Number => json!(0),
+        FieldType::List => json!(["…"]),
     };
     let deciding = fields.iter().find_map(|(name, field)| match &field.is {
-        Is::OneOf(words) if words.len() > 1 => Some((name.clone(), words.clone())),
+        FieldType::OneOf(words) if words.len() > 1 => Some((name.clone(), words.clone())),
         _ => None,
     });
     let words: Vec<Option<String>> = match &deciding {
@@ -196,9 +200,10 @@ mod tests {
     use super::*;
 
     fn fields() -> BTreeMap<String, Field> {
-        let verdict = Field { is: Is::OneOf(vec!["APPROVE".into(), "REJECT".into()]), ..Field::default() };
+        let verdict =
+            Field { is: FieldType::OneOf(vec!["APPROVE".into(), "REJECT".into()]), ..Field::default() };
         let when = Some(("verdict".to_string(), "REJECT".to_string()));
-        let feedback = Field { is: Is::Text, when, ..Field::default() };
+        let feedback = Field { is: FieldType::Text, when, ..Field::default() };
         BTreeMap::from([("verdict".to_string(), verdict), ("feedback".to_string(), feedback)])
     }
 

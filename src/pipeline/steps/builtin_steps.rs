@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::finish_step::Papers;
-use crate::pipeline::runner::{Next, PhaseError, Runner};
+use super::finish_step::DocumentCommit;
+use crate::pipeline::runner::{Next, PipelineError, Runner};
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::pipeline::workflow::model::Step;
 use crate::transcript::EventType;
@@ -15,14 +15,14 @@ const LONGEST_SUMMARY: usize = 60_000;
 
 /// A merge that is to be made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Meeting {
+struct MergeIntent {
     commit: StepCommit,
     theirs: String,
 }
 
 /// What it came to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Met {
+struct MergeOutcome {
     word: String,
     conflicts: String,
     files: Vec<String>,
@@ -30,15 +30,15 @@ struct Met {
 
 impl Runner<'_> {
     /// The commit the base is at now.
-    fn base_tip(&self) -> Result<String, PhaseError> {
+    fn base_tip(&self) -> Result<String, PipelineError> {
         let base = &self.setting.workflow.base;
         let tip = self.setting.tree.commit_named(&format!("refs/heads/{base}"))?;
-        tip.ok_or_else(|| PhaseError::Strange(format!("there is no branch `{base}` any more")))
+        tip.ok_or_else(|| PipelineError::Strange(format!("there is no branch `{base}` any more")))
     }
 
-    pub(crate) fn merge(&mut self, step: &Step) -> Result<Next, PhaseError> {
+    pub(crate) fn merge(&mut self, step: &Step) -> Result<Next, PipelineError> {
         let base = self.setting.workflow.base.clone();
-        let met: Met = self.effect(
+        let met: MergeOutcome = self.effect(
             &step.id,
             "merge",
             |runner| {
@@ -48,12 +48,15 @@ impl Runner<'_> {
                     &format!("Merge {base} into {}", runner.setting.tree.short_branch()),
                 )?;
                 commit.merges = Some(theirs.clone());
-                Ok(Meeting { commit, theirs })
+                Ok(MergeIntent { commit, theirs })
             },
             |runner, meeting, _| {
                 let tree = runner.setting.tree.clone();
-                let met =
-                    |word: &str| Met { word: word.to_string(), conflicts: String::new(), files: Vec::new() };
+                let met = |word: &str| MergeOutcome {
+                    word: word.to_string(),
+                    conflicts: String::new(),
+                    files: Vec::new(),
+                };
                 match tree.merge(&meeting.commit.parent, &meeting.theirs)? {
                     Merged::UpToDate => Ok(met("UP_TO_DATE")),
                     Merged::Clean(merged) => {
@@ -66,7 +69,9 @@ impl Runner<'_> {
                         tree.check_out(&runner.repository)?;
                         Ok(met("MERGED"))
                     }
-                    Merged::Conflict(files, conflicts) => Ok(Met { files, conflicts, ..met("CONFLICT") }),
+                    Merged::Conflict(files, conflicts) => {
+                        Ok(MergeOutcome { files, conflicts, ..met("CONFLICT") })
+                    }
                 }
             },
         )?;
@@ -106,7 +111,7 @@ impl Runner<'_> {
     }
 
     /// Moves the task's documents where finished tasks' are.
-    pub(crate) fn archive(&mut self, step: &Step) -> Result<Next, PhaseError> {
+    pub(crate) fn archive(&mut self, step: &Step) -> Result<Next, PipelineError> {
         let moved: Vec<(String, String)> = self.effect(
             &step.id,
             "archive",
@@ -116,7 +121,7 @@ impl Runner<'_> {
                     changes.push((from, None));
                     changes.push((to, Some(text)));
                 }
-                Ok(Papers {
+                Ok(DocumentCommit {
                     commit: runner.step_commit(step, &format!("Archive: {}", runner.setting.feat))?,
                     changes,
                 })
@@ -144,7 +149,7 @@ impl Runner<'_> {
     }
 
     /// Every document this task has written, and where it goes: (from, to, text).
-    fn finished_papers(&self) -> Result<Vec<(String, String, String)>, PhaseError> {
+    fn finished_papers(&self) -> Result<Vec<(String, String, String)>, PipelineError> {
         let (tree, workflow) = (&self.setting.tree, &self.setting.workflow);
         let mut found = Vec::new();
         for step in &workflow.steps {
@@ -164,7 +169,7 @@ impl Runner<'_> {
     }
 
     /// A place in the archive that no earlier task has taken.
-    fn free_place(&self, wanted: &str) -> Result<String, PhaseError> {
+    fn free_place(&self, wanted: &str) -> Result<String, PipelineError> {
         let tree = &self.setting.tree;
         let (stem, ending) = wanted.rsplit_once('.').unwrap_or((wanted, "md"));
         let others = (2..1000).map(|n| format!("{stem}-{n}.{ending}"));
@@ -176,7 +181,7 @@ impl Runner<'_> {
         Ok(wanted.to_string())
     }
 
-    pub(crate) fn deliver(&mut self, step: &Step) -> Result<Next, PhaseError> {
+    pub(crate) fn deliver(&mut self, step: &Step) -> Result<Next, PipelineError> {
         let (tree, base) = (self.setting.tree.clone(), self.base_tip()?);
         let tip = tree.tip()?.unwrap_or_default();
         if !tree.contains(&tip, &base)? {
@@ -191,7 +196,7 @@ impl Runner<'_> {
             |_| Ok(json!({ "tip": tip })),
             |_, _, _| {
                 std::fs::write(&path, &summary)
-                    .map_err(|source| PhaseError::Io { path: path.clone(), source })?;
+                    .map_err(|source| PipelineError::Io { path: path.clone(), source })?;
                 Ok(path.display().to_string())
             },
         )?;
@@ -205,7 +210,7 @@ impl Runner<'_> {
     }
 
     /// What was done, for whoever merges it.
-    fn summary(&self) -> Result<String, PhaseError> {
+    fn summary(&self) -> Result<String, PipelineError> {
         let (tree, used) = (&self.setting.tree, self.state.used);
         let mut out = format!("# {}\n\n{}\n\n## Commits\n\n", self.setting.feat, self.request.trim());
         for subject in tree.subjects(&tree.base)? {

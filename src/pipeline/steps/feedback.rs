@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::pipeline::workflow::model::{Field, Is};
+use crate::pipeline::workflow::model::{Field, FieldType};
 
 /// The key of an answer.
 const KEY: &str = "feedback";
@@ -95,7 +95,7 @@ pub(crate) fn contradiction(
 /// The first word of a verdict is its yes; an answer without one claims success by being given.
 fn claims_success(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> bool {
     let verdict = fields.iter().find_map(|(name, field)| match &field.is {
-        Is::OneOf(words) if words.len() > 1 => Some((name, words.first())),
+        FieldType::OneOf(words) if words.len() > 1 => Some((name, words.first())),
         _ => None,
     });
     verdict.is_none_or(|(name, yes)| answer.get(name).and_then(Value::as_str) == yes.map(String::as_str))
@@ -162,11 +162,12 @@ mod tests {
     }
 
     fn gate() -> BTreeMap<String, Field> {
-        let verdict = Field { is: Is::OneOf(vec!["APPROVE".into(), "REJECT".into()]), ..Field::default() };
+        let verdict =
+            Field { is: FieldType::OneOf(vec!["APPROVE".into(), "REJECT".into()]), ..Field::default() };
         let when = Some(("verdict".to_string(), "REJECT".to_string()));
         BTreeMap::from([
             ("verdict".to_string(), verdict),
-            ("feedback".to_string(), Field { is: Is::Text, when, ..Field::default() }),
+            ("feedback".to_string(), Field { is: FieldType::Text, when, ..Field::default() }),
         ])
     }
 

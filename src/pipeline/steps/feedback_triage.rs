@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::agent_step::{Asked, Question};
-use super::finish_step::Papers;
+use super::finish_step::DocumentCommit;
 use super::{answer, feedback};
 use crate::pipeline::documents;
-use crate::pipeline::runner::{PhaseError, Runner};
+use crate::pipeline::runner::{PipelineError, Runner};
 use crate::pipeline::task::state::{RUNNER, Used};
-use crate::pipeline::workflow::model::{Field, Role, Step, Triage, Upkeep};
+use crate::pipeline::workflow::model::{DocsConfig, Field, Role, Step, Triage};
 use crate::pipeline::workflow::template::Template;
 
 /// Files that are opened for one call: each is a rule of the kernel's.
@@ -42,7 +42,7 @@ impl Runner<'_> {
         step: &Step,
         role: &Role,
         answer: &Map<String, Value>,
-    ) -> Result<(), PhaseError> {
+    ) -> Result<(), PipelineError> {
         // What a person says with a decision is in its document.
         let is_persons = answer.contains_key("decided_by");
         let remark = feedback::remark(answer, &step.answer).filter(|_| !is_persons);
@@ -68,7 +68,7 @@ impl Runner<'_> {
         triage: &Triage,
         judge: &Role,
         remark: &str,
-    ) -> Result<(String, String), PhaseError> {
+    ) -> Result<(String, String), PipelineError> {
         // Where nothing is left to ask with, what should be decided about stays visible.
         let to_backlog = || ("BACKLOG".to_string(), remark.to_string());
         if self.used_up(&step.id).is_some() {
@@ -95,8 +95,8 @@ impl Runner<'_> {
         role: &Role,
         remark: &str,
         files: &str,
-    ) -> Result<Question, PhaseError> {
-        let template = Template::read(prompt).map_err(|wrong| PhaseError::Strange(wrong.message))?;
+    ) -> Result<Question, PipelineError> {
+        let template = Template::read(prompt).map_err(|wrong| PipelineError::Strange(wrong.message))?;
         let mut values = self.values(role);
         values.insert("feedback".to_string(), remark.to_string());
         values.insert("files".to_string(), files.to_string());
@@ -106,14 +106,14 @@ impl Runner<'_> {
     }
 
     /// Puts something on the list of ideas.
-    fn remember(&mut self, step: &Step, item: &str) -> Result<(), PhaseError> {
+    fn remember(&mut self, step: &Step, item: &str) -> Result<(), PipelineError> {
         let shared = Map::from_iter([("backlog_items".to_string(), json!([item]))]);
         let _: Option<String> = self.effect(
             &step.id,
             "triage-commit",
             |runner| {
                 let changes = runner.shared_papers(&shared)?;
-                Ok(Papers {
+                Ok(DocumentCommit {
                     commit: runner.step_commit(step, &format!("Backlog: {}", runner.setting.feat))?,
                     changes,
                 })
@@ -126,7 +126,13 @@ impl Runner<'_> {
     }
 
     /// Lets the documentation be brought up to date, and commits that. Whoever does it can write to nothing else.
-    fn document(&mut self, step: &Step, upkeep: &Upkeep, remark: &str, note: &str) -> Result<(), PhaseError> {
+    fn document(
+        &mut self,
+        step: &Step,
+        upkeep: &DocsConfig,
+        remark: &str,
+        note: &str,
+    ) -> Result<(), PipelineError> {
         let Some(writer) = self.setting.workflow.roles.get(&upkeep.role).cloned() else { return Ok(()) };
         if let Some(reason) = self.used_up(&step.id) {
             self.say(RUNNER, format!("The documentation waits in the backlog: {reason}."));
@@ -175,10 +181,10 @@ impl Runner<'_> {
     fn commit_documentation(
         &mut self,
         step: &Step,
-        upkeep: &Upkeep,
+        upkeep: &DocsConfig,
         writer: &Role,
         changes: &[Change],
-    ) -> Result<(), PhaseError> {
+    ) -> Result<(), PipelineError> {
         if changes.is_empty() {
             self.say(&writer.title, "There was nothing to change.");
             return Ok(());
@@ -188,7 +194,7 @@ impl Runner<'_> {
             "docs-commit",
             |runner| {
                 let subject = format!("{}: {}", upkeep.commit, runner.setting.feat);
-                Ok(Papers { commit: runner.step_commit(step, &subject)?, changes: changes.to_vec() })
+                Ok(DocumentCommit { commit: runner.step_commit(step, &subject)?, changes: changes.to_vec() })
             },
             |runner, papers, _| {
                 let id = runner.put(papers)?;
@@ -207,7 +213,7 @@ impl Runner<'_> {
     /// What is opened for who writes documentation: files that are there, and folders for new ones. The papers of tasks are
     /// other roles', a file with a second name could be code, and in a folder where git passes something over nobody could
     /// tell what is new.
-    fn opened(&self, upkeep: &Upkeep, tip: &str) -> Result<(Vec<String>, Vec<String>), PhaseError> {
+    fn opened(&self, upkeep: &DocsConfig, tip: &str) -> Result<(Vec<String>, Vec<String>), PipelineError> {
         let (tree, papers_folder) = (&self.setting.tree, &self.setting.workflow.documents);
         let mut files = tree.files(tip)?;
         files.retain(|path| self.is_upkept(upkeep, path) && documents::is_plain(&tree.worktree, path));
@@ -226,7 +232,7 @@ impl Runner<'_> {
         Ok((files, folders))
     }
 
-    fn is_upkept(&self, upkeep: &Upkeep, path: &str) -> bool {
+    fn is_upkept(&self, upkeep: &DocsConfig, path: &str) -> bool {
         let papers = format!("{}/", self.setting.workflow.documents).to_lowercase();
         upkeep.is_documentation(path) && !path.to_lowercase().starts_with(&papers)
     }
@@ -234,10 +240,10 @@ impl Runner<'_> {
     /// What there is now of the documentation, or why that cannot be used.
     fn written(
         &self,
-        upkeep: &Upkeep,
+        upkeep: &DocsConfig,
         asked: &Asked,
         folders: &[String],
-    ) -> Result<Result<Vec<Change>, String>, PhaseError> {
+    ) -> Result<Result<Vec<Change>, String>, PipelineError> {
         if let Some((kind, words)) = &asked.error {
             return Ok(Err(format!("{kind}: {words}")));
         }
@@ -303,7 +309,7 @@ mod tests {
     #[test]
     fn what_is_documentation() {
         let files = ["*.md", "man/**", "!AGENTS.md", "!.*/**"].map(str::to_string).to_vec();
-        let upkeep = Upkeep { files, ..Upkeep::default() };
+        let upkeep = DocsConfig { files, ..DocsConfig::default() };
         for (path, wanted) in [
             ("README.md", true),
             ("docs/a/b.md", true),

@@ -6,23 +6,23 @@ use sha2::{Digest, Sha256};
 
 use super::answer;
 use crate::pipeline::documents;
-use crate::pipeline::runner::{Next, PhaseError, Runner};
+use crate::pipeline::runner::{Next, PipelineError, Runner};
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
-use crate::pipeline::workflow::model::{BACK, Is, Role, Step, Work};
+use crate::pipeline::workflow::model::{BACK, FieldType, Role, Step, Work};
 use crate::pipeline::workflow::template::sentence;
 use crate::transcript::EventType;
 use crate::workspace::StepCommit;
 
 /// A commit of the runner's own: what, and with which files.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Papers {
+pub(crate) struct DocumentCommit {
     pub(crate) commit: StepCommit,
     pub(crate) changes: Vec<(String, Option<String>)>,
 }
 
 impl Runner<'_> {
     /// What a person has decided at this gate.
-    pub(crate) fn persons_answer(&mut self) -> Result<Option<Map<String, Value>>, PhaseError> {
+    pub(crate) fn persons_answer(&mut self) -> Result<Option<Map<String, Value>>, PipelineError> {
         let decision = self.journal.decision(&self.id, self.state.visit)?;
         Ok(decision.map(|decision| {
             let mut answer = Map::new();
@@ -49,7 +49,7 @@ impl Runner<'_> {
         step: &Step,
         role: &Role,
         answer: &Map<String, Value>,
-    ) -> Result<Next, PhaseError> {
+    ) -> Result<Next, PipelineError> {
         let place = self.place(step);
         if let (Some(document), Some(place)) = (&step.document, &place) {
             self.state.documents.insert(document.name.clone(), place.clone());
@@ -65,7 +65,7 @@ impl Runner<'_> {
         for (name, field) in &step.answer {
             let text = answer.get(name).and_then(Value::as_str).unwrap_or_default();
             values.insert(name.clone(), text.to_string());
-            if field.is == Is::Commit {
+            if field.is == FieldType::Commit {
                 values.insert("commit".to_string(), text.chars().take(7).collect());
             }
         }
@@ -101,7 +101,7 @@ impl Runner<'_> {
     }
 
     /// A gate that says the same again, or about the same: nothing would come of another round.
-    fn goes_round(&mut self, step: &Step, feedback: &str) -> Result<Option<Next>, PhaseError> {
+    fn goes_round(&mut self, step: &Step, feedback: &str) -> Result<Option<Next>, PipelineError> {
         let workflow = &self.setting.workflow;
         let (base, reviews) =
             (format!("refs/heads/{}", workflow.base), format!("{}/reviews", workflow.documents));
@@ -130,8 +130,8 @@ impl Runner<'_> {
         role: &Role,
         word: Option<&str>,
         answer: &Map<String, Value>,
-    ) -> Result<(), PhaseError> {
-        let intent = |runner: &mut Self| -> Result<Papers, PhaseError> {
+    ) -> Result<(), PipelineError> {
+        let intent = |runner: &mut Self| -> Result<DocumentCommit, PipelineError> {
             let mut changes = runner.shared_papers(answer)?;
             let tree = &runner.setting.tree;
             let place = runner.place(step);
@@ -139,7 +139,7 @@ impl Runner<'_> {
             let has_committed = role.work == Work::Commit && place.as_ref().map_or(Ok(false), is_there)?;
             if let Some(place) = place.filter(|_| !has_committed) {
                 let written = documents::read(&runner.setting.tree.worktree, &place).map_err(|source| {
-                    PhaseError::Io { path: runner.setting.tree.worktree.join(&place), source }
+                    PipelineError::Io { path: runner.setting.tree.worktree.join(&place), source }
                 })?;
                 // What a person decided is in their words, whatever lies there.
                 let is_persons = answer.contains_key("decided_by");
@@ -155,7 +155,7 @@ impl Runner<'_> {
             if let Some(person) = person_of(answer) {
                 commit.who = person;
             }
-            Ok(Papers { commit, changes })
+            Ok(DocumentCommit { commit, changes })
         };
         let verdict = word.and_then(|word| step.verdicts.get(word));
         let committed = verdict.and_then(|verdict| verdict.committed.clone());
@@ -184,7 +184,7 @@ impl Runner<'_> {
     pub(crate) fn shared_papers(
         &self,
         answer: &Map<String, Value>,
-    ) -> Result<Vec<(String, Option<String>)>, PhaseError> {
+    ) -> Result<Vec<(String, Option<String>)>, PipelineError> {
         let workflow = &self.setting.workflow;
         let mut changes = Vec::new();
         let lists = [
@@ -201,7 +201,7 @@ impl Runner<'_> {
     }
 
     /// A commit of the runner's own, on top of the branch.
-    pub(crate) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PhaseError> {
+    pub(crate) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PipelineError> {
         self.setting.tree.is_there()?;
         let parent = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
         let message =
@@ -211,7 +211,7 @@ impl Runner<'_> {
     }
 
     /// Writes the files and commits them. Done again it is the same.
-    pub(crate) fn put(&mut self, papers: &Papers) -> Result<String, PhaseError> {
+    pub(crate) fn put(&mut self, papers: &DocumentCommit) -> Result<String, PipelineError> {
         let tree = self.setting.tree.clone();
         for (path, text) in &papers.changes {
             let place = tree.worktree.join(path);
@@ -219,7 +219,7 @@ impl Runner<'_> {
                 Some(text) => documents::write(&tree.worktree, path, text),
                 None => documents::remove(&tree.worktree, path),
             };
-            written.map_err(|source| PhaseError::Io { path: place, source })?;
+            written.map_err(|source| PipelineError::Io { path: place, source })?;
         }
         let bytes =
             |(path, text): &(String, Option<String>)| (path.clone(), text.clone().map(String::into_bytes));

@@ -4,15 +4,15 @@ use serde_json::{Map, Value, json};
 
 use super::agent_step::Asked;
 use super::finish_step::signature;
-use crate::pipeline::resume::Began;
-use crate::pipeline::runner::{Next, PhaseError, Runner, understood};
+use crate::pipeline::resume::StepSnapshot;
+use crate::pipeline::runner::{Next, PipelineError, Runner, understood};
 use crate::pipeline::task::state::Status;
-use crate::pipeline::workflow::model::{Is, Role, Step};
+use crate::pipeline::workflow::model::{FieldType, Role, Step};
 use crate::workspace::TaskTree;
 
 impl Runner<'_> {
     /// The conflict is a person's now. Branch and worktree are as they were before the agent tried; what it did is kept.
-    pub(crate) fn unsolved(&mut self, asked: &Asked, problem: &str) -> Result<Next, PhaseError> {
+    pub(crate) fn unsolved(&mut self, asked: &Asked, problem: &str) -> Result<Next, PipelineError> {
         self.restore(Some(&asked.before))?;
         let (base, worktree) = (&self.setting.workflow.base, self.setting.tree.worktree.display());
         let reason = format!(
@@ -27,9 +27,9 @@ impl Runner<'_> {
     /// Where the task only waits for that, what cannot be used is an error.
     pub(crate) fn find_persons_merge(
         &mut self,
-        began: Option<&Began>,
+        began: Option<&StepSnapshot>,
         is_awaited: bool,
-    ) -> Result<bool, PhaseError> {
+    ) -> Result<bool, PipelineError> {
         self.state.merged_by = None;
         let step = self.setting.workflow.step(&self.state.step).filter(|step| step.must_merge);
         let (Some(_), Some(began)) = (step, began) else { return Ok(false) };
@@ -41,7 +41,7 @@ impl Runner<'_> {
         }
         let worktree = tree.worktree.display().to_string();
         if let Some(path) = tree.uncommitted()?.first() {
-            return Err(PhaseError::Strange(format!(
+            return Err(PipelineError::Strange(format!(
                 "{worktree} has changes that are not committed ({path}): commit the merge there, or undo it with `git merge --abort`"
             )));
         }
@@ -53,19 +53,19 @@ impl Runner<'_> {
             if !is_awaited {
                 return Ok(false);
             }
-            return Err(PhaseError::Strange(format!("the merge in {worktree} cannot be used: {problem}")));
+            return Err(PipelineError::Strange(format!("the merge in {worktree} cannot be used: {problem}")));
         }
         self.state.merged_by = Some(TaskTree::person(&self.repository)?);
         Ok(true)
     }
 
     /// Where the agents of this visit have left the branch.
-    fn agents_tips(&self) -> Result<Vec<String>, PhaseError> {
+    fn agents_tips(&self) -> Result<Vec<String>, PipelineError> {
         let entries = self.journal.entries(&self.id)?;
         let calls = entries.into_iter().filter(|entry| {
             entry.visit == self.state.visit && matches!(entry.effect.as_str(), "agent" | "repair")
         });
-        let asked: Result<Vec<Asked>, PhaseError> =
+        let asked: Result<Vec<Asked>, PipelineError> =
             calls.filter_map(|entry| entry.outcome).map(understood).collect();
         Ok(asked?.into_iter().map(|asked| asked.after).collect())
     }
@@ -75,7 +75,7 @@ impl Runner<'_> {
         &mut self,
         step: &Step,
         role: &Role,
-    ) -> Result<Result<Map<String, Value>, Next>, PhaseError> {
+    ) -> Result<Result<Map<String, Value>, Next>, PipelineError> {
         let tip = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
         let before = self.began()?.map(|began| began.tip).unwrap_or_default();
         let made = Asked { before, after: tip.clone(), ..Asked::default() };
@@ -90,11 +90,11 @@ impl Runner<'_> {
         let mut answer = Map::new();
         for (name, field) in &step.answer {
             let value = match &field.is {
-                Is::Commit => json!(tip),
-                Is::OneOf(words) => json!(words.first()),
-                Is::Number => json!(0),
-                Is::List => json!([]),
-                Is::Text | Is::Document => continue,
+                FieldType::Commit => json!(tip),
+                FieldType::OneOf(words) => json!(words.first()),
+                FieldType::Number => json!(0),
+                FieldType::List => json!([]),
+                FieldType::Text | FieldType::Document => continue,
             };
             answer.insert(name.clone(), value);
         }

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::pipeline::runner::{PhaseError, Runner};
+use crate::pipeline::runner::{PipelineError, Runner};
 
 /// The command for a project with these files at its top; `read` gives the text of one of them.
 pub(crate) fn detect(files: &[String], read: impl Fn(&str) -> Option<String>) -> Option<Vec<String>> {
@@ -71,7 +71,7 @@ fn is_installed(program: &str) -> bool {
 impl Runner<'_> {
     /// The command whose success guard itself looks at: the one that was named, or the project's own. None where there is
     /// none, where its program is not installed, or where the user wants none to be run.
-    pub(crate) fn tests_command(&self) -> Result<Option<Vec<String>>, PhaseError> {
+    pub(crate) fn tests_command(&self) -> Result<Option<Vec<String>>, PipelineError> {
         if let Some(words) = self.state.tests.as_ref().or(self.setting.tests.as_ref()) {
             return Ok(Some(words.clone()).filter(|words| !words.is_empty()));
         }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::forge::{self, Proposal, Protection, PullRequest, Push, Remote, Token};
-use crate::pipeline::runner::{PhaseError, Runner};
+use crate::pipeline::runner::{PipelineError, Runner};
 use crate::pipeline::task::state::{RUNNER, TaskEvent};
 use crate::transcript::EventType;
 use crate::workspace::Repository;
@@ -50,7 +50,7 @@ impl Runner<'_> {
         &mut self,
         step: &str,
         summary: &str,
-    ) -> Result<Option<Result<String, String>>, PhaseError> {
+    ) -> Result<Option<Result<String, String>>, PipelineError> {
         let Some(name) = self.setting.remote.clone() else { return Ok(None) };
         let remote = match Remote::of(&self.repository, &name) {
             Ok(Some(remote)) if remote.github().is_some() => remote,

@@ -7,13 +7,13 @@ use super::{answer, feedback};
 use crate::agent_exec::ExecRequest;
 use crate::outcome::ErrorKind;
 use crate::pipeline::documents;
-use crate::pipeline::runner::{Next, PhaseError, Runner};
+use crate::pipeline::runner::{Next, PipelineError, Runner};
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
-use crate::pipeline::workflow::model::{Is, Role, Step, Work};
+use crate::pipeline::workflow::model::{FieldType, Role, Step, Work};
 use crate::transcript::EventType;
 
 /// What became of an answer.
-pub(crate) enum Judged {
+pub(crate) enum Validation {
     Fine(Map<String, Value>),
     /// It can be mended.
     Wrong(String),
@@ -23,31 +23,36 @@ pub(crate) enum Judged {
 
 impl Runner<'_> {
     /// Whether what came back is what was asked for.
-    pub(crate) fn judge(&mut self, step: &Step, role: &Role, asked: &Asked) -> Result<Judged, PhaseError> {
+    pub(crate) fn judge(
+        &mut self,
+        step: &Step,
+        role: &Role,
+        asked: &Asked,
+    ) -> Result<Validation, PipelineError> {
         if let Some((kind, words)) = &asked.error {
             let is_bound = matches!(kind, ErrorKind::BudgetExhausted | ErrorKind::Timeout);
             if let Some(reason) = self.used_up(&step.id).filter(|_| is_bound) {
-                return Ok(Judged::Over(Next::Stop(Status::BudgetExhausted, reason)));
+                return Ok(Validation::Over(Next::Stop(Status::BudgetExhausted, reason)));
             }
             let status = match kind {
                 ErrorKind::BudgetExhausted => Status::BudgetExhausted,
                 _ => Status::Failed,
             };
-            return Ok(Judged::Over(Next::Stop(status, format!("{}: {kind}: {words}", role.title))));
+            return Ok(Validation::Over(Next::Stop(status, format!("{}: {kind}: {words}", role.title))));
         }
         if role.work == Work::Read && asked.before != asked.after {
-            return Ok(Judged::Wrong("the branch was moved while it looked".to_string()));
+            return Ok(Validation::Wrong("the branch was moved while it looked".to_string()));
         }
         let answer = match answer::extract(&asked.answer, &step.answer) {
             Ok(answer) => answer,
-            Err(problem) => return Ok(Judged::Wrong(problem.to_string())),
+            Err(problem) => return Ok(Validation::Wrong(problem.to_string())),
         };
         let problem = match self.untrue(step, role, asked, &answer)? {
             None => feedback::contradiction(&answer, &step.answer, &self.setting.workflow.honesty)
                 .map(|word| format!("it claims success, and its feedback says `{word}`")),
             problem => problem,
         };
-        Ok(problem.map_or_else(|| Judged::Fine(answer), Judged::Wrong))
+        Ok(problem.map_or_else(|| Validation::Fine(answer), Validation::Wrong))
     }
 
     /// A claim that is not so.
@@ -57,10 +62,10 @@ impl Runner<'_> {
         role: &Role,
         asked: &Asked,
         answer: &Map<String, Value>,
-    ) -> Result<Option<String>, PhaseError> {
+    ) -> Result<Option<String>, PipelineError> {
         let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or_default().trim();
         if let (Some(document), Some(place)) = (&step.document, self.place(step)) {
-            for (name, _) in step.answer.iter().filter(|(_, field)| field.is == Is::Document) {
+            for (name, _) in step.answer.iter().filter(|(_, field)| field.is == FieldType::Document) {
                 let claimed = text(name);
                 let worktree = format!("{}/", self.setting.tree.worktree.display());
                 let plain = claimed.strip_prefix(&worktree).unwrap_or(claimed).trim_start_matches("./");
@@ -72,14 +77,14 @@ impl Runner<'_> {
             if role.work == Work::Read {
                 let worktree = &self.setting.tree.worktree;
                 let written = documents::read(worktree, &place)
-                    .map_err(|source| PhaseError::Io { path: worktree.join(&place), source })?;
+                    .map_err(|source| PipelineError::Io { path: worktree.join(&place), source })?;
                 let lacks = documents::missing(document, written.as_deref().unwrap_or_default());
                 if let Some(lacks) = lacks.filter(|_| !document.optional) {
                     return Ok(Some(format!("the document `{place}` {lacks}")));
                 }
             }
         }
-        for (name, _) in step.answer.iter().filter(|(_, field)| field.is == Is::Commit) {
+        for (name, _) in step.answer.iter().filter(|(_, field)| field.is == FieldType::Commit) {
             if let Some(problem) = self.no_commit(name, text(name), asked)? {
                 return Ok(Some(problem));
             }
@@ -101,7 +106,7 @@ impl Runner<'_> {
         step: &Step,
         role: &Role,
         asked: &Asked,
-    ) -> Result<Option<String>, PhaseError> {
+    ) -> Result<Option<String>, PipelineError> {
         let workflow = &self.setting.workflow;
         let changed = self.setting.tree.changed_below(&asked.before, &asked.after, &workflow.documents)?;
         let own = self.place(step);
@@ -141,7 +146,7 @@ impl Runner<'_> {
 
     /// What is wrong with the report of work on the code: it is not on the branch, it is not ticked off, or a file that it
     /// says was updated is not.
-    fn unreported(&self, step: &Step, asked: &Asked) -> Result<Option<String>, PhaseError> {
+    fn unreported(&self, step: &Step, asked: &Asked) -> Result<Option<String>, PipelineError> {
         let tree = &self.setting.tree;
         let mut report = String::new();
         if let (Some(document), Some(place)) = (&step.document, self.place(step)) {
@@ -192,7 +197,7 @@ impl Runner<'_> {
         })
     }
 
-    fn no_commit(&self, name: &str, claimed: &str, asked: &Asked) -> Result<Option<String>, PhaseError> {
+    fn no_commit(&self, name: &str, claimed: &str, asked: &Asked) -> Result<Option<String>, PipelineError> {
         let tree = &self.setting.tree;
         let is_hash = claimed.len() >= 7 && claimed.bytes().all(|byte| byte.is_ascii_hexdigit());
         let found = if is_hash { tree.commit_named(claimed)? } else { None };
@@ -209,7 +214,7 @@ impl Runner<'_> {
     }
 
     /// What is wrong with a merge: it is none, it has markers, or it has not taken what the base alone has changed.
-    pub(crate) fn not_merged(&self, asked: &Asked) -> Result<Option<String>, PhaseError> {
+    pub(crate) fn not_merged(&self, asked: &Asked) -> Result<Option<String>, PipelineError> {
         let (tree, base, after) = (&self.setting.tree, &self.setting.workflow.base, &asked.after);
         let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
         if !tree.contains(after, &wanted)? {
@@ -246,7 +251,7 @@ impl Runner<'_> {
         step: &Step,
         role: &Role,
         words: Option<&[String]>,
-    ) -> Result<Option<String>, PhaseError> {
+    ) -> Result<Option<String>, PipelineError> {
         let Some(words) = words else {
             if !self.has_named_tests() {
                 self.say(RUNNER, "Tests not run: no test command was found. `--tests COMMAND` names one.");
@@ -263,7 +268,7 @@ impl Runner<'_> {
         request.here = true;
         let result = self.office.executor.execute(&request, &self.cancel, &mut |_| {});
         if self.cancel.is_set() {
-            return Err(PhaseError::Interrupted);
+            return Err(PipelineError::Interrupted);
         }
         let data = json!({ "step": step.id, "success": result.run.success, "run_id": result.run.run_id });
         (self.see)(TaskEvent::new(

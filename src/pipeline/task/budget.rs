@@ -1,8 +1,8 @@
 //! What a task and each of its steps may use, what they have used, and when that ends it. Every end by a bound can be resumed.
 
-use super::state::{RUNNER, Raised, Status, Used};
-use crate::pipeline::runner::{PhaseError, Runner};
-use crate::pipeline::workflow::model::{Bounds, Doer};
+use super::state::{LimitOverrides, RUNNER, Status, Used};
+use crate::pipeline::runner::{PipelineError, Runner};
+use crate::pipeline::workflow::model::{Bounds, StepExecutor};
 
 /// One bound, and how far it is used.
 struct Account {
@@ -54,16 +54,16 @@ impl Account {
 
 impl Runner<'_> {
     /// Names another command for the tests; with no words none are run.
-    pub fn set_tests(&mut self, words: Vec<String>) -> Result<(), PhaseError> {
+    pub fn set_tests(&mut self, words: Vec<String>) -> Result<(), PipelineError> {
         self.state.tests = Some(words);
         self.write_down(Status::Running, "")
     }
 
     /// Gives the task, or steps of it, more than they had.
-    pub fn raise(&mut self, more: Raised) -> Result<(), PhaseError> {
+    pub fn raise(&mut self, more: LimitOverrides) -> Result<(), PipelineError> {
         for step in more.steps.keys() {
             if self.setting.workflow.step(step).is_none() {
-                return Err(PhaseError::Strange(format!("there is no step `{step}` to give more to")));
+                return Err(PipelineError::Strange(format!("there is no step `{step}` to give more to")));
             }
         }
         let raised = &mut self.state.raised;
@@ -98,7 +98,7 @@ impl Runner<'_> {
     fn accounts(&self, step: &str) -> Vec<Account> {
         let mut all = Account::of(None, self.state.used, self.bounds());
         let doer = self.setting.workflow.step(step).map(|step| &step.doer);
-        if matches!(doer, Some(Doer::Role(_))) {
+        if matches!(doer, Some(StepExecutor::Role(_))) {
             let used = self.state.used_by.get(step).copied().unwrap_or_default();
             all.extend(Account::of(Some(step), used, self.bounds_of(step)));
         }

@@ -1,8 +1,8 @@
 //! The end of a finished task: its worktree, its branch where that is merged, and its record go.
 
-use super::state::{Setting, Status};
-use super::task_lock::Office;
-use crate::pipeline::runner::{PhaseError, repository};
+use super::state::{Status, TaskSettings};
+use super::task_lock::TaskStore;
+use crate::pipeline::runner::{PipelineError, repository};
 use crate::pipeline::task::journal::Journal;
 
 /// What became of a task that was cleaned up.
@@ -19,18 +19,18 @@ pub struct Cleaned {
 }
 
 /// Removes what a finished task has left on the machine. The runs of its agents have records of their own, which stay.
-pub fn clean(office: &Office, journal: &mut Journal, id: &str) -> Result<Cleaned, PhaseError> {
-    let found = journal.task(id)?.ok_or_else(|| PhaseError::Unknown(id.to_string()))?;
+pub fn clean(office: &TaskStore, journal: &mut Journal, id: &str) -> Result<Cleaned, PipelineError> {
+    let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
     let lock = office.lock(&found.id)?;
-    let row = journal.task(&found.id)?.ok_or_else(|| PhaseError::Unknown(id.to_string()))?;
+    let row = journal.task(&found.id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
     if !matches!(Status::parse(&row.status), Some(Status::Succeeded | Status::Cancelled)) {
-        return Err(PhaseError::Strange(format!(
+        return Err(PipelineError::Strange(format!(
             "the task {} is not finished ({}); `guard task cancel` gives it up",
             row.id, row.status
         )));
     }
-    let setting: Setting = serde_json::from_value(row.setting)
-        .map_err(|error| PhaseError::Strange(format!("the task's setting: {error}")))?;
+    let setting: TaskSettings = serde_json::from_value(row.setting)
+        .map_err(|error| PipelineError::Strange(format!("the task's setting: {error}")))?;
     let tree = &setting.tree;
     let mut cleaned = Cleaned { id: row.id.clone(), branch: row.branch, is_branch_gone: true, kept: None };
     // A repository that is gone has taken branch and worktree with it.
@@ -43,7 +43,7 @@ pub fn clean(office: &Office, journal: &mut Journal, id: &str) -> Result<Cleaned
     }
     journal.remove(&row.id)?;
     let folder = office.folder(&row.id);
-    std::fs::remove_dir_all(&folder).map_err(|source| PhaseError::Io { path: folder, source })?;
+    std::fs::remove_dir_all(&folder).map_err(|source| PipelineError::Io { path: folder, source })?;
     drop(lock);
     Ok(cleaned)
 }

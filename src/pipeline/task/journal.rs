@@ -105,7 +105,7 @@ pub struct Entry {
 
 /// What is known of an effect that is to be had.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Begun {
+pub enum EffectState {
     /// Nothing was; the intent is written down now.
     New,
     /// It was intended, with this; whether it happened is not known.
@@ -252,7 +252,7 @@ impl Journal {
     }
 
     /// What is known of an effect.
-    pub fn look(&self, task: &str, visit: u32, effect: &str) -> Result<Option<Begun>, StoreError> {
+    pub fn look(&self, task: &str, visit: u32, effect: &str) -> Result<Option<EffectState>, StoreError> {
         let known: Option<(String, Option<String>)> = self
             .connection
             .query_row(
@@ -264,8 +264,8 @@ impl Journal {
             .map_err(|error| self.failed(error))?;
         Ok(match known {
             None => None,
-            Some((_, Some(outcome))) => Some(Begun::Done(parsed(&outcome)?)),
-            Some((intent, None)) => Some(Begun::Again(parsed(&intent)?)),
+            Some((_, Some(outcome))) => Some(EffectState::Done(parsed(&outcome)?)),
+            Some((intent, None)) => Some(EffectState::Again(parsed(&intent)?)),
         })
     }
 
@@ -276,7 +276,7 @@ impl Journal {
         (visit, step): (u32, &str),
         effect: &str,
         intent: &Value,
-    ) -> Result<Begun, StoreError> {
+    ) -> Result<EffectState, StoreError> {
         if let Some(known) = self.look(task, visit, effect)? {
             return Ok(known);
         }
@@ -286,7 +286,7 @@ impl Journal {
         );
         done.map_err(|error| self.failed(error))?;
         self.wrote();
-        Ok(Begun::New)
+        Ok(EffectState::New)
     }
 
     /// Writes down what came of an effect.
@@ -464,14 +464,14 @@ mod tests {
         let begin = |journal: &mut Journal, intent: &Value| {
             journal.begin("t-1", (1, "plan"), "commit", intent).unwrap_or_else(|error| panic!("{error}"))
         };
-        assert_eq!(begin(&mut journal, &intent), Begun::New);
+        assert_eq!(begin(&mut journal, &intent), EffectState::New);
         // The first intent counts, whoever comes back with another.
-        assert_eq!(begin(&mut journal, &json!({ "parent": "other" })), Begun::Again(intent));
+        assert_eq!(begin(&mut journal, &json!({ "parent": "other" })), EffectState::Again(intent));
         assert!(journal.finish("t-1", 1, "commit", &json!("id")).is_ok());
-        assert_eq!(begin(&mut journal, &json!(null)), Begun::Done(json!("id")));
+        assert_eq!(begin(&mut journal, &json!(null)), EffectState::Done(json!("id")));
         assert_eq!(journal.entries("t-1").map(|all| all.len()).ok(), Some(1));
         assert!(journal.forget_from("t-1", 1, true).is_ok());
-        assert_eq!(begin(&mut journal, &json!(null)), Begun::New);
+        assert_eq!(begin(&mut journal, &json!(null)), EffectState::New);
         let _ = std::fs::remove_dir_all(folder);
     }
 

@@ -12,7 +12,7 @@ use crate::workspace::TaskTree;
 
 /// What does not change while a task goes on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Setting {
+pub struct TaskSettings {
     /// The workflow, as it was when the task began.
     pub workflow: Workflow,
     /// The mode.
@@ -99,12 +99,12 @@ pub struct State {
     pub tests: Option<Vec<String>>,
     /// Bounds that somebody has raised since the task began.
     #[serde(default)]
-    pub raised: Raised,
+    pub raised: LimitOverrides,
 }
 
 /// Bounds instead of the workflow's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Raised {
+pub struct LimitOverrides {
     /// The task's.
     #[serde(default)]
     pub task: Bounds,

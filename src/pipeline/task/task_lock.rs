@@ -9,12 +9,12 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::agent_exec::Executor;
-use crate::pipeline::runner::PhaseError;
+use crate::pipeline::runner::PipelineError;
 use crate::pipeline::task::journal::{Journal, StoreError};
 
 /// Where a task's own things are, and who works for it.
 #[derive(Debug, Clone)]
-pub struct Office {
+pub struct TaskStore {
     /// Runs requests.
     pub executor: Executor,
     /// Where runs are kept.
@@ -23,7 +23,7 @@ pub struct Office {
     pub tasks: PathBuf,
 }
 
-impl Office {
+impl TaskStore {
     /// The journal.
     pub fn journal(&self) -> Result<Journal, StoreError> {
         Journal::open(&self.tasks.join("journal.db"))
@@ -35,9 +35,9 @@ impl Office {
     }
 
     /// The right to work on a task. Whoever dies loses it.
-    pub(crate) fn lock(&self, id: &str) -> Result<Held, PhaseError> {
+    pub(crate) fn lock(&self, id: &str) -> Result<Held, PipelineError> {
         let folder = self.folder(id);
-        let failed = |path: &Path, source| PhaseError::Io { path: path.to_path_buf(), source };
+        let failed = |path: &Path, source| PipelineError::Io { path: path.to_path_buf(), source };
         DirBuilder::new()
             .mode(0o700)
             .recursive(true)
@@ -53,7 +53,7 @@ impl Office {
                 let process = self.worker(id).and_then(|worker| worker.process);
                 let process =
                     process.map_or_else(|| "not known yet".to_string(), |process| process.to_string());
-                return Err(PhaseError::Busy { id: id.to_string(), process });
+                return Err(PipelineError::Busy { id: id.to_string(), process });
             }
             Err(error) => return Err(failed(&path, error.into())),
         }
@@ -115,12 +115,12 @@ fn has_open(process: i32, file: &File) -> bool {
 mod tests {
     use super::*;
 
-    fn office(name: &str) -> Office {
+    fn office(name: &str) -> TaskStore {
         let tasks = std::env::temp_dir().join(format!("guard-office-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&tasks);
         let executor =
             Executor { guard: "/nonexistent".into(), sessions: tasks.join("sessions"), log: Vec::new() };
-        Office { executor, runs: tasks.join("runs"), tasks }
+        TaskStore { executor, runs: tasks.join("runs"), tasks }
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
         let held = office.lock("t").unwrap_or_else(|error| panic!("{error}"));
         let own = i32::try_from(std::process::id()).ok();
         assert_eq!(office.worker("t"), Some(Worker { process: own }));
-        assert!(matches!(office.lock("t"), Err(PhaseError::Busy { .. })));
+        assert!(matches!(office.lock("t"), Err(PipelineError::Busy { .. })));
         drop(held);
         assert_eq!(office.worker("t"), None);
         std::thread::scope(|scope| {

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::model::{BACK, Bounds, Doer, END, Field, Is, Step, Triage, Work, Workflow};
+use super::model::{BACK, Bounds, END, Field, FieldType, Step, StepExecutor, Triage, Work, Workflow};
 use super::parse::Read;
 use super::template::Template;
-use crate::policy::{Diagnostic, Folders, Severity, Source, find};
+use crate::policy::{Diagnostic, PolicyDirs, Severity, Source, find};
 
 /// Values every prompt can have.
 pub(crate) const VALUES: [&str; 14] = [
@@ -27,7 +27,7 @@ pub(crate) const VALUES: [&str; 14] = [
 ];
 
 /// Everything that is wrong, beside what reading has found.
-pub(crate) fn lint(source: &Source, read: &Read, folders: &Folders) -> Vec<Diagnostic> {
+pub(crate) fn lint(source: &Source, read: &Read, folders: &PolicyDirs) -> Vec<Diagnostic> {
     let mut linter = Linter { source, read, folders, found: Vec::new() };
     if read.problems.is_empty() {
         linter.all();
@@ -38,7 +38,7 @@ pub(crate) fn lint(source: &Source, read: &Read, folders: &Folders) -> Vec<Diagn
 struct Linter<'l> {
     source: &'l Source,
     read: &'l Read,
-    folders: &'l Folders,
+    folders: &'l PolicyDirs,
     found: Vec<Diagnostic>,
 }
 
@@ -119,7 +119,7 @@ impl Linter<'_> {
             }
         }
         let decides = triage.answer.get("decision").is_some_and(
-            |field| matches!(&field.is, Is::OneOf(words) if words.iter().any(|word| word == "DOCS")),
+            |field| matches!(&field.is, FieldType::OneOf(words) if words.iter().any(|word| word == "DOCS")),
         );
         if !decides {
             self.wrong("triage.docs", "the triage never decides `DOCS`".to_string());
@@ -144,7 +144,7 @@ impl Linter<'_> {
         if [BACK, END].contains(&step.id.as_str()) || !is_name(&step.id) {
             self.wrong(&path, format!("`{}` cannot be the name of a step", step.id));
         }
-        if let Doer::Own(_) = &step.doer
+        if let StepExecutor::BuiltinStep(_) = &step.doer
             && step.limits != Bounds::default()
         {
             self.wrong(
@@ -153,7 +153,7 @@ impl Linter<'_> {
             );
         }
         self.bounds(&path, step);
-        if let Doer::Role(role) = &step.doer {
+        if let StepExecutor::Role(role) = &step.doer {
             self.role(&format!("{path}.role"), role);
             self.agents_step(step, role, &path);
         }
@@ -205,18 +205,18 @@ impl Linter<'_> {
         self.prompt(&format!("{path}.prompt"), &step.prompt);
         self.fields(path, &step.answer);
         let work = self.read.workflow.roles.get(role).map(|role| role.work);
-        let asks_for = |is: &Is| step.answer.values().any(|field| field.is == *is);
-        if asks_for(&Is::Document) && step.document.is_none() {
+        let asks_for = |is: &FieldType| step.answer.values().any(|field| field.is == *is);
+        if asks_for(&FieldType::Document) && step.document.is_none() {
             self.wrong(
                 &format!("{path}.answer"),
                 "the answer names a document, and the step has none".to_string(),
             );
         }
-        if asks_for(&Is::Commit) && work == Some(Work::Read) {
+        if asks_for(&FieldType::Commit) && work == Some(Work::Read) {
             let message = format!("the role `{role}` only reads, and can commit nothing");
             self.wrong(&format!("{path}.answer"), message);
         }
-        if work == Some(Work::Commit) && !asks_for(&Is::Commit) {
+        if work == Some(Work::Commit) && !asks_for(&FieldType::Commit) {
             self.wrong(
                 &format!("{path}.answer"),
                 "somebody who commits must say which commit: a field with `is: commit`".to_string(),
@@ -243,12 +243,12 @@ impl Linter<'_> {
         }
         for (name, field) in answer {
             let place = format!("{path}.answer.{name}");
-            if matches!(&field.is, Is::OneOf(words) if words.is_empty()) {
+            if matches!(&field.is, FieldType::OneOf(words) if words.is_empty()) {
                 self.wrong(&place, "a field needs at least one word".to_string());
             }
             let Some((other, value)) = &field.when else { continue };
             let has = answer.get(other).is_some_and(|field| match &field.is {
-                Is::OneOf(words) => words.contains(value),
+                FieldType::OneOf(words) => words.contains(value),
                 _ => true,
             });
             if !has {

@@ -6,7 +6,7 @@ use super::lint::lint;
 use super::model::Workflow;
 use super::parse;
 use super::yaml::LARGEST;
-use crate::policy::{Diagnostic, Folders, Severity, Source};
+use crate::policy::{Diagnostic, PolicyDirs, Severity, Source};
 
 /// Name, text and prompts of every built-in workflow.
 pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../../workflows/default.yaml"))];
@@ -47,12 +47,12 @@ pub enum WorkflowError {
 }
 
 /// Where workflows are looked for by name: `$XDG_CONFIG_HOME/guard/workflows`.
-fn users_folder(folders: &Folders) -> Option<PathBuf> {
+fn users_folder(folders: &PolicyDirs) -> Option<PathBuf> {
     folders.user.as_ref().map(|policies| policies.with_file_name("workflows"))
 }
 
 /// Names that can be used, and whether they are built in; the user's own first.
-pub fn names(folders: &Folders) -> Vec<(String, bool)> {
+pub fn names(folders: &PolicyDirs) -> Vec<(String, bool)> {
     let entries = users_folder(folders).and_then(|folder| std::fs::read_dir(folder).ok());
     let name = |entry: std::fs::DirEntry| {
         let path = entry.path();
@@ -71,7 +71,7 @@ pub fn names(folders: &Folders) -> Vec<(String, bool)> {
 }
 
 /// The text of a workflow, and the folder its prompts are in; none for a built-in one.
-pub fn source(reference: &str, folders: &Folders) -> Result<(Source, Option<PathBuf>), WorkflowError> {
+pub fn source(reference: &str, folders: &PolicyDirs) -> Result<(Source, Option<PathBuf>), WorkflowError> {
     let is_path = reference.contains('/') || Path::new(reference).extension().is_some();
     if is_path {
         return from_file(Path::new(reference));
@@ -108,7 +108,7 @@ fn read_text(path: &Path) -> Result<String, String> {
 /// A workflow with all of its problems; it can be used when none is an error.
 pub fn examine(
     reference: &str,
-    folders: &Folders,
+    folders: &PolicyDirs,
 ) -> Result<(Workflow, Source, Vec<Diagnostic>), WorkflowError> {
     let (source, folder) = source(reference, folders)?;
     // A file's own prompts first, then those that come with guard.
@@ -129,7 +129,7 @@ pub fn examine(
 }
 
 /// A workflow that can be used.
-pub fn load(reference: &str, folders: &Folders) -> Result<Workflow, WorkflowError> {
+pub fn load(reference: &str, folders: &PolicyDirs) -> Result<Workflow, WorkflowError> {
     let (workflow, _, problems) = examine(reference, folders)?;
     if problems.iter().any(|problem| problem.severity == Severity::Error) {
         return Err(WorkflowError::Invalid(problems));

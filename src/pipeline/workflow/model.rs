@@ -161,7 +161,7 @@ pub struct Role {
 /// What a step does that is no agent's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Own {
+pub enum BuiltinStep {
     /// Merges the base into the branch.
     Merge,
     /// Moves the task's documents to the archive.
@@ -170,7 +170,7 @@ pub enum Own {
     Deliver,
 }
 
-impl Own {
+impl BuiltinStep {
     /// The words it ends with; none when it just ends.
     pub fn verdicts(self) -> &'static [&'static str] {
         match self {
@@ -184,11 +184,11 @@ impl Own {
 /// Who does a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Doer {
+pub enum StepExecutor {
     /// An agent in this role.
     Role(String),
     /// The runner itself.
-    Own(Own),
+    BuiltinStep(BuiltinStep),
 }
 
 /// One step.
@@ -199,7 +199,7 @@ pub struct Step {
     /// What people see it as: `PLANNING`.
     pub status: String,
     /// Who does it.
-    pub doer: Doer,
+    pub doer: StepExecutor,
     /// The gate's name, where a person can stand in.
     pub gate: Option<String>,
     /// What the agent is asked: a template.
@@ -246,7 +246,7 @@ pub struct Document {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Field {
     /// What it is.
-    pub is: Is,
+    pub is: FieldType,
     /// It may be missing.
     pub optional: bool,
     /// It must be there when another field has this value, and may be missing otherwise.
@@ -266,7 +266,7 @@ impl Field {
 /// What a field of an answer is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Is {
+pub enum FieldType {
     /// Any text that is not empty.
     #[default]
     Text,
@@ -305,12 +305,12 @@ pub struct Triage {
     pub answer: BTreeMap<String, Field>,
     /// Who brings into the documentation what belongs there.
     #[serde(default)]
-    pub docs: Option<Upkeep>,
+    pub docs: Option<DocsConfig>,
 }
 
 /// Who brings things into the documentation, and what that is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Upkeep {
+pub struct DocsConfig {
     /// The role.
     pub role: String,
     /// What it is asked: a template.
@@ -325,7 +325,7 @@ pub struct Upkeep {
     pub commit: String,
 }
 
-impl Upkeep {
+impl DocsConfig {
     /// Whether a path of the repository is documentation.
     pub fn is_documentation(&self, path: &str) -> bool {
         let matches = |pattern: &str| {
@@ -391,8 +391,8 @@ impl Step {
     /// The role, where an agent does it.
     pub fn role(&self) -> Option<&str> {
         match &self.doer {
-            Doer::Role(role) => Some(role),
-            Doer::Own(_) => None,
+            StepExecutor::Role(role) => Some(role),
+            StepExecutor::BuiltinStep(_) => None,
         }
     }
 
@@ -406,9 +406,9 @@ impl Step {
     /// The words that decide where it leads.
     pub fn words(&self) -> Vec<&str> {
         match &self.doer {
-            Doer::Own(own) => own.verdicts().to_vec(),
-            Doer::Role(_) => match self.answer.get("verdict").map(|field| &field.is) {
-                Some(Is::OneOf(words)) => words.iter().map(String::as_str).collect(),
+            StepExecutor::BuiltinStep(own) => own.verdicts().to_vec(),
+            StepExecutor::Role(_) => match self.answer.get("verdict").map(|field| &field.is) {
+                Some(FieldType::OneOf(words)) => words.iter().map(String::as_str).collect(),
                 _ => Vec::new(),
             },
         }

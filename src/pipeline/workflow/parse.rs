@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::model::{Agent, Bounds, Limits, Memory, Role, Triage, Upkeep, Work, Workflow};
+use super::model::{Agent, Bounds, DocsConfig, Limits, Memory, Role, Triage, Work, Workflow};
 use super::yaml::{self, Node, Value};
 use crate::policy::{Diagnostic, Severity, Source, is_branch_prefix};
 
@@ -388,7 +388,7 @@ impl Reader<'_> {
         Some(triage)
     }
 
-    fn upkeep(&mut self, fields: &mut Fields<'_>) -> Option<Upkeep> {
+    fn upkeep(&mut self, fields: &mut Fields<'_>) -> Option<DocsConfig> {
         let node = self.take(fields, "docs")?;
         let path = "triage.docs";
         let mut inner = self.fields(node, path);
@@ -403,7 +403,7 @@ impl Reader<'_> {
                 "this leads elsewhere",
             );
         }
-        let upkeep = Upkeep {
+        let upkeep = DocsConfig {
             role: self.text(role, "role").unwrap_or_default(),
             prompt: self.prompt_of(&mut inner, path, true),
             files: self.texts(files, "files"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{Document, Doer, Field, Is, Own, Step, Verdict};
+use super::model::{BuiltinStep, Document, Field, FieldType, Step, StepExecutor, Verdict};
 use super::parse::{Fields, Reader, join};
 use super::yaml::{Node, Value};
 
@@ -39,7 +39,7 @@ impl Reader<'_> {
             next,
             must_merge: self.flag(must_merge, "must_merge"),
             updates: self.texts(updates, "updates"),
-            prompt: self.prompt_of(&mut fields, path, matches!(doer, Doer::Role(_))),
+            prompt: self.prompt_of(&mut fields, path, matches!(doer, StepExecutor::Role(_))),
             document: self.document(&mut fields, path),
             answer: self.answer(&mut fields, path),
             verdicts: self.verdicts(&mut fields, path),
@@ -68,23 +68,23 @@ impl Reader<'_> {
         step
     }
 
-    fn doer(&mut self, fields: &mut Fields<'_>, path: &str) -> Doer {
+    fn doer(&mut self, fields: &mut Fields<'_>, path: &str) -> StepExecutor {
         let (role, does) = (self.take(fields, "role"), self.take(fields, "does"));
         match (role, does) {
-            (Some(role), None) => Doer::Role(self.text(Some(role), "role").unwrap_or_default()),
+            (Some(role), None) => StepExecutor::Role(self.text(Some(role), "role").unwrap_or_default()),
             (None, Some(does)) => match self.text(Some(does), "does").as_deref() {
-                Some("merge") => Doer::Own(Own::Merge),
-                Some("archive") => Doer::Own(Own::Archive),
-                Some("deliver") => Doer::Own(Own::Deliver),
+                Some("merge") => StepExecutor::BuiltinStep(BuiltinStep::Merge),
+                Some("archive") => StepExecutor::BuiltinStep(BuiltinStep::Archive),
+                Some("deliver") => StepExecutor::BuiltinStep(BuiltinStep::Deliver),
                 _ => {
                     self.wrong(does.span.clone(), "`does` is `merge`, `archive` or `deliver`", "here");
-                    Doer::Own(Own::Archive)
+                    StepExecutor::BuiltinStep(BuiltinStep::Archive)
                 }
             },
             _ => {
                 let span = self.places.of(path);
                 self.wrong(span, format!("`{path}` needs a `role` or a `does`, one of them"), "this step");
-                Doer::Role(String::new())
+                StepExecutor::Role(String::new())
             }
         }
     }
@@ -146,16 +146,16 @@ impl Reader<'_> {
             let (is, one_of) = (self.take(&mut inner, "is"), self.take(&mut inner, "one_of"));
             let (optional, when) = (self.take(&mut inner, "optional"), self.take(&mut inner, "when"));
             let kind = match (self.text(is, "is").as_deref(), one_of) {
-                (None, Some(node)) => Is::OneOf(self.texts(Some(node), "one_of")),
-                (None | Some("text"), None) => Is::Text,
-                (Some("document"), None) => Is::Document,
-                (Some("commit"), None) => Is::Commit,
-                (Some("number"), None) => Is::Number,
-                (Some("list"), None) => Is::List,
+                (None, Some(node)) => FieldType::OneOf(self.texts(Some(node), "one_of")),
+                (None | Some("text"), None) => FieldType::Text,
+                (Some("document"), None) => FieldType::Document,
+                (Some("commit"), None) => FieldType::Commit,
+                (Some("number"), None) => FieldType::Number,
+                (Some("list"), None) => FieldType::List,
                 _ => {
                     let message = "a field has `is` (text, document, commit, number, list) or `one_of`";
                     self.wrong(place.clone(), message, "this field");
-                    Is::Text
+                    FieldType::Text
                 }
             };
             let field = Field { is: kind, optional: self.flag(optional, "optional"), when: self.when(when) };

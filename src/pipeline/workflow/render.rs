@@ -2,18 +2,18 @@
 
 use std::fmt::Write;
 
-use super::model::{BACK, Doer, Own, Step, Workflow};
+use super::model::{BACK, BuiltinStep, Step, StepExecutor, Workflow};
 
 /// Who does a step, for people.
 pub fn doer(workflow: &Workflow, step: &Step) -> String {
     match &step.doer {
-        Doer::Role(role) => workflow
+        StepExecutor::Role(role) => workflow
             .roles
             .get(role)
             .map_or_else(|| role.clone(), |known| format!("{} ({})", known.title, known.policy)),
-        Doer::Own(Own::Merge) => format!("guard: merges {}", workflow.base),
-        Doer::Own(Own::Archive) => "guard: archives the documents".to_string(),
-        Doer::Own(Own::Deliver) => "guard: delivers the branch".to_string(),
+        StepExecutor::BuiltinStep(BuiltinStep::Merge) => format!("guard: merges {}", workflow.base),
+        StepExecutor::BuiltinStep(BuiltinStep::Archive) => "guard: archives the documents".to_string(),
+        StepExecutor::BuiltinStep(BuiltinStep::Deliver) => "guard: delivers the branch".to_string(),
     }
 }
 

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::Setting;
+use super::SupervisorConfig;
 use super::event_loop::{
-    Ask, Belated, CANARY_PROGRAM, Choice, Later, LaterResult, Supervisor, folder_of, parent_of,
+    Ask, AsyncReply, AsyncResult, CANARY_PROGRAM, Choice, LazyResource, Supervisor, folder_of, parent_of,
 };
 use super::shim::protocol;
 use super::shim::protocol::{Answer, Question};
-use crate::command::{Access, Analysis, Context, Folder, Request};
+use crate::command::{Access, Analysis, Context, Cwd, Request};
 use crate::decide::Verdict;
 use crate::policy::Action;
 use crate::sys::ptrace;
@@ -37,7 +37,7 @@ const WORDS_WITH_NAMES: usize = 3;
 
 /// A program start as it was asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Start {
+pub(crate) struct ExecRequest {
     /// The path as given.
     pub(crate) path: Vec<u8>,
     pub(crate) argv: Vec<Vec<u8>>,
@@ -52,7 +52,7 @@ pub(crate) struct Start {
 /// A start that waits for a person.
 pub(crate) struct Pending {
     notification: Notification,
-    start: Start,
+    start: ExecRequest,
     verdict: Verdict,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Cache {
 const MOST_CACHED: usize = 50_000;
 
 impl Cache {
-    fn key(&self, start: &Start) -> u64 {
+    fn key(&self, start: &ExecRequest) -> u64 {
         let mut hasher = self.keys.build_hasher();
         start.path.hash(&mut hasher);
         start.argv.hash(&mut hasher);
@@ -114,7 +114,7 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-impl Start {
+impl ExecRequest {
     /// The file that is executed.
     fn program_path(&self) -> Cow<'_, str> {
         text(self.chain.first().map_or(&self.path, |file| &file.path))
@@ -145,7 +145,7 @@ impl Start {
         }
         let (argv, resolved) = self.readings().into_iter().last()?;
         let context = Context {
-            folder: Folder::from_absolute(self.folder.as_os_str().as_bytes()),
+            folder: Cwd::from_absolute(self.folder.as_os_str().as_bytes()),
             environment: self.environment.clone(),
             resolved: Some(resolved),
             ..Context::default()
@@ -295,7 +295,7 @@ impl Supervisor {
 
     /// Answers the question whether a file could be executed (`AT_EXECVE_CHECK`): nothing starts, so nothing is recorded as a
     /// start. What would be refused is refused, and what a person would be asked about as well.
-    fn check_start(&mut self, notification: &Notification, start: &Start) -> Reply {
+    fn check_start(&mut self, notification: &Notification, start: &ExecRequest) -> Reply {
         let (verdict, _) = self.judge_start(start);
         match verdict.action() {
             // The flag is in a register of the caller, who waits: it cannot become a start any more.
@@ -305,14 +305,14 @@ impl Supervisor {
     }
 
     /// Whether a start uses what is still being made. It is begun with the first program that uses it.
-    fn is_too_early(&mut self, start: &Start) -> bool {
+    fn is_too_early(&mut self, start: &ExecRequest) -> bool {
         if self.setting.belated.is_empty() {
             return false;
         }
         let files = start.chain.iter().map(|file| file.path.as_slice());
         let words = start.argv.iter().take(WORDS_WITH_NAMES).map(Vec::as_slice);
         let names = files.chain(words).map(|path| path.rsplit(|&byte| byte == b'/').next().unwrap_or(path));
-        let is_used = |belated: &Belated| {
+        let is_used = |belated: &LazyResource| {
             names.clone().any(|name| belated.users.iter().any(|user| name.starts_with(user.as_bytes())))
         };
         let used: Vec<usize> =
@@ -322,7 +322,7 @@ impl Supervisor {
             let (sender, wake) = self.later();
             let work = move || {
                 make();
-                let _ = sender.send(Later { id: 0, result: LaterResult::Made(index) });
+                let _ = sender.send(AsyncReply { id: 0, result: AsyncResult::Made(index) });
                 let _ = wake.write(1);
             };
             // Without a thread it is never made: what would use it does without.
@@ -350,7 +350,7 @@ impl Supervisor {
         Reply::Error(errno)
     }
 
-    fn read_start(&mut self, notification: &Notification) -> io::Result<Start> {
+    fn read_start(&mut self, notification: &Notification) -> io::Result<ExecRequest> {
         let tid = notification.tid;
         let [a, b, c, d, e, _] = notification.arguments;
         let is_at = i64::from(notification.number) == libc::SYS_execveat;
@@ -376,7 +376,7 @@ impl Supervisor {
             self.identities.executed(tid, &folder, &path)?
         };
         let loaded = self.loaded(tid, &folder, &chain, &argv);
-        Ok(Start { path, argv, environment, folder, chain, loaded })
+        Ok(ExecRequest { path, argv, environment, folder, chain, loaded })
     }
 
     /// The loader runs the file it is given, under whatever name: copies among its words are recognised.
@@ -397,13 +397,13 @@ impl Supervisor {
     }
 
     /// The verdict on a start, and whether it holds only as long as a repository is what it is now.
-    pub(crate) fn judge_start(&self, start: &Start) -> (Verdict, bool) {
+    pub(crate) fn judge_start(&self, start: &ExecRequest) -> (Verdict, bool) {
         let mut worst: Option<Verdict> = None;
         let mut depends_on_repository = false;
         for (argv, resolved) in start.readings() {
             for environment in readings_of_environment(&start.environment) {
                 let context = Context {
-                    folder: Folder::from_absolute(start.folder.as_os_str().as_bytes()),
+                    folder: Cwd::from_absolute(start.folder.as_os_str().as_bytes()),
                     environment,
                     resolved: Some(resolved.clone()),
                     ..self.setting.context.clone()
@@ -443,7 +443,7 @@ impl Supervisor {
     }
 
     /// Lets a start go on, watched to its end.
-    fn admit(&mut self, notification: &Notification, start: &Start) -> Option<Reply> {
+    fn admit(&mut self, notification: &Notification, start: &ExecRequest) -> Option<Reply> {
         self.admit_checked(notification, start, false)
     }
 
@@ -451,7 +451,7 @@ impl Supervisor {
     fn admit_checked(
         &mut self,
         notification: &Notification,
-        start: &Start,
+        start: &ExecRequest,
         judge_again: bool,
     ) -> Option<Reply> {
         tracing::debug!("allowed");
@@ -488,7 +488,7 @@ impl Supervisor {
         Some(Reply::Continue)
     }
 
-    fn deny_start(&mut self, notification: &Notification, start: &Start, verdict: &Verdict) -> Reply {
+    fn deny_start(&mut self, notification: &Notification, start: &ExecRequest, verdict: &Verdict) -> Reply {
         self.record_denial(notification.tid, start, verdict);
         // The words reach the agent before the errno does; once, where a shell tries one folder after the other.
         let told = (notification.tid, verdict.refusal_line());
@@ -502,7 +502,7 @@ impl Supervisor {
     }
 
     /// Whether a thread is a shim that will ask for the words, and get some.
-    fn asks_itself(&self, tid: i32, start: &Start) -> bool {
+    fn asks_itself(&self, tid: i32, start: &ExecRequest) -> bool {
         let is_shim = || executable_identity::of_file(Path::new(&format!("/proc/{tid}/exe"))) == self.shim;
         if self.shim.is_none() || !is_shim() {
             return false;
@@ -512,11 +512,11 @@ impl Supervisor {
             folder: start.folder.as_os_str().as_bytes().to_vec(),
             environment: start.environment.clone(),
         };
-        let Setting { policy, context, repositories, .. } = &self.setting;
+        let SupervisorConfig { policy, context, repositories, .. } = &self.setting;
         matches!(super::answer(policy, context, Some(repositories), &question), Answer::Deny(_))
     }
 
-    pub(crate) fn record_denial(&mut self, pid: i32, start: &Start, verdict: &Verdict) {
+    pub(crate) fn record_denial(&mut self, pid: i32, start: &ExecRequest, verdict: &Verdict) {
         tracing::debug!(rule = %verdict.cause.rule, "refused");
         self.counts.refusals += 1;
         let data = ExecData {
@@ -544,8 +544,8 @@ impl Supervisor {
         let work = move || {
             let choice = asker.ask(&pending.verdict);
             let id = pending.notification.id;
-            let result = LaterResult::Chosen(Box::new(pending), choice, Some(asker));
-            let _ = sender.send(Later { id, result });
+            let result = AsyncResult::Chosen(Box::new(pending), choice, Some(asker));
+            let _ = sender.send(AsyncReply { id, result });
             let _ = wake.write(1);
         };
         if std::thread::Builder::new().name("ask".to_string()).spawn(work).is_err() {

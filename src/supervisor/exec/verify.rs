@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::executable_identity::{Executable, Identities, Identity};
 use super::process_memory::Arguments;
-use super::{Start, line};
+use super::{ExecRequest, line};
 use crate::policy::Action;
 use crate::supervisor::event_loop::{Supervisor, folder_of};
 use crate::supervisor::shim::protocol;
@@ -31,7 +31,12 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    pub(crate) fn of(start: &Start, identities: &Identities, judge_again: bool, record: Prepared) -> Self {
+    pub(crate) fn of(
+        start: &ExecRequest,
+        identities: &Identities,
+        judge_again: bool,
+        record: Prepared,
+    ) -> Self {
         let (identity, argv) = start.becomes();
         let program = start.chain.last();
         let is_foreign = |program: &&Executable| !identities.may_be_copy(&program.path);
@@ -159,7 +164,7 @@ impl Supervisor {
         let Arguments { argv, environment } = arguments;
         let loaded = self.loaded(pid, &folder, std::slice::from_ref(&program), &argv);
         let path = program.path.clone();
-        let start = Start { path, environment, folder, chain: vec![program], argv, loaded };
+        let start = ExecRequest { path, environment, folder, chain: vec![program], argv, loaded };
         let (verdict, _) = self.judge_start(&start);
         if verdict.action() == Action::Allow
             && is_unchanged

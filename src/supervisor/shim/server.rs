@@ -27,7 +27,7 @@ const SPARE: usize = 2;
 const LARGE: usize = 64 << 10;
 
 /// What the answers are made from.
-pub struct Answering {
+pub struct ShimService {
     /// The policy.
     pub policy: Arc<Policy>,
     /// What surrounds every command.
@@ -39,23 +39,23 @@ pub struct Answering {
 }
 
 /// The answers, the queue of large questions, and who is there to answer.
-struct Desk {
+struct ShimServer {
     listener: UnixListener,
-    answering: Answering,
+    answering: ShimService,
     large: Mutex<()>,
     threads: AtomicUsize,
     waiting: AtomicUsize,
 }
 
 /// Begins to answer. Ends with the process.
-pub fn serve(listener: UnixListener, answering: Answering) -> io::Result<()> {
+pub fn serve(listener: UnixListener, answering: ShimService) -> io::Result<()> {
     let (threads, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    attend(&Arc::new(Desk { listener, answering, large: Mutex::new(()), threads, waiting }))
+    attend(&Arc::new(ShimServer { listener, answering, large: Mutex::new(()), threads, waiting }))
 }
 
 /// Another thread that waits for a question, answers it, and waits again. Who has one to answer sees to it that somebody
 /// else waits: a question never waits for another's answer, nor for a thread to be made.
-fn attend(desk: &Arc<Desk>) -> io::Result<()> {
+fn attend(desk: &Arc<ShimServer>) -> io::Result<()> {
     desk.threads.fetch_add(1, Ordering::AcqRel);
     let own = desk.clone();
     let work = move || {
@@ -112,7 +112,7 @@ impl Read for Punctual<'_> {
     }
 }
 
-fn converse(answering: &Desk, mut stream: UnixStream) -> io::Result<()> {
+fn converse(answering: &ShimServer, mut stream: UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut input = Punctual { stream: &stream, until: Instant::now() + PATIENCE };
     // Large questions wait for each other, so that many of them cost no more memory than one.
@@ -135,7 +135,7 @@ fn converse(answering: &Desk, mut stream: UnixStream) -> io::Result<()> {
             return Err(error);
         }
     };
-    let Answering { policy, context, repositories, .. } = &answering.answering;
+    let ShimService { policy, context, repositories, .. } = &answering.answering;
     let answer = answer(policy, context, Some(repositories.as_ref()), &question);
     answer.write(&mut stream)
 }

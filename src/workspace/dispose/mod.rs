@@ -26,7 +26,7 @@ use uncommitted::{Changed, LONGEST, unseen};
 
 /// What becomes of the worktree and its branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Disposal {
+pub enum KeepPolicy {
     /// They stay.
     Keep,
     /// They go; what was in them is kept under `refs/guard/`.
@@ -38,7 +38,7 @@ pub enum Disposal {
 
 /// How a workspace ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct DisposeReport {
     /// Worktree and branch are there.
     pub kept: bool,
     /// The branch has commits of the run's.
@@ -62,21 +62,21 @@ const LARGEST_KEPT: u64 = 1 << 30;
 
 impl Workspace {
     /// Ends the workspace. The agent must have ended. Can be called again after an interruption.
-    pub fn settle(&mut self, disposal: Disposal) -> Result<Settled, WorkspaceError> {
+    pub fn settle(&mut self, disposal: KeepPolicy) -> Result<DisposeReport, WorkspaceError> {
         match self.record.state {
             State::Opening => {
                 self.undo()?;
-                return Ok(Settled::default());
+                return Ok(DisposeReport::default());
             }
-            State::Removed => return Ok(Settled::default()),
+            State::Removed => return Ok(DisposeReport::default()),
             State::Removing => {
-                let mut settled = Settled::default();
+                let mut settled = DisposeReport::default();
                 self.remove(&mut settled)?;
                 return Ok(settled);
             }
             _ => {}
         }
-        let mut settled = Settled { kept: true, ..Settled::default() };
+        let mut settled = DisposeReport { kept: true, ..DisposeReport::default() };
         let is_there = self.record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
         let mut is_compared = true;
         if is_there {
@@ -84,7 +84,7 @@ impl Workspace {
             settled.moved.extend(foreign.map(|now| (self.record.worktree.join(".git"), now)));
             match self.compare_with_tip(&mut settled) {
                 // What is to go needs no index: it is kept as it lies there.
-                Err(error) if disposal == Disposal::Discard && !self.record.here && is_too_much(&error) => {
+                Err(error) if disposal == KeepPolicy::Discard && !self.record.here && is_too_much(&error) => {
                     is_compared = false;
                 }
                 compared => compared?,
@@ -94,9 +94,9 @@ impl Workspace {
         settled.unreceived = self.has_unreceived();
         let is_new = settled.has_commits || settled.unreceived || !settled.uncommitted.is_empty();
         let goes = match disposal {
-            Disposal::Keep => false,
-            Disposal::Discard => true,
-            Disposal::Auto => !is_new && self.real_tip()?.as_deref() == Some(&self.record.base),
+            KeepPolicy::Keep => false,
+            KeepPolicy::Discard => true,
+            KeepPolicy::Auto => !is_new && self.real_tip()?.as_deref() == Some(&self.record.base),
         };
         if goes && !self.record.here {
             if !is_compared {
@@ -117,7 +117,7 @@ impl Workspace {
     }
 
     /// Looks what of the worktree is not as in the branch, by way of an index.
-    fn compare_with_tip(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+    fn compare_with_tip(&self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         self.bring_index_up()?;
         self.move_nested_repositories(settled)?;
         self.take_back()?;
@@ -127,7 +127,7 @@ impl Workspace {
         self.install_index()
     }
 
-    fn move_worktree_away(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+    fn move_worktree_away(&self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let worktree = &self.record.worktree;
         let now = at("move", worktree, gitfile::take_away(worktree, &self.run_folder))?;
         settled.moved.push((worktree.clone(), now));
@@ -273,7 +273,7 @@ impl Workspace {
 
     /// `git status` of this repository would go into a nested one that the index knows as a submodule, and do what its
     /// configuration says. What leads to an agent's is moved away.
-    fn move_nested_repositories(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+    fn move_nested_repositories(&self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         for path in self.submodules(None)? {
             let folder = self.record.worktree.join(&path);
             let entry = folder.join(".git");
@@ -325,7 +325,7 @@ impl Workspace {
     }
 
     /// Keeps what is not committed: as a commit where that can be made, and as it lies there otherwise.
-    fn keep_work(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+    fn keep_work(&self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let worktree = &self.record.worktree;
         if !has_larger_file(worktree, LARGEST_KEPT) {
             match self.save_work(settled) {
@@ -337,7 +337,7 @@ impl Workspace {
     }
 
     /// A commit of everything that is not ignored, made beside the index, under a ref of guard's own.
-    fn save_work(&self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+    fn save_work(&self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let index = self.scratch().join("work-index");
         at("copy", &index, fs::copy(self.index(), &index))?;
         let on_it = |verb: &str| -> Result<Git, WorkspaceError> {
@@ -384,7 +384,7 @@ impl Workspace {
     }
 
     /// Removes branch and worktree; what the branch had is kept. Can be repeated.
-    fn remove(&mut self, settled: &mut Settled) -> Result<(), WorkspaceError> {
+    fn remove(&mut self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         settled.kept = false;
         if let Some(tip) = self.real_tip()? {
             let branch = &self.record.branch;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::deceptive_names;
 use super::objects::{Blob, Commits, LARGEST, Objects};
 use super::{DangerKind, Findings, Inspection, check_names, file_rules, unseen};
-use crate::workspace::snapshot::{Entry, Folder, Name, join, whole};
+use crate::workspace::snapshot::{DirectoryState, Entry, Name, join, whole};
 
 /// Folders below folders that are entered. Each one is an open descriptor.
 const DEEPEST: usize = 128;
@@ -40,7 +40,7 @@ pub(crate) fn walk(
     let real = |path: &std::path::Path| {
         Name::from(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()).as_os_str().as_bytes())
     };
-    let root = Folder::open(&inspection.worktree)?;
+    let root = DirectoryState::open(&inspection.worktree)?;
     let mut walk = Walk {
         commits,
         objects,
@@ -67,7 +67,7 @@ pub(crate) fn repositories(
     objects: &mut Objects<'_>,
     findings: &mut Findings,
 ) -> io::Result<()> {
-    let root = Folder::open(&inspection.worktree)?;
+    let root = DirectoryState::open(&inspection.worktree)?;
     let commits = Commits::default();
     let mut walk = Walk {
         commits: &commits,
@@ -96,8 +96,8 @@ pub(crate) fn repositories(
 }
 
 impl Walk<'_, '_> {
-    fn descend(&self, root: &Folder, path: &Name) -> io::Result<Option<Folder>> {
-        let mut at: Option<Folder> = None;
+    fn descend(&self, root: &DirectoryState, path: &Name) -> io::Result<Option<DirectoryState>> {
+        let mut at: Option<DirectoryState> = None;
         for part in path.bytes().split(|byte| *byte == b'/') {
             let Ok(part) = std::ffi::CString::new(part) else { return Ok(None) };
             let Some(next) = at.as_ref().unwrap_or(root).inside(&part).unwrap_or(None) else {
@@ -108,7 +108,13 @@ impl Walk<'_, '_> {
         Ok(at)
     }
 
-    fn folder(&mut self, folder: &Folder, path: &Name, depth: usize, of_machines: bool) -> io::Result<()> {
+    fn folder(
+        &mut self,
+        folder: &DirectoryState,
+        path: &Name,
+        depth: usize,
+        of_machines: bool,
+    ) -> io::Result<()> {
         let Ok(mut entries) = folder.entries_up_to(self.left) else {
             unseen(path, "a folder that cannot be read", self.findings);
             return Ok(());
@@ -145,7 +151,7 @@ impl Walk<'_, '_> {
 
     fn entry(
         &mut self,
-        folder: &Folder,
+        folder: &DirectoryState,
         path: &Name,
         entry: Entry,
         of_machines: bool,
@@ -219,7 +225,7 @@ impl Walk<'_, '_> {
     }
 
     /// Whether a folder is a repository, or has one in `.git`, and what that would do.
-    fn repository_at(&mut self, folder: &Folder, path: &Name) -> io::Result<()> {
+    fn repository_at(&mut self, folder: &DirectoryState, path: &Name) -> io::Result<()> {
         let is_top = path.bytes().is_empty();
         match folder.stat_of(c".git").unwrap_or(None) {
             Some(stat) if stat.is_folder() => {
@@ -279,7 +285,7 @@ impl Walk<'_, '_> {
 }
 
 /// Reports a repository's own directory with what git would take from it.
-fn describe_repository(folder: &Folder, path: &Name, what: &str, findings: &mut Findings) {
+fn describe_repository(folder: &DirectoryState, path: &Name, what: &str, findings: &mut Findings) {
     let mut text = Vec::new();
     for name in [c"config", c"config.worktree"] {
         match folder.stat_of(name).unwrap_or(None) {
@@ -324,7 +330,7 @@ fn describe_repository(folder: &Folder, path: &Name, what: &str, findings: &mut 
 }
 
 /// The content of a plain file that is not too large.
-fn read(folder: &Folder, name: &CStr) -> Option<Vec<u8>> {
+fn read(folder: &DirectoryState, name: &CStr) -> Option<Vec<u8>> {
     let (mut file, stat) = folder.file(name, false).ok()??;
     if !stat.is_file() {
         return None;

@@ -97,7 +97,7 @@ impl Workspace {
     /// Makes everything. On failure nothing is left.
     pub fn open(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
         let settings = trusted_settings(repository)?;
-        let wanted = Wanted::new(repository, request)?;
+        let wanted = WorkspaceSpec::new(repository, request)?;
         let worktree_lock =
             if wanted.here { Lock::of_worktree(&wanted.admin_dir, &wanted.worktree)? } else { None };
         let made = DirBuilder::new().mode(0o700).recursive(true).create(&request.run_folder);
@@ -292,7 +292,7 @@ impl Workspace {
     ) -> Result<(String, String, PathBuf), WorkspaceError> {
         trusted_settings(repository)?;
         if request.here {
-            let here = Wanted::here(repository, request)?;
+            let here = WorkspaceSpec::here(repository, request)?;
             return Ok((here.branch, here.base, here.worktree));
         }
         let base = base(repository, request)?;
@@ -459,7 +459,7 @@ pub(crate) fn trusted_settings(repository: &Repository) -> Result<Settings, Work
 }
 
 /// What was asked for, checked: nothing has been made.
-struct Wanted {
+struct WorkspaceSpec {
     branch: String,
     base: String,
     worktree: PathBuf,
@@ -467,7 +467,7 @@ struct Wanted {
     here: bool,
 }
 
-impl Wanted {
+impl WorkspaceSpec {
     fn new(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
         if request.here {
             return Self::here(repository, request);

@@ -15,7 +15,7 @@ use crate::workspace::git::gitfile::{Budget, copy_tree};
 
 /// Something that was brought into a worktree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Brought {
+pub struct ExtraFile {
     /// Its path in the worktree.
     #[serde(with = "super::run_record::path")]
     pub path: PathBuf,
@@ -39,9 +39,9 @@ pub(crate) fn bring(
     to: &Path,
     copy: &[String],
     link: &[String],
-) -> io::Result<Vec<Brought>> {
+) -> io::Result<Vec<ExtraFile>> {
     let within = within.map(Path::canonicalize).transpose()?;
-    let mut brought: Vec<Brought> = Vec::new();
+    let mut brought: Vec<ExtraFile> = Vec::new();
     let wanted = copy.iter().map(|path| (path, false)).chain(link.iter().map(|path| (path, true)));
     for (path, is_link) in wanted {
         let path = PathBuf::from(path);
@@ -64,21 +64,21 @@ pub(crate) fn bring(
             copy_tree(&source, &place, &mut Budget { bytes: u64::MAX, ..Budget::default() })?;
             seal(&place)?
         };
-        brought.push(Brought { path, is_link, is_layer: false, from: source, seal });
+        brought.push(ExtraFile { path, is_link, is_layer: false, from: source, seal });
     }
     Ok(brought)
 }
 
 /// Directories of the user's worktree that the run gets as layers. They are put in place when it is known whether the run has
 /// mounts of its own; here they are only looked at. What is in the commit, or leads out of the user's worktree, is left out.
-pub(crate) fn layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<Brought>> {
+pub(crate) fn layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<ExtraFile>> {
     let from = from.canonicalize()?;
     let layer = |path: &PathBuf| {
         let source = from.join(path).canonicalize().ok().filter(|source| source.starts_with(&from))?;
         let is_free = is_inside(path) && to.join(path).symlink_metadata().is_err() && is_way_plain(to, path);
         // Without the directory around it, as in another commit, nothing uses it either.
         let is_wanted = path.parent().is_some_and(|parent| to.join(parent).is_dir());
-        (is_free && is_wanted).then(|| Brought {
+        (is_free && is_wanted).then(|| ExtraFile {
             path: path.clone(),
             is_link: true,
             is_layer: true,
@@ -143,7 +143,7 @@ fn add(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
 /// Takes back what is still as it was brought. `is_ignored` says which the user's git would not show anyway.
 pub(crate) fn take_back(
     worktree: &Path,
-    brought: &[Brought],
+    brought: &[ExtraFile],
     is_ignored: impl Fn(&Path) -> bool,
 ) -> io::Result<()> {
     for one in brought {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use super::extra_files::Brought;
+use super::extra_files::ExtraFile;
 use crate::workspace::{WorkspaceError, at};
 
 /// The record's name in the run's folder.
@@ -91,7 +91,7 @@ pub struct Record {
     pub excludes: PathBuf,
     /// What was brought into the worktree beside the commit.
     #[serde(default)]
-    pub brought: Vec<Brought>,
+    pub brought: Vec<ExtraFile>,
     /// `.git` files of submodules that were there before the run: (path, content).
     #[serde(default)]
     pub submodules: Vec<(String, String)>,

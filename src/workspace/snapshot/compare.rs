@@ -12,7 +12,7 @@ use super::{Fingerprint, Name};
 
 /// What a run of guard's own changes in the repository, and what its agent could write to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ours {
+pub struct ExpectedChanges {
     /// The run: everything in `refs/guard/RUN` is guard's.
     pub run: String,
     /// The whole name of the task's branch, `refs/heads/task/…`.
@@ -31,7 +31,7 @@ pub struct Ours {
 /// Who can have made a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Who {
+pub enum Actor {
     /// The user, or another run. It is theirs: it is told, and never undone.
     Others,
     /// Guard, for this run.
@@ -86,7 +86,7 @@ pub struct Difference {
     /// What it is now; `None` when it is gone.
     pub new: Option<String>,
     /// Who can have done it.
-    pub by: Who,
+    pub by: Actor,
 }
 
 impl fmt::Display for Difference {
@@ -103,14 +103,14 @@ impl fmt::Display for Difference {
             )?,
         }
         f.write_str(match self.by {
-            Who::Others => ", by somebody else",
-            Who::Guard => ", by guard",
-            Who::Agent => ", which would have needed the agent",
+            Actor::Others => ", by somebody else",
+            Actor::Guard => ", by guard",
+            Actor::Agent => ", which would have needed the agent",
         })
     }
 }
 
-pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Ours) -> Vec<Difference> {
+pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &ExpectedChanges) -> Vec<Difference> {
     let judge = Judge { root: after.common.path(), ours };
     let with_device = before.device == after.device;
     let mut found = Vec::new();
@@ -189,70 +189,70 @@ fn is_head(name: &Name) -> bool {
 
 struct Judge<'a> {
     root: PathBuf,
-    ours: &'a Ours,
+    ours: &'a ExpectedChanges,
 }
 
 impl Judge<'_> {
     /// A worktree that came or went as a whole.
-    fn worktree(&self, id: &Name, name: &Name) -> Who {
+    fn worktree(&self, id: &Name, name: &Name) -> Actor {
         if self.within_grants(&self.root.join(name.path())) {
-            Who::Agent
+            Actor::Agent
         } else if self.ours.worktree.as_ref() == Some(id) {
-            Who::Guard
+            Actor::Guard
         } else {
-            Who::Others
+            Actor::Others
         }
     }
 
-    fn reference(&self, name: &Name, new: Option<&Ref>) -> Who {
+    fn reference(&self, name: &Name, new: Option<&Ref>) -> Actor {
         if self.within_grants(&self.root.join(name.path()))
             || self.within_grants(&self.root.join("packed-refs"))
         {
-            return Who::Agent;
+            return Actor::Agent;
         }
         if self.is_guards(name) {
-            return Who::Guard;
+            return Actor::Guard;
         }
         if self.ours.branch.as_ref() == Some(name) {
             let left =
                 self.ours.tip.as_ref().is_none_or(|tip| new.is_some_and(|new| text_of_ref(new) == *tip));
-            return if left { Who::Guard } else { Who::Others };
+            return if left { Actor::Guard } else { Actor::Others };
         }
         self.in_worktree(name)
     }
 
-    fn file(&self, name: &Name, states: [Option<&State>; 2]) -> Who {
+    fn file(&self, name: &Name, states: [Option<&State>; 2]) -> Actor {
         let real = states.into_iter().flatten().filter_map(|state| state.real.as_ref());
         if self.within_grants(&self.root.join(name.path()))
             || real.into_iter().any(|real| self.within_grants(&real.path()))
         {
-            return Who::Agent;
+            return Actor::Agent;
         }
         self.in_worktree(name)
     }
 
-    fn log(&self, name: &Name) -> Who {
+    fn log(&self, name: &Name) -> Actor {
         let of = ref_of_log(name);
         if self.within_grants(&self.root.join(name.path())) {
-            Who::Agent
+            Actor::Agent
         } else if self.is_guards(&of) || self.ours.branch.as_ref() == Some(&of) {
-            Who::Guard
+            Actor::Guard
         } else {
             self.in_worktree(name)
         }
     }
 
     /// The run's own folder is guard's to write to, and nobody else has business there.
-    fn in_worktree(&self, name: &Name) -> Who {
+    fn in_worktree(&self, name: &Name) -> Actor {
         match (worktree_of(name), &self.ours.worktree) {
             (Some((id, rest)), Some(own)) if id == *own => {
                 if self.ours.wrote.contains(&rest) {
-                    Who::Guard
+                    Actor::Guard
                 } else {
-                    Who::Agent
+                    Actor::Agent
                 }
             }
-            _ => Who::Others,
+            _ => Actor::Others,
         }
     }
 

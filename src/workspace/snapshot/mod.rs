@@ -29,11 +29,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-pub use compare::{Difference, Kind, Ours, Who};
+pub use compare::{Actor, Difference, ExpectedChanges, Kind};
 pub use name::Name;
 pub(crate) use name::is_deceptive;
 pub(crate) use refs::join;
-pub(crate) use state::{Entry, Folder, whole};
+pub(crate) use state::{DirectoryState, Entry, whole};
 
 use refs::{Ref, Value, is_lock};
 use state::{Content, MOST_HASHED, Stat, State, hash};
@@ -137,7 +137,7 @@ impl Fingerprint {
     }
 
     /// What changed between this look and a later one, and who can have changed it.
-    pub fn compare(&self, after: &Self, ours: &Ours) -> Vec<Difference> {
+    pub fn compare(&self, after: &Self, ours: &ExpectedChanges) -> Vec<Difference> {
         compare::compare(self, after, ours)
     }
 
@@ -147,7 +147,7 @@ impl Fingerprint {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |passed| i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX));
         let root = common.canonicalize().map_err(failed)?;
-        let folder = Folder::open(&root).map_err(failed)?;
+        let folder = DirectoryState::open(&root).map_err(failed)?;
         let device = folder.stat().map_err(failed)?.device;
         // After a restart the numbers of devices may be others, and then nothing looks the same: it is only slower.
         let mut look =
@@ -166,7 +166,7 @@ impl Fingerprint {
         Ok(found)
     }
 
-    fn read(&mut self, common: &Folder, look: &mut Look<'_>) -> io::Result<()> {
+    fn read(&mut self, common: &DirectoryState, look: &mut Look<'_>) -> io::Result<()> {
         self.admin(common, b"", look)?;
         if let Some(worktrees) = common.below(b"worktrees")? {
             for entry in worktrees.entries()? {
@@ -197,7 +197,7 @@ impl Fingerprint {
     }
 
     /// One git folder: the shared one, or a worktree's own.
-    fn admin(&mut self, common: &Folder, path: &[u8], look: &mut Look<'_>) -> io::Result<()> {
+    fn admin(&mut self, common: &DirectoryState, path: &[u8], look: &mut Look<'_>) -> io::Result<()> {
         let below = |name: &[u8]| if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
         let Some(folder) = common.below(if path.is_empty() { b"." } else { path })? else { return Ok(()) };
         let mut entries = folder.entries()?;
@@ -244,7 +244,7 @@ impl Fingerprint {
     /// All files below a folder, but for what is no setting of anything.
     fn walk(
         &mut self,
-        folder: Folder,
+        folder: DirectoryState,
         path: &[u8],
         entries: Vec<Entry>,
         look: &mut Look<'_>,
@@ -291,7 +291,7 @@ impl Fingerprint {
 
     fn file(
         &mut self,
-        folder: &Folder,
+        folder: &DirectoryState,
         file: &std::ffi::CStr,
         name: Name,
         real: Option<Name>,
@@ -304,7 +304,7 @@ impl Fingerprint {
         Ok(())
     }
 
-    fn logs(&mut self, common: &Folder, top: &[u8], look: &mut Look<'_>) -> io::Result<()> {
+    fn logs(&mut self, common: &DirectoryState, top: &[u8], look: &mut Look<'_>) -> io::Result<()> {
         let mut open = vec![top.to_vec()];
         while let Some(path) = open.pop() {
             let Some(folder) = common.below(&path)? else { continue };
@@ -347,7 +347,7 @@ fn lines(log: &[u8]) -> Vec<u8> {
 
 /// What a file is and says; `None` when it is gone. Not read if it looks the same as earlier.
 fn state(
-    folder: &Folder,
+    folder: &DirectoryState,
     file: &std::ffi::CStr,
     real: Option<Name>,
     earlier: Option<(&State, i64)>,

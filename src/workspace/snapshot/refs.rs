@@ -8,7 +8,7 @@ use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 
-use super::state::{Entry, Folder, Stat, hash, whole};
+use super::state::{DirectoryState, Entry, Stat, hash, whole};
 use super::{Look, Name, shared};
 
 /// A ref as it was.
@@ -56,7 +56,11 @@ const LARGEST_PACKED: u64 = 512 << 20;
 const DEEPEST: usize = 100;
 
 /// Reads the files below a folder of refs.
-pub(crate) fn loose(common: &Folder, top: &[u8], look: &mut Look<'_>) -> io::Result<Vec<(Name, Ref)>> {
+pub(crate) fn loose(
+    common: &DirectoryState,
+    top: &[u8],
+    look: &mut Look<'_>,
+) -> io::Result<Vec<(Name, Ref)>> {
     let mut found = Vec::new();
     let mut open = vec![(top.to_vec(), false)];
     while let Some((path, linked)) = open.pop() {
@@ -93,7 +97,7 @@ pub(crate) fn loose(common: &Folder, top: &[u8], look: &mut Look<'_>) -> io::Res
 
 /// Reads one file of a ref; `None` when it is gone.
 pub(crate) fn read_loose(
-    folder: &Folder,
+    folder: &DirectoryState,
     file: &CStr,
     name: &Name,
     look: &Look<'_>,
@@ -124,7 +128,7 @@ pub(crate) fn read_loose(
 }
 
 /// A ref that is a link: git takes one into `refs/` for a symbolic ref, and reads through any other.
-fn read_linked(folder: &Folder, file: &CStr) -> io::Result<Option<Ref>> {
+fn read_linked(folder: &DirectoryState, file: &CStr) -> io::Result<Option<Ref>> {
     let Some(target) = folder.link(file) else { return Ok(None) };
     let Some(stat) = folder.stat_of(file)? else { return Ok(None) };
     let value = if target.bytes().starts_with(b"refs/") {
@@ -164,7 +168,7 @@ pub(crate) fn value_of(content: &[u8]) -> Value {
 }
 
 /// The refs of `packed-refs`, and the hash of the lines nobody understands.
-pub(crate) fn packed(common: &Folder, look: &mut Look<'_>) -> io::Result<Found> {
+pub(crate) fn packed(common: &DirectoryState, look: &mut Look<'_>) -> io::Result<Found> {
     let Some((mut file, stat)) = common.file(c"packed-refs", true)? else { return Ok((Vec::new(), None)) };
     if !stat.is_file() {
         return Ok((Vec::new(), Some(hash(b"not a file"))));

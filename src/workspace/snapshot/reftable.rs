@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::refs::{Found, Ref, Value, join};
-use super::state::{Folder, hash, whole};
+use super::state::{DirectoryState, hash, whole};
 use super::{Look, Name};
 
 /// The largest table that is read.
@@ -16,7 +16,7 @@ const LARGEST: u64 = 512 << 20;
 const MOST_TRIES: usize = 10;
 
 /// The refs of a stack of tables in a folder, and the hash of what could not be read; `None` when there is no stack.
-pub(crate) fn stack(common: &Folder, path: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
+pub(crate) fn stack(common: &DirectoryState, path: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
     let mut missing = false;
     for _ in 0..MOST_TRIES {
         let Some(folder) = common.below(path)? else { return Ok(None) };
@@ -32,7 +32,7 @@ pub(crate) fn stack(common: &Folder, path: &[u8], look: &mut Look<'_>) -> io::Re
     Ok(Some((Vec::new(), Some(hash(b"a table is missing")))))
 }
 
-fn tables(folder: &Folder, list: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
+fn tables(folder: &DirectoryState, list: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
     let mut refs = BTreeMap::new();
     let mut strange = None;
     for name in list.split(|byte| *byte == b'\n').filter(|name| !name.is_empty()) {

@@ -108,7 +108,7 @@ impl State {
 }
 
 /// An open folder.
-pub(crate) struct Folder(OwnedFd);
+pub(crate) struct DirectoryState(OwnedFd);
 
 /// An entry of a folder.
 pub(crate) struct Entry {
@@ -119,7 +119,7 @@ pub(crate) struct Entry {
 /// Files that are hashed; larger ones are told apart by `Stat` alone.
 pub(crate) const MOST_HASHED: u64 = 1 << 20;
 
-impl Folder {
+impl DirectoryState {
     pub(crate) fn open(path: &std::path::Path) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
@@ -218,7 +218,7 @@ impl Folder {
     }
 }
 
-impl AsFd for Folder {
+impl AsFd for DirectoryState {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::dispose::Disposal;
+use super::dispose::KeepPolicy;
 use super::git::command::{Git, Trust};
 use super::git::gitfile;
 use super::git::jailed_worktree::Tree;
@@ -565,7 +565,7 @@ impl TaskTree {
                 continue;
             }
             loop {
-                match Workspace::load(&entry.run_folder).and_then(|mut run| run.settle(Disposal::Keep)) {
+                match Workspace::load(&entry.run_folder).and_then(|mut run| run.settle(KeepPolicy::Keep)) {
                     // It dies with whoever started it, but not in the same moment.
                     Err(WorkspaceError::Busy(_)) if Instant::now() < deadline => {
                         std::thread::sleep(Duration::from_millis(50));
