@@ -96,10 +96,10 @@ pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     let directory = std::fs::canonicalize(&request.folder).unwrap_or_else(|_| request.folder.clone());
     let files = profile.home_files(&directory);
     options.home_files.extend(files.into_iter().map(|(path, text)| (PathBuf::from(path), text)));
-    if options.belongings.to.is_none() && !profile.adapter.history.keep.is_empty() {
+    if options.home_state.to.is_none() && !profile.adapter.history.keep.is_empty() {
         let paths = profile.kept(&directory).into_iter().map(|(kept, at)| (kept.into(), at.into())).collect();
         let place = history_place(&profile.adapter.name, request);
-        request.options.belongings.history = Some(SavedHistory { place, paths });
+        request.options.home_state.history = Some(SavedHistory { place, paths });
     }
 }
 

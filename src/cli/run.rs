@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         }
     }
     match agent_run::login(arguments.agent_login.as_deref(), profile.as_ref(), &request) {
-        Ok(login) => request.options.belongings.login = login,
+        Ok(login) => request.options.home_state.login = login,
         Err(problem) => {
             print_no_run(&request, ErrorKind::AuthError, &problem.to_string(), &problem.hint(), form, out)?;
             return Ok(Exit::OwnFailure);
@@ -245,7 +245,7 @@ fn request(
             is_attended: false,
             no_verify: arguments.no_verify,
             allow_unprotected_repositories: arguments.allow_unprotected_repositories,
-            belongings: HomeState {
+            home_state: HomeState {
                 from: arguments.home_from.iter().map(absolute).collect(),
                 to: arguments.home_to.as_ref().map(absolute),
                 keep: arguments.home_keep.clone(),
@@ -358,7 +358,7 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
         writeln!(out, "branch       {} from {base}", checkout.branch)?;
     }
     writeln!(out, "policy       {}", plan.policy)?;
-    if let Some(login) = &plan.belongings.login {
+    if let Some(login) = &plan.home_state.login {
         writeln!(out, "login        a copy of {}, which the agent can read", login.source.display())?;
     }
     writeln!(out, "namespaces   {}", plan.namespaces.name())?;

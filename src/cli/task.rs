@@ -32,26 +32,26 @@ const KEPT: &str =
 const LONGEST_REQUEST: usize = 110 << 10;
 
 pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let office = office()?;
+    let task_store = task_store()?;
     match &arguments.command {
-        None => begin(arguments, office, out),
-        Some(TaskCommand::List { json }) => list(&office, *json, out),
-        Some(TaskCommand::Show { id, json }) => show(&office, id.as_deref(), *json, out),
+        None => begin(arguments, task_store, out),
+        Some(TaskCommand::List { json }) => list(&task_store, *json, out),
+        Some(TaskCommand::Show { id, json }) => show(&task_store, id.as_deref(), *json, out),
         Some(TaskCommand::Resume { id, bounds, tests, shown }) => {
             let again = Again::With(raised(bounds), tests_of(tests)?);
-            resume(office, id.as_deref(), again, shown, out)
+            resume(task_store, id.as_deref(), again, shown, out)
         }
         Some(TaskCommand::Retry { id, from, shown }) => {
-            resume(office, Some(id), Again::From(from), shown, out)
+            resume(task_store, Some(id), Again::From(from), shown, out)
         }
-        Some(TaskCommand::Approve { id, feedback }) => decide(&office, id, true, feedback, out),
-        Some(TaskCommand::Reject { id, feedback }) => decide(&office, id, false, feedback, out),
-        Some(TaskCommand::Clean { ids, all }) => clean(&office, ids, *all, out),
-        Some(TaskCommand::Cancel { id }) => cancel(&office, id, out),
+        Some(TaskCommand::Approve { id, feedback }) => decide(&task_store, id, true, feedback, out),
+        Some(TaskCommand::Reject { id, feedback }) => decide(&task_store, id, false, feedback, out),
+        Some(TaskCommand::Clean { ids, all }) => clean(&task_store, ids, *all, out),
+        Some(TaskCommand::Cancel { id }) => cancel(&task_store, id, out),
     }
 }
 
-fn office() -> Result<TaskStore, Failure> {
+fn task_store() -> Result<TaskStore, Failure> {
     let runs = state_folder().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
@@ -73,7 +73,7 @@ fn failed(error: impl Into<PipelineError>) -> Failure {
     Failure::usage(error.to_string(), hint)
 }
 
-fn begin(arguments: &Task, office: TaskStore, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result<Exit, Failure> {
     let request =
         arguments.request.as_ref().or(arguments.task.as_ref()).map(|text| text.trim()).unwrap_or_default();
     if request.is_empty() {
@@ -102,13 +102,14 @@ fn begin(arguments: &Task, office: TaskStore, out: &mut dyn Write) -> Result<Exi
     {
         return no_key(&missing, &arguments.shown, out);
     }
-    let setting = setting(arguments, &office, &id, request, workflow, mode)?;
-    let mut journal = office.journal().map_err(|error| failed(PipelineError::NotBegun(error.to_string())))?;
+    let setting = setting(arguments, &task_store, &id, request, workflow, mode)?;
+    let mut journal =
+        task_store.journal().map_err(|error| failed(PipelineError::NotBegun(error.to_string())))?;
     stop_when_asked(&mut journal, &arguments.shown);
-    let folder = office.folder(&id);
+    let folder = task_store.folder(&id);
     let mut has_begun = false;
     let ended = drive(&arguments.shown, out, |cancel, see| {
-        let runner = Runner::begin(office, journal, &id, request, setting, cancel, see)
+        let runner = Runner::begin(task_store, journal, &id, request, setting, cancel, see)
             .map_err(|error| PipelineError::NotBegun(error.to_string()))?;
         has_begun = true;
         runner.run()
@@ -186,7 +187,7 @@ fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
 
 fn setting(
     arguments: &Task,
-    office: &TaskStore,
+    task_store: &TaskStore,
     id: &str,
     request: &str,
     workflow: Workflow,
@@ -218,7 +219,7 @@ fn setting(
         return Err(Failure::usage(format!("--require-protection: {}", found.line), hint));
     }
     let prefix = arguments.branch_prefix.as_ref().or(workflow.branch_prefix.as_ref());
-    let (feat, tree) = place(arguments, office, id, request, (&repository, &base, prefix))?;
+    let (feat, tree) = place(arguments, task_store, id, request, (&repository, &base, prefix))?;
     if let Some(path) = tree.no_folder(&tree.base, &workflow.ways()).map_err(failed)? {
         let message =
             format!("`{path}` is no folder in {}, and the workflow keeps documents below it", workflow.base);
@@ -286,7 +287,7 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
 /// Names that nobody has taken: what was asked for, or what comes after it.
 fn place(
     arguments: &Task,
-    office: &TaskStore,
+    task_store: &TaskStore,
     id: &str,
     request: &str,
     (repository, base, prefix): (&Repository, &str, Option<&String>),
@@ -301,10 +302,10 @@ fn place(
             name: Some(name.clone()),
             prefix: prefix.clone(),
             base: Some(base.to_string()),
-            fallback_root: office.runs.with_file_name("worktrees"),
+            fallback_root: task_store.runs.with_file_name("worktrees"),
             ..Request::new(&policy)
         };
-        let scratch = office.folder(id).join("scratch");
+        let scratch = task_store.folder(id).join("scratch");
         match TaskTree::planned(repository, &wanted, &format!("guard task {id}"), &scratch) {
             Ok(tree) => {
                 let prefix = format!("refs/heads/{prefix}");
@@ -417,13 +418,13 @@ fn raised(bounds: &TaskBounds) -> LimitOverrides {
 }
 
 fn resume(
-    office: TaskStore,
+    task_store: TaskStore,
     id: Option<&str>,
     again: Again<'_>,
     shown: &TaskOutput,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    let mut journal = office.journal().map_err(failed)?;
+    let mut journal = task_store.journal().map_err(failed)?;
     let id = match id {
         Some(id) => id.to_string(),
         None => {
@@ -442,7 +443,7 @@ fn resume(
             Again::From(step) => (Some(step), LimitOverrides::default(), None),
             Again::With(more, tests) => (None, more, tests),
         };
-        let mut runner = Runner::resume(office, journal, &id, from, cancel, see)?;
+        let mut runner = Runner::resume(task_store, journal, &id, from, cancel, see)?;
         if more != LimitOverrides::default() {
             runner.raise(more)?;
         }
@@ -453,15 +454,15 @@ fn resume(
     })
 }
 
-fn list(office: &TaskStore, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let tasks = office.journal().map_err(failed)?.tasks().map_err(failed)?;
+fn list(task_store: &TaskStore, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let tasks = task_store.journal().map_err(failed)?.tasks().map_err(failed)?;
     if as_json {
-        let rows: Vec<Value> = tasks.iter().map(|task| summary(office, task)).collect();
+        let rows: Vec<Value> = tasks.iter().map(|task| summary(task_store, task)).collect();
         writeln!(out, "{}", json!(rows))?;
         return Ok(Exit::Success);
     }
     for task in &tasks {
-        let row = summary(office, task);
+        let row = summary(task_store, task);
         let text = |name: &str| row[name].as_str().unwrap_or_default().to_string();
         let request: String = task.request.lines().next().unwrap_or_default().chars().take(60).collect();
         writeln!(out, "{}  {:<16} {:<14} {}  {request}", task.id, text("status"), text("step"), task.branch)?;
@@ -470,8 +471,8 @@ fn list(office: &TaskStore, as_json: bool, out: &mut dyn Write) -> Result<Exit, 
 }
 
 /// How a task stands; one that says it runs and that nobody works on was killed.
-fn summary(office: &TaskStore, task: &TaskRow) -> Value {
-    let is_alive = task.status == "running" && office.worker(&task.id).is_some();
+fn summary(task_store: &TaskStore, task: &TaskRow) -> Value {
+    let is_alive = task.status == "running" && task_store.worker(&task.id).is_some();
     let status = if task.status == "running" && !is_alive { "interrupted" } else { &task.status };
     json!({
         "task_id": task.id, "status": status, "reason": task.reason, "step": task.state["step"], "visit": task.state["visit"],
@@ -489,14 +490,19 @@ fn find(journal: &Journal, id: Option<&str>) -> Result<TaskRow, Failure> {
     found.ok_or_else(|| failed(PipelineError::Unknown(id.unwrap_or("newest").to_string())))
 }
 
-fn show(office: &TaskStore, id: Option<&str>, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let journal = office.journal().map_err(failed)?;
+fn show(
+    task_store: &TaskStore,
+    id: Option<&str>,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let journal = task_store.journal().map_err(failed)?;
     let task = find(&journal, id)?;
     let entries = journal.entries(&task.id).map_err(failed)?;
-    let mut shown = summary(office, &task);
+    let mut shown = summary(task_store, &task);
     let tree: Option<TaskTree> = serde_json::from_value(task.setting["tree"].clone()).ok();
     let commits = tree.and_then(|tree| tree.subjects(&tree.base).ok()).unwrap_or_default();
-    let path = office.folder(&task.id).join("summary.md");
+    let path = task_store.folder(&task.id).join("summary.md");
     shown["commits"] = json!(commits);
     shown["summary"] = if path.exists() { json!(path) } else { Value::Null };
     if as_json {
@@ -550,13 +556,13 @@ fn show(office: &TaskStore, id: Option<&str>, as_json: bool, out: &mut dyn Write
 
 /// What a person says at a gate.
 fn decide(
-    office: &TaskStore,
+    task_store: &TaskStore,
     id: &str,
     is_yes: bool,
     feedback: &str,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    let mut journal = office.journal().map_err(failed)?;
+    let mut journal = task_store.journal().map_err(failed)?;
     let task = find(&journal, Some(id))?;
     let setting: TaskSettings = serde_json::from_value(task.setting.clone())
         .map_err(|error| failed(PipelineError::Strange(format!("the task's setting: {error}"))))?;
@@ -589,8 +595,8 @@ fn decide(
 }
 
 /// Removes what finished tasks have left.
-fn clean(office: &TaskStore, ids: &[String], all: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let mut journal = office.journal().map_err(failed)?;
+fn clean(task_store: &TaskStore, ids: &[String], all: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut journal = task_store.journal().map_err(failed)?;
     let is_finished =
         |task: &TaskRow| matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled));
     let ids = if all {
@@ -600,7 +606,7 @@ fn clean(office: &TaskStore, ids: &[String], all: bool, out: &mut dyn Write) -> 
         ids.to_vec()
     };
     for id in &ids {
-        let cleaned = pipeline::clean(office, &mut journal, id).map_err(failed)?;
+        let cleaned = pipeline::clean(task_store, &mut journal, id).map_err(failed)?;
         let branch = if cleaned.is_branch_gone { "and its branch are" } else { "is" };
         writeln!(out, "{}: the worktree of {} {branch} removed", cleaned.id, cleaned.branch)?;
         if !cleaned.is_branch_gone {
@@ -617,12 +623,12 @@ fn clean(office: &TaskStore, ids: &[String], all: bool, out: &mut dyn Write) -> 
     Ok(Exit::Success)
 }
 
-fn cancel(office: &TaskStore, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let mut journal = office.journal().map_err(failed)?;
+fn cancel(task_store: &TaskStore, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut journal = task_store.journal().map_err(failed)?;
     let task = find(&journal, Some(id))?;
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let mut told = None;
-    while let Some(worker) = office.worker(&task.id) {
+    while let Some(worker) = task_store.worker(&task.id) {
         // Each process once, and none that is not certain to be it: whoever has just begun says so in a moment.
         if let Some(process) = worker.process.filter(|process| told != Some(*process)) {
             let _ = kill(Pid::from_raw(process), Signal::SIGTERM);

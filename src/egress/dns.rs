@@ -54,7 +54,7 @@ impl Answer {
 }
 
 /// Answers questions until the client goes.
-pub(super) async fn serve(mut client: TcpStream, office: Rc<ProxyState>, visitor: Peer) {
+pub(super) async fn serve(mut client: TcpStream, task_store: Rc<ProxyState>, visitor: Peer) {
     while let Ok(Ok(length)) = timeout(IDLE, client.read_u16()).await {
         if usize::from(length) > LONGEST {
             return;
@@ -65,7 +65,7 @@ pub(super) async fn serve(mut client: TcpStream, office: Rc<ProxyState>, visitor
         }
         let question = Question::parse(&message);
         let answer =
-            question.as_ref().map_or(Answer::Malformed, |question| judge(question, &office, visitor));
+            question.as_ref().map_or(Answer::Malformed, |question| judge(question, &task_store, visitor));
         let reply = reply(&message, question.as_ref(), answer);
         let length = u16::try_from(reply.len()).unwrap_or_default();
         let framed = [&length.to_be_bytes(), reply.as_slice()].concat();
@@ -75,7 +75,7 @@ pub(super) async fn serve(mut client: TcpStream, office: Rc<ProxyState>, visitor
     }
 }
 
-fn judge(question: &Question, office: &ProxyState, visitor: Peer) -> Answer {
+fn judge(question: &Question, task_store: &ProxyState, visitor: Peer) -> Answer {
     // Reverse lookups and the like: nothing is known of them, and nobody asked for a host.
     if !matches!(question.kind, TYPE_A | TYPE_AAAA) {
         return Answer::NoSuchName;
@@ -88,15 +88,15 @@ fn judge(question: &Question, office: &ProxyState, visitor: Peer) -> Answer {
     if name == "localhost" || name.ends_with(".localhost") || is_machine() {
         return of_kind(Ipv4Addr::LOCALHOST);
     }
-    if let Err(refusal) = office.dialer.rules.judge_name(&host) {
+    if let Err(refusal) = task_store.dialer.rules.judge_name(&host) {
         // Clients ask for both kinds of address, and C libraries once more with their list of domains, which is empty here:
         // one refusal is enough.
-        if question.kind == TYPE_A && office.is_another_lookup(visitor, &name) {
-            office.refused(visitor, &name, 0, &format!("look up {name}"), refusal.rule, &refusal.reason);
+        if question.kind == TYPE_A && task_store.is_another_lookup(visitor, &name) {
+            task_store.refused(visitor, &name, 0, &format!("look up {name}"), refusal.rule, &refusal.reason);
         }
         return Answer::NoSuchName;
     }
-    office.address_of(&name).map_or(Answer::Refused, of_kind)
+    task_store.address_of(&name).map_or(Answer::Refused, of_kind)
 }
 
 /// The one question of a message.

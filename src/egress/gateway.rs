@@ -87,18 +87,18 @@ impl Service {
     /// Answers one request of the run.
     pub(super) async fn answer(
         self: Rc<Self>,
-        office: Rc<ProxyState>,
+        task_store: Rc<ProxyState>,
         visitor: Peer,
         request: Request<Incoming>,
     ) -> Response<Carried> {
         let what = format!("{} {}", request.method(), request.uri().path());
-        match self.forward(&office, visitor, request).await {
+        match self.forward(&task_store, visitor, request).await {
             Ok(response) => response,
-            Err(no) => self.refuse(&office, visitor, &what, no),
+            Err(no) => self.refuse(&task_store, visitor, &what, no),
         }
     }
 
-    fn refuse(&self, office: &ProxyState, visitor: Peer, what: &str, no: No) -> Response<Carried> {
+    fn refuse(&self, task_store: &ProxyState, visitor: Peer, what: &str, no: No) -> Response<Carried> {
         let host = self.plan.upstream.host.to_string();
         let port = self.plan.upstream.port;
         let refusals = &self.plan.spec.refusal;
@@ -108,43 +108,43 @@ impl Service {
             No::Unavailable(reason) => {
                 let data =
                     json!({ "gateway": self.plan.name, "pid": visitor.tid, "what": what, "problem": reason });
-                office.recorder.record(EventType::GatewayError, &format!("{what}: {reason}"), &data);
+                task_store.recorder.record(EventType::GatewayError, &format!("{what}: {reason}"), &data);
                 return said(&refusals.unavailable, &refusals.content_type, &format!("guard: {reason}"));
             }
         };
         let line = format!("guard: Permission denied: {what} (rule {rule}): {reason} Do not retry.");
-        office.refused(visitor, &host, port, what, rule, &reason);
+        task_store.refused(visitor, &host, port, what, rule, &reason);
         if rule == "gateway.budget" {
-            office.exhaust();
+            task_store.exhaust();
         }
         said(answer, &refusals.content_type, &line)
     }
 
     async fn forward(
         &self,
-        office: &Rc<ProxyState>,
+        task_store: &Rc<ProxyState>,
         visitor: Peer,
         request: Request<Incoming>,
     ) -> Result<Response<Carried>, No> {
         let (parts, body) = request.into_parts();
         let (path, query) = (parts.uri.path().to_string(), parts.uri.query().unwrap_or_default().to_string());
         let call = self.call(parts.method.as_str(), &path, &query)?;
-        let body = read_body(body, &office.memory).await?;
-        let admitted = self.admit(office, call, &path, &body)?;
+        let body = read_body(body, &task_store.memory).await?;
+        let admitted = self.admit(task_store, call, &path, &body)?;
         let mut outgoing = self.outgoing(&parts.method, &path, &query, &parts.headers)?;
         let headers = outgoing.headers_mut();
         if !body.is_empty() || parts.method == hyper::Method::POST {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
-        let meter = office.meter(&self.plan.upstream.host.to_string(), self.plan.upstream.port, visitor);
+        let meter = task_store.meter(&self.plan.upstream.host.to_string(), self.plan.upstream.port, visitor);
         if !meter.up(body.len()) {
             return Err(No::Exhausted("The policy's bound of what is sent is reached.".to_string()));
         }
         meter.request();
         let began = std::time::Instant::now();
         let length = body.len();
-        let waiting = Waiting { office: office.clone(), admitted: &admitted, is_over: false };
-        let sent = waiting.over(self.send(office, outgoing, body)).await;
+        let waiting = Waiting { task_store: task_store.clone(), admitted: &admitted, is_over: false };
+        let sent = waiting.over(self.send(task_store, outgoing, body)).await;
         let mut response = sent.inspect_err(|_| meter.unsent(length))?;
         strip(response.headers_mut());
         response.headers_mut().remove(hyper::header::ALT_SVC);
@@ -164,7 +164,7 @@ impl Service {
             admitted,
             seen: 0,
             meter,
-            office: office.clone(),
+            task_store: task_store.clone(),
             visitor,
             gateway: self.plan.name.clone(),
             what: format!("{} {path}", parts.method),
@@ -214,7 +214,7 @@ impl Service {
     }
 
     /// Looks at the content and at the budget.
-    fn admit(&self, office: &ProxyState, call: &Call, path: &str, body: &Bytes) -> Result<Admitted, No> {
+    fn admit(&self, task_store: &ProxyState, call: &Call, path: &str, body: &Bytes) -> Result<Admitted, No> {
         let spec = &self.plan.spec;
         let mut model = spec.model.path_after.as_ref().and_then(|after| {
             let name = path.split_once(after.as_str())?.1;
@@ -231,7 +231,7 @@ impl Service {
             model = model.or(found.model);
         }
         if call.counts {
-            office.budget.admit(model.as_deref()).map_err(No::Exhausted)?;
+            task_store.budget.admit(model.as_deref()).map_err(No::Exhausted)?;
         }
         Ok(Admitted { model, counts: call.counts, asked_bytes: body.len() })
     }
@@ -279,7 +279,7 @@ impl Service {
     /// Sends a request over a connection that waits, or a new one.
     async fn send(
         &self,
-        office: &Rc<ProxyState>,
+        task_store: &Rc<ProxyState>,
         request: Request<()>,
         body: Bytes,
     ) -> Result<Response<Incoming>, No> {
@@ -289,7 +289,7 @@ impl Service {
             let (mut sender, is_new) = match waiting {
                 Some(sender) if sender.is_closed() || !sender.is_ready() => continue,
                 Some(sender) => (sender, false),
-                None => (self.connect(office).await?, true),
+                None => (self.connect(task_store).await?, true),
             };
             let Ok(sent) = timeout(THINKING, sender.try_send_request(request)).await else {
                 return Err(No::Unavailable(format!("{} does not answer", self.plan.upstream)));
@@ -318,19 +318,19 @@ impl Service {
         }
     }
 
-    async fn connect(&self, office: &Rc<ProxyState>) -> Result<http1::SendRequest<Pieces>, No> {
+    async fn connect(&self, task_store: &Rc<ProxyState>) -> Result<http1::SendRequest<Pieces>, No> {
         let upstream = &self.plan.upstream;
         let failed = |problem: &dyn std::fmt::Display| {
             No::Unavailable(format!("{upstream} cannot be reached: {problem}"))
         };
-        let wire = upstream.connect(&office.dialer.proxy, self.trust.as_ref()).await;
+        let wire = upstream.connect(&task_store.dialer.proxy, self.trust.as_ref()).await;
         let wire = wire.map_err(No::Unavailable)?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(LARGEST_HEADERS)
             .handshake(TokioIo::new(wire))
             .await
             .map_err(|error| failed(&error))?;
-        office.ledger.note(&upstream.host.to_string(), upstream.port, |row| row.connections += 1);
+        task_store.ledger.note(&upstream.host.to_string(), upstream.port, |row| row.connections += 1);
         tokio::task::spawn_local(connection);
         Ok(sender)
     }
@@ -437,7 +437,7 @@ fn said(answer: &Answer, content_type: &str, line: &str) -> Response<Carried> {
 
 /// A question that is being answered. The run may go away before the first word; the model does not work for nothing.
 struct Waiting<'a> {
-    office: Rc<ProxyState>,
+    task_store: Rc<ProxyState>,
     admitted: &'a Admitted,
     is_over: bool,
 }
@@ -455,7 +455,7 @@ impl Drop for Waiting<'_> {
         if !self.is_over && self.admitted.counts {
             let input = self.admitted.asked_bytes as u64 / BYTES_OF_A_TOKEN;
             let used = Tokens { input, ..Tokens::default() };
-            self.office.budget.add(self.admitted.model.as_deref(), used, true);
+            self.task_store.budget.add(self.admitted.model.as_deref(), used, true);
         }
     }
 }
@@ -471,7 +471,7 @@ struct Answered {
     admitted: Admitted,
     seen: usize,
     meter: Rc<ByteCounter>,
-    office: Rc<ProxyState>,
+    task_store: Rc<ProxyState>,
     visitor: Peer,
     gateway: String,
     what: String,
@@ -486,7 +486,7 @@ impl Watch for Answered {
             let wanted = scanner.held() + bytes.len();
             if wanted > self.held.max(FREE_OF_CHARGE) {
                 let more = wanted.max(self.held * 2) - self.held;
-                match (self.office.memory.try_reserve(more), &mut self.reserved) {
+                match (self.task_store.memory.try_reserve(more), &mut self.reserved) {
                     // What it took is estimated then.
                     (None, _) => scanner.give_up(),
                     (Some(part), reserved) => {
@@ -525,7 +525,7 @@ impl Watch for Answered {
     fn end(&mut self, is_whole: bool) {
         if let Some(cutter) = self.cutter.as_ref().filter(|cutter| cutter.count > 0) {
             let text = format!("{} repeated its key in an answer; it was cut out", self.gateway);
-            self.office.recorder.record(EventType::Note, &text, &json!({ "times": cutter.count }));
+            self.task_store.recorder.record(EventType::Note, &text, &json!({ "times": cutter.count }));
         }
         let mut tokens = None;
         if let Some(scanner) = self.scanner.take()
@@ -538,7 +538,7 @@ impl Watch for Answered {
                 used.input = used.input.max(self.admitted.asked_bytes as u64 / BYTES_OF_A_TOKEN);
                 used.output = used.output.max(self.seen as u64 / 16);
             }
-            self.office.budget.add(self.admitted.model.as_deref(), used, is_estimate);
+            self.task_store.budget.add(self.admitted.model.as_deref(), used, is_estimate);
             tokens = Some(
                 json!({ "input": used.input, "output": used.output, "cached": used.cached, "estimated": is_estimate }),
             );
@@ -549,7 +549,7 @@ impl Watch for Answered {
             "milliseconds": u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX), "tokens": tokens, "whole": is_whole,
         });
         let message = format!("{} → {}", self.what, self.status.as_u16());
-        self.office.recorder.record(EventType::GatewayRequest, &message, &data);
+        self.task_store.recorder.record(EventType::GatewayRequest, &message, &data);
     }
 }
 

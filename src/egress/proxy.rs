@@ -37,7 +37,7 @@ const ACCESS_DENIED: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
 
 /// One connection of the run.
 pub(super) struct Session {
-    office: Rc<ProxyState>,
+    task_store: Rc<ProxyState>,
     visitor: Peer,
     seat: Kept,
     /// The host and port it was made to, by a program that knows no proxy. Requests go there, whatever they name.
@@ -63,8 +63,8 @@ fn status(error: &DialError) -> StatusCode {
 }
 
 impl Session {
-    pub(super) fn new(office: Rc<ProxyState>, visitor: Peer, seat: Kept) -> Self {
-        Self { office, visitor, seat, made_to: None, server: RefCell::default() }
+    pub(super) fn new(task_store: Rc<ProxyState>, visitor: Peer, seat: Kept) -> Self {
+        Self { task_store, visitor, seat, made_to: None, server: RefCell::default() }
     }
 
     /// Answers one request.
@@ -111,7 +111,7 @@ impl Session {
         refusal: &NetworkRefusal,
         status: StatusCode,
     ) -> Response<Carried> {
-        refuse(&self.office, self.visitor, host, port, verb, refusal);
+        refuse(&self.task_store, self.visitor, host, port, verb, refusal);
         let what = format!("{verb} to {host}:{port}");
         words(status, refusal.rule, &refusal.line(&what))
     }
@@ -120,22 +120,22 @@ impl Session {
         if let DialError::Refused(refusal) = error {
             return self.refuse(&host.to_string(), port, "connect", refusal, StatusCode::FORBIDDEN);
         }
-        not_reached(&self.office, self.visitor, host, port, error);
+        not_reached(&self.task_store, self.visitor, host, port, error);
         words(status(error), "network.upstream", &format!("guard: {error}"))
     }
 
     async fn tunnel(self: Rc<Self>, request: Request<Incoming>, host: Host, port: u16) -> Response<Carried> {
-        let is_raw = match self.office.dialer.rules.judge(&host, port, Way::Tunnel) {
+        let is_raw = match self.task_store.dialer.rules.judge(&host, port, Way::Tunnel) {
             Ok(allowed) => allowed.entry.is_raw(),
             Err(refusal) => {
                 return self.refuse(&host.to_string(), port, "connect", &refusal, StatusCode::FORBIDDEN);
             }
         };
-        let dialled = match self.office.dialer.tunnel(&host, port).await {
+        let dialled = match self.task_store.dialer.tunnel(&host, port).await {
             Ok(dialled) => dialled,
             Err(error) => return self.failed(&host, port, &error),
         };
-        let (office, visitor, seat) = (self.office.clone(), self.visitor, self.seat.clone());
+        let (task_store, visitor, seat) = (self.task_store.clone(), self.visitor, self.seat.clone());
         tokio::task::spawn_local(async move {
             let Ok(Ok(upgraded)) = timeout(HAND_OVER, hyper::upgrade::on(request)).await else { return };
             let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
@@ -145,7 +145,7 @@ impl Session {
                 parts.read_buf.to_vec(),
                 dialled,
                 Target { host, port, is_raw, way: "connect" },
-                &office,
+                &task_store,
                 visitor,
             )
             .await;
@@ -159,7 +159,7 @@ impl Session {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_string());
         let way = Way::Request { method: method.as_str(), path: &path };
         let named = host.to_string();
-        let allowed = match self.office.dialer.rules.judge(&host, port, way) {
+        let allowed = match self.task_store.dialer.rules.judge(&host, port, way) {
             Ok(allowed) => allowed,
             Err(refusal) => {
                 return self.refuse(&named, port, method.as_str(), &refusal, StatusCode::FORBIDDEN);
@@ -192,7 +192,7 @@ impl Session {
         };
         let Ok(uri) = uri.parse::<Uri>() else { return bad("The path cannot be written.") };
         parts.uri = uri;
-        let meter = self.office.meter(&named, port, self.visitor);
+        let meter = self.task_store.meter(&named, port, self.visitor);
         meter.request();
         let upward = Box::new(Upward { meter: meter.clone() });
         let outgoing = Request::from_parts(parts, Carried::theirs(body, upward));
@@ -214,7 +214,7 @@ impl Session {
         let what = format!("{method} http://{authority}{path}");
         let watch = Downward {
             meter,
-            office: self.office.clone(),
+            task_store: self.task_store.clone(),
             visitor: self.visitor,
             what,
             status: response.status(),
@@ -232,7 +232,7 @@ impl Session {
         {
             return Ok(server);
         }
-        let Dialled { stream, through, .. } = self.office.dialer.request(host, port).await?;
+        let Dialled { stream, through, .. } = self.task_store.dialer.request(host, port).await?;
         let failed = |error: hyper::Error| DialError::Unreachable {
             host: host.to_string(),
             port,
@@ -240,7 +240,7 @@ impl Session {
         };
         let handshake = http1::Builder::new().max_buf_size(LARGEST_HEADERS).handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(failed)?;
-        self.office.ledger.note(&host.to_string(), port, |row| row.connections += 1);
+        self.task_store.ledger.note(&host.to_string(), port, |row| row.connections += 1);
         tokio::task::spawn_local(connection);
         Ok(Server { host: host.clone(), port, sender, through })
     }
@@ -250,15 +250,22 @@ fn bad(line: &str) -> Response<Carried> {
     words(StatusCode::BAD_REQUEST, "network.request", &format!("guard: {line}"))
 }
 
-fn refuse(office: &ProxyState, visitor: Peer, host: &str, port: u16, verb: &str, refusal: &NetworkRefusal) {
+fn refuse(
+    task_store: &ProxyState,
+    visitor: Peer,
+    host: &str,
+    port: u16,
+    verb: &str,
+    refusal: &NetworkRefusal,
+) {
     let what = format!("{verb} to {host}:{port}");
-    office.refused(visitor, host, port, &what, refusal.rule, &refusal.reason);
+    task_store.refused(visitor, host, port, &what, refusal.rule, &refusal.reason);
 }
 
-fn not_reached(office: &ProxyState, visitor: Peer, host: &Host, port: u16, error: &DialError) {
+fn not_reached(task_store: &ProxyState, visitor: Peer, host: &Host, port: u16, error: &DialError) {
     let data =
         json!({ "pid": visitor.tid, "host": host.to_string(), "port": port, "problem": error.to_string() });
-    office.recorder.record(EventType::NetworkError, &error.to_string(), &data);
+    task_store.recorder.record(EventType::NetworkError, &error.to_string(), &data);
 }
 
 struct Upward {
@@ -275,7 +282,7 @@ impl Watch for Upward {
 
 struct Downward {
     meter: Rc<ByteCounter>,
-    office: Rc<ProxyState>,
+    task_store: Rc<ProxyState>,
     visitor: Peer,
     what: String,
     status: StatusCode,
@@ -293,7 +300,7 @@ impl Watch for Downward {
             "pid": self.visitor.tid, "what": self.what, "status": self.status.as_u16(), "bytes_up": up, "bytes_down": down,
             "milliseconds": milliseconds(self.began), "whole": is_whole,
         });
-        self.office.recorder.record(
+        self.task_store.recorder.record(
             EventType::NetworkRequest,
             &format!("{} → {}", self.what, self.status.as_u16()),
             &data,
@@ -319,7 +326,7 @@ async fn carry(
     early: Vec<u8>,
     dialled: Dialled,
     target: Target,
-    office: &Rc<ProxyState>,
+    task_store: &Rc<ProxyState>,
     visitor: Peer,
 ) {
     let Target { host, port, is_raw, way } = target;
@@ -332,21 +339,22 @@ async fn carry(
             Beginning::Nothing => return,
             Beginning::Refused(refusal) => {
                 tunnel::say(&client, &ACCESS_DENIED).await;
-                return refuse(office, visitor, &named, port, way, &refusal);
+                return refuse(task_store, visitor, &named, port, way, &refusal);
             }
         }
     };
-    let meter = office.meter(&named, port, visitor);
-    office.ledger.note(&named, port, |row| row.connections += 1);
+    let meter = task_store.meter(&named, port, visitor);
+    task_store.ledger.note(&named, port, |row| row.connections += 1);
     let data = json!({ "pid": visitor.tid, "host": named, "port": port, "way": way });
-    office.recorder.record(EventType::NetworkOpen, &format!("{way} to {named}:{port}"), &data);
-    let closing = Closing { office: office.clone(), meter, visitor, named, port, began: Instant::now() };
+    task_store.recorder.record(EventType::NetworkOpen, &format!("{way} to {named}:{port}"), &data);
+    let closing =
+        Closing { task_store: task_store.clone(), meter, visitor, named, port, began: Instant::now() };
     tunnel::carry(&client, &dialled.stream, &first, &dialled.early, &closing.meter).await;
 }
 
 /// Writes down the end of a tunnel, however it comes.
 struct Closing {
-    office: Rc<ProxyState>,
+    task_store: Rc<ProxyState>,
     meter: Rc<ByteCounter>,
     visitor: Peer,
     named: String,
@@ -362,7 +370,7 @@ impl Drop for Closing {
             "pid": self.visitor.tid, "host": named, "port": port, "bytes_up": up, "bytes_down": down,
             "milliseconds": milliseconds(self.began),
         });
-        self.office.recorder.record(
+        self.task_store.recorder.record(
             EventType::NetworkClose,
             &format!("{named}:{port}: {up} bytes up, {down} down"),
             &data,
@@ -371,30 +379,37 @@ impl Drop for Closing {
 }
 
 /// Serves a client that speaks SOCKS5.
-pub(super) async fn socks(mut client: TcpStream, office: Rc<ProxyState>, visitor: Peer) {
+pub(super) async fn socks(mut client: TcpStream, task_store: Rc<ProxyState>, visitor: Peer) {
     let Some((host, text, port)) = socks::greet(&mut client).await else { return };
     let judged = host
         .map_err(|error| NetworkRefusal::new("network.host", format!("{error}."), "Write the host plainly."))
         .and_then(|host| {
-            let is_raw = office.dialer.rules.judge(&host, port, Way::Tunnel)?.entry.is_raw();
+            let is_raw = task_store.dialer.rules.judge(&host, port, Way::Tunnel)?.entry.is_raw();
             Ok((host, is_raw))
         });
     let (host, is_raw) = match judged {
         Ok(judged) => judged,
         Err(refusal) => {
-            refuse(&office, visitor, &text.chars().take(300).collect::<String>(), port, "connect", &refusal);
+            refuse(
+                &task_store,
+                visitor,
+                &text.chars().take(300).collect::<String>(),
+                port,
+                "connect",
+                &refusal,
+            );
             let _ = socks::answer(&mut client, Code::NotAllowed).await;
             return;
         }
     };
-    let dialled = match office.dialer.tunnel(&host, port).await {
+    let dialled = match task_store.dialer.tunnel(&host, port).await {
         Ok(dialled) => dialled,
         Err(error) => {
             let code = if let DialError::Refused(refusal) = &error {
-                refuse(&office, visitor, &host.to_string(), port, "connect", refusal);
+                refuse(&task_store, visitor, &host.to_string(), port, "connect", refusal);
                 Code::NotAllowed
             } else {
-                not_reached(&office, visitor, &host, port, &error);
+                not_reached(&task_store, visitor, &host, port, &error);
                 Code::Unreachable
             };
             let _ = socks::answer(&mut client, code).await;
@@ -402,7 +417,7 @@ pub(super) async fn socks(mut client: TcpStream, office: Rc<ProxyState>, visitor
         }
     };
     if socks::answer(&mut client, Code::Granted).await.is_ok() {
-        carry(client, Vec::new(), dialled, Target { host, port, is_raw, way: "socks" }, &office, visitor)
+        carry(client, Vec::new(), dialled, Target { host, port, is_raw, way: "socks" }, &task_store, visitor)
             .await;
     }
 }
@@ -412,20 +427,22 @@ pub(super) async fn socks(mut client: TcpStream, office: Rc<ProxyState>, visitor
 /// the server may have to speak first.
 pub(super) async fn direct(
     client: TcpStream,
-    office: Rc<ProxyState>,
+    task_store: Rc<ProxyState>,
     visitor: Peer,
     seat: Kept,
     host: Host,
     port: u16,
 ) {
-    let judged = office.dialer.rules.judge(&host, port, Way::Tunnel).map(|allowed| allowed.entry.is_raw());
+    let judged =
+        task_store.dialer.rules.judge(&host, port, Way::Tunnel).map(|allowed| allowed.entry.is_raw());
     let is_raw = matches!(judged, Ok(true));
     if !is_raw {
         let mut first = [0u8; 1];
         match timeout(FIRST_WORD, client.peek(&mut first)).await {
             Ok(Ok(1..)) if first[0] == TLS_HANDSHAKE => {}
             Ok(Ok(1..)) => {
-                let session = Session { made_to: Some((host, port)), ..Session::new(office, visitor, seat) };
+                let session =
+                    Session { made_to: Some((host, port)), ..Session::new(task_store, visitor, seat) };
                 return serve_session(client, session).await;
             }
             Ok(_) => return,
@@ -433,22 +450,22 @@ pub(super) async fn direct(
                 let reason = "It waits for the server to speak, as neither TLS nor http does.";
                 let instead = "Have the policy say `raw` for this host and port.";
                 let refusal = NetworkRefusal::new("network.tls", reason, instead);
-                return refuse(&office, visitor, &host.to_string(), port, "connect", &refusal);
+                return refuse(&task_store, visitor, &host.to_string(), port, "connect", &refusal);
             }
         }
     }
     if let Err(refusal) = judged {
         tunnel::say(&client, &ACCESS_DENIED).await;
-        return refuse(&office, visitor, &host.to_string(), port, "connect", &refusal);
+        return refuse(&task_store, visitor, &host.to_string(), port, "connect", &refusal);
     }
-    match office.dialer.tunnel(&host, port).await {
+    match task_store.dialer.tunnel(&host, port).await {
         Ok(dialled) => {
             let target = Target { host, port, is_raw, way: "direct" };
-            carry(client, Vec::new(), dialled, target, &office, visitor).await;
+            carry(client, Vec::new(), dialled, target, &task_store, visitor).await;
         }
         Err(DialError::Refused(refusal)) => {
-            refuse(&office, visitor, &host.to_string(), port, "connect", &refusal);
+            refuse(&task_store, visitor, &host.to_string(), port, "connect", &refusal);
         }
-        Err(error) => not_reached(&office, visitor, &host, port, &error),
+        Err(error) => not_reached(&task_store, visitor, &host, port, &error),
     }
 }

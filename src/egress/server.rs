@@ -145,10 +145,10 @@ pub fn start(setting: ProxyConfig) -> io::Result<Handle> {
         // It needs no rights of the machine, also when root started all this.
         let _ = crate::sys::process::drop_effective_capabilities();
         let connections = LocalSet::new();
-        let office = connections.block_on(&runtime, serve(setting, ended));
+        let task_store = connections.block_on(&runtime, serve(setting, ended));
         // What is still open ends here, and only then has it been counted and recorded.
         drop(connections);
-        let traffic = office.traffic();
+        let traffic = task_store.traffic();
         // A lookup that never ends must not keep the run.
         runtime.shutdown_background();
         traffic
@@ -218,7 +218,7 @@ impl ProxyState {
 
     pub(super) fn meter(self: &Rc<Self>, host: &str, port: u16, visitor: Peer) -> Rc<ByteCounter> {
         Rc::new(ByteCounter {
-            office: self.clone(),
+            task_store: self.clone(),
             host: host.to_string(),
             port,
             visitor,
@@ -232,7 +232,7 @@ impl ProxyState {
 
 /// Counts what one connection carries.
 pub(super) struct ByteCounter {
-    office: Rc<ProxyState>,
+    task_store: Rc<ProxyState>,
     host: String,
     port: u16,
     visitor: Peer,
@@ -245,18 +245,18 @@ pub(super) struct ByteCounter {
 impl ByteCounter {
     /// So much is to be sent; `false` when that is more than may be.
     pub(super) fn up(&self, count: usize) -> bool {
-        self.add(count, &self.up, &self.office.up, self.office.bounds.upload, "sent")
+        self.add(count, &self.up, &self.task_store.up, self.task_store.bounds.upload, "sent")
     }
 
     /// So much was received.
     pub(super) fn down(&self, count: usize) -> bool {
-        self.add(count, &self.down, &self.office.down, self.office.bounds.download, "received")
+        self.add(count, &self.down, &self.task_store.down, self.task_store.bounds.download, "received")
     }
 
     /// So much was not sent after all.
     pub(super) fn unsent(&self, count: usize) {
         self.up.set(self.up.get().saturating_sub(count as u64));
-        self.office.up.set(self.office.up.get().saturating_sub(count as u64));
+        self.task_store.up.set(self.task_store.up.get().saturating_sub(count as u64));
     }
 
     pub(super) fn request(&self) {
@@ -281,17 +281,17 @@ impl ByteCounter {
             if !self.is_cut.replace(true) {
                 let reason = format!("The policy's bound of {} MiB {word} is reached.", limit >> 20);
                 let what = format!("{}:{}", self.host, self.port);
-                self.office.refused(self.visitor, &self.host, self.port, &what, "network.limit", &reason);
+                self.task_store.refused(self.visitor, &self.host, self.port, &what, "network.limit", &reason);
             }
             return false;
         }
         own.set(own.get() + count);
         all.set(total);
-        self.office.activity.fetch_add(1, Ordering::Relaxed);
-        if let Some(speed) = self.office.bounds.bytes_per_second {
+        self.task_store.activity.fetch_add(1, Ordering::Relaxed);
+        if let Some(speed) = self.task_store.bounds.bytes_per_second {
             let now = Instant::now();
-            let from = self.office.due.get().map_or(now, |due| due.max(now));
-            self.office.due.set(Some(from + Duration::from_secs_f64(count as f64 / speed as f64)));
+            let from = self.task_store.due.get().map_or(now, |due| due.max(now));
+            self.task_store.due.set(Some(from + Duration::from_secs_f64(count as f64 / speed as f64)));
         }
         true
     }
@@ -300,7 +300,7 @@ impl ByteCounter {
     pub(super) async fn pace(&self) {
         // A little ahead is no reason to sleep.
         let ahead = Duration::from_millis(5);
-        if let Some(due) = self.office.due.get().filter(|due| *due > Instant::now() + ahead) {
+        if let Some(due) = self.task_store.due.get().filter(|due| *due > Instant::now() + ahead) {
             tokio::time::sleep_until(due.into()).await;
         }
     }
@@ -309,7 +309,7 @@ impl ByteCounter {
 impl Drop for ByteCounter {
     fn drop(&mut self) {
         let (up, down, requests) = (self.up.get(), self.down.get(), self.requests.get());
-        self.office.ledger.note(&self.host, self.port, |row| {
+        self.task_store.ledger.note(&self.host, self.port, |row| {
             row.bytes_up += up;
             row.bytes_down += down;
             row.requests += requests;
@@ -321,13 +321,13 @@ impl Drop for ByteCounter {
 struct ConnectionPermit(Rc<ProxyState>);
 
 impl ConnectionPermit {
-    fn take(office: &Rc<ProxyState>) -> Option<Self> {
-        let most = office.bounds.connections.unwrap_or(USUAL_CONNECTIONS);
-        if office.open.get() >= most {
+    fn take(task_store: &Rc<ProxyState>) -> Option<Self> {
+        let most = task_store.bounds.connections.unwrap_or(USUAL_CONNECTIONS);
+        if task_store.open.get() >= most {
             return None;
         }
-        office.open.set(office.open.get() + 1);
-        Some(Self(office.clone()))
+        task_store.open.set(task_store.open.get() + 1);
+        Some(Self(task_store.clone()))
     }
 }
 
@@ -341,7 +341,7 @@ async fn serve(setting: ProxyConfig, ended: oneshot::Receiver<()>) -> Rc<ProxySt
     let ProxyConfig { opened, doors, rules, proxy, bounds, budget, recorder, activity, exhausted } = setting;
     let port =
         |opened: &OpenedListeners| opened.listener.local_addr().map(|address| address.port()).unwrap_or(0);
-    let office = Rc::new(ProxyState {
+    let task_store = Rc::new(ProxyState {
         dialer: Dialer { rules, proxy, own_ports: opened.iter().map(port).collect() },
         ledger: HostStats::default(),
         budget,
@@ -364,7 +364,7 @@ async fn serve(setting: ProxyConfig, ended: oneshot::Receiver<()>) -> Rc<ProxySt
     let trusted = match opened.iter().any(wants_tls).then(trust) {
         Some(Ok(trusted)) => Some(trusted),
         Some(Err(error)) => {
-            office.recorder.record(EventType::GatewayError, &error.to_string(), &json!({}));
+            task_store.recorder.record(EventType::GatewayError, &error.to_string(), &json!({}));
             None
         }
         None => None,
@@ -377,14 +377,14 @@ async fn serve(setting: ProxyConfig, ended: oneshot::Receiver<()>) -> Rc<ProxySt
         let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
         match listener {
             Ok(listener) => {
-                tokio::task::spawn_local(receive(listener, behind, office.clone()));
+                tokio::task::spawn_local(receive(listener, behind, task_store.clone()));
             }
-            Err(error) => office.recorder.record(EventType::GatewayError, &error.to_string(), &json!({})),
+            Err(error) => task_store.recorder.record(EventType::GatewayError, &error.to_string(), &json!({})),
         }
     }
     // Without a sender the run is over as well.
     let _ = ended.await;
-    office
+    task_store
 }
 
 #[derive(Clone)]
@@ -393,18 +393,18 @@ enum Behind {
     Gateway(Rc<Service>),
 }
 
-async fn receive(listener: TcpListener, behind: Behind, office: Rc<ProxyState>) {
+async fn receive(listener: TcpListener, behind: Behind, task_store: Rc<ProxyState>) {
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             // No descriptors left: somebody must go first.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        let Some((visitor, purpose)) = office.doors.let_in(from) else {
-            office.outsiders.set(office.outsiders.get() + 1);
-            if office.outsiders.get() <= 10 {
+        let Some((visitor, purpose)) = task_store.doors.let_in(from) else {
+            task_store.outsiders.set(task_store.outsiders.get() + 1);
+            if task_store.outsiders.get() <= 10 {
                 let data = json!({ "from": from.to_string() });
-                office.recorder.record(
+                task_store.recorder.record(
                     EventType::NetworkOutsider,
                     "somebody who is not of the run was turned away",
                     &data,
@@ -413,8 +413,8 @@ async fn receive(listener: TcpListener, behind: Behind, office: Rc<ProxyState>) 
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let Some(seat) = ConnectionPermit::take(&office) else {
-            office.refused(
+        let Some(seat) = ConnectionPermit::take(&task_store) else {
+            task_store.refused(
                 visitor,
                 "(any)",
                 0,
@@ -427,16 +427,16 @@ async fn receive(listener: TcpListener, behind: Behind, office: Rc<ProxyState>) 
             });
             continue;
         };
-        let (behind, office) = (behind.clone(), office.clone());
+        let (behind, task_store) = (behind.clone(), task_store.clone());
         tokio::task::spawn_local(async move {
             let seat = Rc::new(seat);
             match (&behind, purpose) {
-                (Behind::Proxy, Purpose::Lookup) => dns::serve(stream, office, visitor).await,
+                (Behind::Proxy, Purpose::Lookup) => dns::serve(stream, task_store, visitor).await,
                 (Behind::Proxy, Purpose::Direct(host, port)) => {
-                    proxy::direct(stream, office, visitor, seat, host, port).await;
+                    proxy::direct(stream, task_store, visitor, seat, host, port).await;
                 }
                 (Behind::Proxy | Behind::Gateway(_), _) => {
-                    handle(stream, behind, office, visitor, seat).await;
+                    handle(stream, behind, task_store, visitor, seat).await;
                 }
             }
         });
@@ -449,24 +449,24 @@ pub(super) type Kept = Rc<dyn std::any::Any>;
 async fn handle(
     stream: TcpStream,
     behind: Behind,
-    office: Rc<ProxyState>,
+    task_store: Rc<ProxyState>,
     visitor: Peer,
     seat: Rc<ConnectionPermit>,
 ) {
     if let Behind::Proxy = behind {
         let mut first = [0u8; 1];
         match tokio::time::timeout(HEADERS, stream.peek(&mut first)).await {
-            Ok(Ok(1..)) if first[0] == 5 => return proxy::socks(stream, office, visitor).await,
+            Ok(Ok(1..)) if first[0] == 5 => return proxy::socks(stream, task_store, visitor).await,
             Ok(Ok(1..)) => {}
             _ => return,
         }
     }
     match behind {
-        Behind::Proxy => serve_session(stream, proxy::Session::new(office, visitor, seat)).await,
+        Behind::Proxy => serve_session(stream, proxy::Session::new(task_store, visitor, seat)).await,
         Behind::Gateway(service) => {
             let answer = |request| {
-                let (service, office) = (service.clone(), office.clone());
-                async move { service.answer(office, visitor, request).await }
+                let (service, task_store) = (service.clone(), task_store.clone());
+                async move { service.answer(task_store, visitor, request).await }
             };
             serve_http(stream, answer).await;
         }

@@ -93,7 +93,7 @@ pub struct Runner<'r> {
     pub(crate) request: String,
     pub(crate) setting: TaskSettings,
     pub(crate) state: State,
-    pub(crate) office: TaskStore,
+    pub(crate) task_store: TaskStore,
     pub(crate) repository: Repository,
     pub(crate) journal: Journal,
     pub(crate) cancel: Cancel,
@@ -105,7 +105,7 @@ pub struct Runner<'r> {
 impl<'r> Runner<'r> {
     /// Begins a task: it is written down, and nothing else has happened.
     pub fn begin(
-        office: TaskStore,
+        task_store: TaskStore,
         mut journal: Journal,
         id: &str,
         request: &str,
@@ -113,7 +113,7 @@ impl<'r> Runner<'r> {
         cancel: Cancel,
         see: &'r mut dyn FnMut(TaskEvent),
     ) -> Result<Self, PipelineError> {
-        let lock = office.lock(id)?;
+        let lock = task_store.lock(id)?;
         let repository = repository(&setting)?;
         let first = setting.workflow.modes.get(&setting.mode).cloned().unwrap_or_default();
         let state = State {
@@ -141,7 +141,7 @@ impl<'r> Runner<'r> {
             request,
             setting,
             state,
-            office,
+            task_store,
             repository,
             journal,
             cancel,
@@ -159,7 +159,7 @@ impl<'r> Runner<'r> {
 
     /// Goes on with a task that is written down: where it was, or from a step it has been at.
     pub fn resume(
-        office: TaskStore,
+        task_store: TaskStore,
         journal: Journal,
         id: &str,
         from: Option<&str>,
@@ -167,7 +167,7 @@ impl<'r> Runner<'r> {
         see: &'r mut dyn FnMut(TaskEvent),
     ) -> Result<Self, PipelineError> {
         let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
-        let lock = office.lock(&found.id)?;
+        let lock = task_store.lock(&found.id)?;
         // Another may have gone on with it in between.
         let row = journal.task(&found.id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
         let strange = |what: &str, error: serde_json::Error| {
@@ -183,7 +183,7 @@ impl<'r> Runner<'r> {
             request,
             setting,
             state,
-            office,
+            task_store,
             repository,
             journal,
             cancel,
@@ -357,7 +357,7 @@ impl<'r> Runner<'r> {
     /// kept under `refs/guard/`. Without a commit the branch stays where it is.
     pub(crate) fn restore(&mut self, tip: Option<&str>) -> Result<(), PipelineError> {
         let tree = &self.setting.tree;
-        tree.settle_runs(&self.office.runs)?;
+        tree.settle_runs(&self.task_store.runs)?;
         let Some(now_at) = tree.tip()? else { return Ok(()) };
         let tip = tip.unwrap_or(&now_at);
         if now_at != tip || !tree.uncommitted()?.is_empty() {

@@ -156,7 +156,7 @@ pub struct Options {
     /// More network presets.
     pub presets: Vec<String>,
     /// What the home begins with, and what of it is kept.
-    pub belongings: HomeState,
+    pub home_state: HomeState,
     /// Files of the home, which replace those: where (from the home), and what is in them. `{NAME-port}` stands for the port
     /// of the gateway NAME, `{directory}` for the working tree, escaped as inside a string in double quotes.
     pub home_files: Vec<(PathBuf, String)>,
@@ -229,7 +229,7 @@ pub struct LaunchPlan {
     /// Caches that a run without namespaces gets as folders of symbolic links.
     pub linked_caches: Vec<LinkedCache>,
     /// What the home begins with, and what of it is kept.
-    pub belongings: HomeState,
+    pub home_state: HomeState,
     /// Files written into the private home: (where, what).
     pub home_files: Vec<(PathBuf, String)>,
     /// Files copied into the private home: (from, to).
@@ -315,7 +315,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
     let shims = shims(request, &mut notes);
     let shim_folder = shims.as_ref().map(|shims| shims.directory.as_path());
-    if let Some(path) = request.options.belongings.bad_path() {
+    if let Some(path) = request.options.home_state.bad_path() {
         return Err(LaunchError::Input(format!(
             "--home-keep {}: not a plain path inside the home",
             path.display()
@@ -377,7 +377,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         program,
         control: run_folder.join("control"),
         redact: policy.environment.redact.clone(),
-        belongings: request.options.belongings.clone(),
+        home_state: request.options.home_state.clone(),
         home_files: home_files(request, &network, &home, worktree),
         network,
         limits: request.limits(),

@@ -22,7 +22,7 @@ pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
 
 /// Puts everything that the plan names into the run's own folders.
 pub(crate) fn furnish(plan: &LaunchPlan) -> io::Result<()> {
-    plan.belongings.bring(&plan.home)?;
+    plan.home_state.bring(&plan.home)?;
     for (to, text) in &plan.home_files {
         to.parent().map_or(Ok(()), create_dir_all)?;
         std::fs::write(to, text)?;

@@ -186,7 +186,7 @@ pub(crate) fn oversee(
             // that nobody listens.
             running.started.setup = None;
             running.end_everything(None);
-            running.see_all_dead();
+            running.reap_all();
             running.recorder.record(EventType::Note, &failure.to_string(), &json!({}));
             running.close();
             Err(failure)
@@ -526,12 +526,12 @@ impl Running {
                 Event::Signal(_) | Event::Nothing => {}
             }
         }
-        self.see_all_dead();
+        self.reap_all();
         ended
     }
 
     /// Takes the first process, which has seen everything else dead, and whatever is left if it was killed itself.
-    pub(crate) fn see_all_dead(&mut self) {
+    pub(crate) fn reap_all(&mut self) {
         if !std::mem::replace(&mut self.all_dead, true) {
             take_all_dead(self.started.first_process);
         }

@@ -31,7 +31,7 @@ impl Running {
         // that nothing else is left, or is waited for.
         self.writer.close();
         if self.used.is_none() {
-            self.see_all_dead();
+            self.reap_all();
         }
         self.links.iter().for_each(|links| links.stop());
         directories::RunCleanup::to(&self.started.plan).clean();
@@ -60,7 +60,7 @@ impl Running {
         self.close();
         // The first process says what all others used, unless it was ended itself.
         let used = self.used.unwrap_or_else(|| {
-            self.see_all_dead();
+            self.reap_all();
             Used::by_children()
         });
         let mut traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
@@ -79,14 +79,14 @@ impl Running {
         let (files, complete) = ending
             .files
             .unwrap_or_else(|| changes(self.worktree(), self.started.began_at, plan.checkout.is_some()));
-        if let Err(error) = plan.belongings.take(&plan.home) {
+        if let Err(error) = plan.home_state.take(&plan.home) {
             self.recorder.record(
                 EventType::Note,
                 &format!("what the home should keep was not kept: {error}"),
                 &json!({}),
             );
         }
-        let login = plan.belongings.login.as_ref().map(|login| login.take(&plan.home));
+        let login = plan.home_state.login.as_ref().map(|login| login.take(&plan.home));
         let message = match login {
             Some(Ok(true)) => {
                 Some("the login was refreshed in the run, and your own file has the new tokens".to_string())

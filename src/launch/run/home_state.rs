@@ -216,24 +216,24 @@ mod tests {
         for (target, link) in [("/etc", "a/etc"), ("/etc/passwd", "a/passwd"), ("/etc", "linked")] {
             std::os::unix::fs::symlink(target, home.join(link)).unwrap_or_else(|error| panic!("{error}"));
         }
-        let belongings = HomeState {
+        let home_state = HomeState {
             from: vec![store.clone()],
             to: Some(store.clone()),
             keep: ["a", "linked/passwd", "missing"].map(PathBuf::from).to_vec(),
             ..HomeState::default()
         };
-        belongings.take(&home).unwrap_or_else(|error| panic!("{error}"));
+        home_state.take(&home).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(fs::read_to_string(store.join("a/b/file")).unwrap_or_default(), "kept");
         for gone in ["a/etc", "a/passwd", "linked", "other", "missing"] {
             assert!(store.join(gone).symlink_metadata().is_err(), "{gone}");
         }
         let next = root.join("next");
         fs::create_dir(&next).unwrap_or_else(|error| panic!("{error}"));
-        belongings.bring(&next).unwrap_or_else(|error| panic!("{error}"));
+        home_state.bring(&next).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(fs::read_to_string(next.join("a/b/file")).unwrap_or_default(), "kept");
         for bad in ["", "..", "a/../..", "/etc"] {
-            let belongings = HomeState { keep: vec![PathBuf::from(bad)], ..HomeState::default() };
-            assert!(belongings.bad_path().is_some(), "{bad}");
+            let home_state = HomeState { keep: vec![PathBuf::from(bad)], ..HomeState::default() };
+            assert!(home_state.bad_path().is_some(), "{bad}");
         }
         let _ = fs::remove_dir_all(&root);
     }

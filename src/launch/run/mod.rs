@@ -153,7 +153,7 @@ impl Launch {
         process::set_dumpable(false)
             .map_err(|error| LaunchError::Input(format!("cannot protect guard's memory: {error}")))?;
         let plan = plan(&self.request, self.run_id.clone())?;
-        let tokens = plan.belongings.login.as_ref().map(CopiedLogin::tokens).unwrap_or_default();
+        let tokens = plan.home_state.login.as_ref().map(CopiedLogin::tokens).unwrap_or_default();
         let secrets = plan.network.keys(keys)?.and_others(&tokens);
         Ok(Planned { plan, secrets })
     }

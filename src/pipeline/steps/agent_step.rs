@@ -260,7 +260,7 @@ impl Runner<'_> {
     fn lay_out(&mut self, step: &Step, question: &Question, is_mended: bool) -> Result<(), PipelineError> {
         let (Some(document), Some(place)) = (&step.document, &question.document) else { return Ok(()) };
         let worktree = self.setting.tree.worktree.clone();
-        let aside = self.office.folder(&self.id).join("aside");
+        let aside = self.task_store.folder(&self.id).join("aside");
         let failed = |source| PipelineError::Io { path: worktree.join(place), source };
         documents::clear(&worktree, place, &aside).map_err(failed)?;
         let is_own = is_mended || self.state.documents.get(&document.name) == Some(place);
@@ -282,7 +282,7 @@ impl Runner<'_> {
         let request = self.request_of(step, role, question);
         let title = role.title.clone();
         let (see, cancel) = (&mut *self.see, &self.cancel);
-        let result = self.office.executor.execute(&request, cancel, &mut |event| {
+        let result = self.task_store.executor.execute(&request, cancel, &mut |event| {
             let data = json!({ "who": title, "event": event.event_type, "data": event.data });
             see(TaskEvent::new(EventType::TaskAgent, event.message, data));
         });

@@ -189,7 +189,7 @@ impl Runner<'_> {
             return Ok(Next::Go { to: Self::way(step, Some("BEHIND"))?, feedback: String::new() });
         }
         let summary = self.summary()?;
-        let path = self.office.folder(&self.id).join("summary.md");
+        let path = self.task_store.folder(&self.id).join("summary.md");
         let place: String = self.effect(
             &step.id,
             "deliver",

@@ -266,7 +266,7 @@ impl Runner<'_> {
         request.policy = Some(role.policy.clone());
         request.max_retries = 0;
         request.here = true;
-        let result = self.office.executor.execute(&request, &self.cancel, &mut |_| {});
+        let result = self.task_store.executor.execute(&request, &self.cancel, &mut |_| {});
         if self.cancel.is_set() {
             return Err(PipelineError::Interrupted);
         }

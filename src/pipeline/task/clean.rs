@@ -19,9 +19,9 @@ pub struct Cleaned {
 }
 
 /// Removes what a finished task has left on the machine. The runs of its agents have records of their own, which stay.
-pub fn clean(office: &TaskStore, journal: &mut Journal, id: &str) -> Result<Cleaned, PipelineError> {
+pub fn clean(task_store: &TaskStore, journal: &mut Journal, id: &str) -> Result<Cleaned, PipelineError> {
     let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
-    let lock = office.lock(&found.id)?;
+    let lock = task_store.lock(&found.id)?;
     let row = journal.task(&found.id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
     if !matches!(Status::parse(&row.status), Some(Status::Succeeded | Status::Cancelled)) {
         return Err(PipelineError::Strange(format!(
@@ -35,14 +35,14 @@ pub fn clean(office: &TaskStore, journal: &mut Journal, id: &str) -> Result<Clea
     let mut cleaned = Cleaned { id: row.id.clone(), branch: row.branch, is_branch_gone: true, kept: None };
     // A repository that is gone has taken branch and worktree with it.
     if repository(&setting).is_ok() {
-        tree.settle_runs(&office.runs)?;
+        tree.settle_runs(&task_store.runs)?;
         if tree.is_there().is_ok() && !tree.uncommitted()?.is_empty() {
             cleaned.kept = Some(tree.keep(&format!("task-{}/{}", row.id, uuid::Uuid::now_v7()))?);
         }
         cleaned.is_branch_gone = tree.remove(&format!("refs/heads/{}", setting.workflow.base))?;
     }
     journal.remove(&row.id)?;
-    let folder = office.folder(&row.id);
+    let folder = task_store.folder(&row.id);
     std::fs::remove_dir_all(&folder).map_err(|source| PipelineError::Io { path: folder, source })?;
     drop(lock);
     Ok(cleaned)

@@ -115,7 +115,7 @@ fn has_open(process: i32, file: &File) -> bool {
 mod tests {
     use super::*;
 
-    fn office(name: &str) -> TaskStore {
+    fn task_store(name: &str) -> TaskStore {
         let tasks = std::env::temp_dir().join(format!("guard-office-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&tasks);
         let executor =
@@ -125,34 +125,34 @@ mod tests {
 
     #[test]
     fn looking_is_in_nobodys_way() {
-        let office = office("looking");
-        assert_eq!(office.worker("t"), None);
-        assert!(!office.folder("t").exists(), "looking makes nothing");
-        let held = office.lock("t").unwrap_or_else(|error| panic!("{error}"));
+        let task_store = task_store("looking");
+        assert_eq!(task_store.worker("t"), None);
+        assert!(!task_store.folder("t").exists(), "looking makes nothing");
+        let held = task_store.lock("t").unwrap_or_else(|error| panic!("{error}"));
         let own = i32::try_from(std::process::id()).ok();
-        assert_eq!(office.worker("t"), Some(Worker { process: own }));
-        assert!(matches!(office.lock("t"), Err(PipelineError::Busy { .. })));
+        assert_eq!(task_store.worker("t"), Some(Worker { process: own }));
+        assert!(matches!(task_store.lock("t"), Err(PipelineError::Busy { .. })));
         drop(held);
-        assert_eq!(office.worker("t"), None);
+        assert_eq!(task_store.worker("t"), None);
         std::thread::scope(|scope| {
-            let looker =
-                scope.spawn(|| (0..20_000).all(|_| office.worker("t") != Some(Worker { process: Some(0) })));
+            let looker = scope
+                .spawn(|| (0..20_000).all(|_| task_store.worker("t") != Some(Worker { process: Some(0) })));
             while !looker.is_finished() {
-                assert!(office.lock("t").is_ok(), "it was not free");
+                assert!(task_store.lock("t").is_ok(), "it was not free");
             }
         });
-        let _ = std::fs::remove_dir_all(&office.tasks);
+        let _ = std::fs::remove_dir_all(&task_store.tasks);
     }
 
     #[test]
     fn a_number_that_may_be_anybodys_is_none() {
-        let office = office("numbers");
-        let _held = office.lock("t").unwrap_or_else(|error| panic!("{error}"));
+        let task_store = task_store("numbers");
+        let _held = task_store.lock("t").unwrap_or_else(|error| panic!("{error}"));
         // Written by somebody who died before; empty, because the new one has not come to it yet.
         for text in ["1", "", "0", "-1", "4194304", "x", &std::os::unix::process::parent_id().to_string()] {
-            let _ = std::fs::write(office.folder("t").join("lock"), text);
-            assert_eq!(office.worker("t"), Some(Worker { process: None }), "{text}");
+            let _ = std::fs::write(task_store.folder("t").join("lock"), text);
+            assert_eq!(task_store.worker("t"), Some(Worker { process: None }), "{text}");
         }
-        let _ = std::fs::remove_dir_all(&office.tasks);
+        let _ = std::fs::remove_dir_all(&task_store.tasks);
     }
 }
