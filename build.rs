@@ -9,7 +9,7 @@ fn main() {
     build_shim();
 }
 
-/// Compiles the shim for `launch/shims.rs` to include. Statically, where the C library can be had so: that start is faster.
+/// Compiles the shim for `launch/plan/shims.rs` to include. Statically, where the C library can be had so: that start is faster.
 fn build_shim() {
     for source in ["shims/main.rs", "src/supervisor/shim/protocol.rs"] {
         println!("cargo:rerun-if-changed={source}");

@@ -6,21 +6,21 @@
     reason = "skips and counts are told to whoever runs the tests"
 )]
 
-mod audit;
+mod agent_exec;
 mod cli;
 mod command;
 mod decide;
 mod docs;
 mod egress;
-mod executor;
 mod forge;
-mod intercept;
 mod launch;
 mod map;
 mod mcp;
-mod phase;
+mod pipeline;
 mod policy;
+mod policy_audit;
 mod sandbox;
+mod supervisor;
 mod support;
 mod transcript;
 mod workspace;

@@ -1,9 +1,9 @@
-//! Holds the code to the map of rooms in `lib.rs`.
+//! Holds the code to the map of modules in `lib.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Room → rooms it may use, from the table in `lib.rs`.
+/// Module → modules it may use, from the table in `lib.rs`.
 fn map() -> BTreeMap<String, BTreeSet<String>> {
     let text = std::fs::read_to_string(root().join("src/lib.rs")).unwrap();
     let lines = text
@@ -14,9 +14,9 @@ fn map() -> BTreeMap<String, BTreeSet<String>> {
     let mut map = BTreeMap::new();
     for line in lines {
         let line = line.trim_start_matches("//!").trim();
-        let (room, rest) = line.split_once('─').unwrap();
+        let (module, rest) = line.split_once('─').unwrap();
         let uses = rest.split("  ").next().unwrap();
-        map.insert(room.trim().to_string(), uses.split_whitespace().map(str::to_string).collect());
+        map.insert(module.trim().to_string(), uses.split_whitespace().map(str::to_string).collect());
     }
     map
 }
@@ -25,8 +25,8 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             sources(&path, found);
@@ -37,21 +37,25 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn rooms_use_only_the_rooms_the_map_allows() {
+fn modules_use_only_those_the_map_allows() {
     let map = map();
     assert!(map.len() >= 5, "the map in lib.rs was not found");
     let mut wrong = Vec::new();
-    for (room, allowed) in &map {
+    for (module, allowed) in &map {
         let mut files = Vec::new();
-        sources(&root().join("src").join(room), &mut files);
-        assert!(!files.is_empty(), "the room {room} has no files");
+        sources(&root().join("src").join(module), &mut files);
+        assert!(!files.is_empty(), "the module {module} has no files");
         for file in files {
             for (number, line) in std::fs::read_to_string(&file).unwrap().lines().enumerate() {
                 for used in line.split("crate::").skip(1) {
                     let used: String =
                         used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-                    if map.contains_key(&used) && used != *room && !allowed.contains(&used) {
-                        wrong.push(format!("{}:{}: {room} must not use {used}", file.display(), number + 1));
+                    if map.contains_key(&used) && used != *module && !allowed.contains(&used) {
+                        wrong.push(format!(
+                            "{}:{}: {module} must not use {used}",
+                            file.display(),
+                            number + 1
+                        ));
                     }
                 }
             }
@@ -61,7 +65,7 @@ fn rooms_use_only_the_rooms_the_map_allows() {
 }
 
 #[test]
-fn every_folder_is_a_room_of_the_map() {
+fn every_directory_is_a_module_of_the_map() {
     let map = map();
     for entry in std::fs::read_dir(root().join("src")).unwrap() {
         let path = entry.unwrap().path();
@@ -72,9 +76,9 @@ fn every_folder_is_a_room_of_the_map() {
     }
 }
 
-/// What only one room may do, by the words that do it.
+/// What only one module may do, by the words that do it.
 #[test]
-fn only_the_right_rooms_print_and_do_input_and_output() {
+fn only_some_modules_print_and_do_input_and_output() {
     let print = ["println!", "eprintln!", "io::stdout", "io::stderr"];
     let files_and_processes = [
         "std::fs",
@@ -92,16 +96,15 @@ fn only_the_right_rooms_print_and_do_input_and_output() {
             &[
                 "cli",
                 "egress",
-                "executor",
+                "agent_exec",
                 "forge",
-                "intercept",
+                "supervisor",
                 "launch",
                 "mcp",
                 "outcome",
-                "phase",
+                "pipeline",
                 "policy",
                 "sandbox",
-                "store",
                 "sys",
                 "transcript",
                 "workspace",
@@ -112,13 +115,13 @@ fn only_the_right_rooms_print_and_do_input_and_output() {
     sources(&root().join("src"), &mut found);
     for file in found {
         let relative = file.strip_prefix(root().join("src")).unwrap().to_path_buf();
-        let room = relative.components().next().unwrap().as_os_str().to_string_lossy().into_owned();
+        let module = relative.components().next().unwrap().as_os_str().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&file).unwrap();
-        for (words, rooms) in rules {
+        for (words, modules) in rules {
             for word in words {
                 let used =
                     text.lines().any(|line| line.contains(word) && !line.trim_start().starts_with("//"));
-                assert!(!used || rooms.contains(&room.as_str()), "{} uses {word}", file.display());
+                assert!(!used || modules.contains(&module.as_str()), "{} uses {word}", file.display());
             }
         }
     }

@@ -7,12 +7,12 @@ use std::process::Command;
 
 use serde_json::json;
 
+use crate::agent_exec::agents::{Cli, KEY as KEY_OF_CLIS};
+use crate::agent_exec::claude::CLAUDE;
+use crate::agent_exec::codex::CODEX;
 use crate::docs::{blocks, readme_and_pages};
 use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::executor::agents::{Cli, KEY as KEY_OF_CLIS};
-use crate::executor::claude::CLAUDE;
-use crate::executor::codex::CODEX;
 use crate::launch::world::{Ran, World, in_two_worlds, one_world, program};
 
 /// Command lines of the README and the book that hold all of these words, each once, without the comment behind them.

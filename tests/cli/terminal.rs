@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::launch::world::{World, in_two_worlds, one_world, program};
-use crate::phase::Yard;
+use crate::pipeline::Yard;
 use crate::support::make_program;
 
 /// Longer than anything takes on a busy machine.
