@@ -56,7 +56,7 @@ fn main() {
     let _ = child.wait();
 }
 
-/// A folder for everything, readable by the ordinary user, gone at the end.
+/// A directory for everything, readable by the ordinary user, gone at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {

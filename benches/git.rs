@@ -45,7 +45,7 @@ fn main() {
     again.status().unwrap();
 }
 
-/// A folder for everything, readable by the ordinary user, gone at the end.
+/// A directory for everything, readable by the ordinary user, gone at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -52,7 +52,7 @@ fn main() {
     again.status().expect("the measuring process starts");
 }
 
-/// A folder for everything, readable by the ordinary user, gone at the end.
+/// A directory for everything, readable by the ordinary user, gone at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -141,7 +141,7 @@ struct Bench {
     peers: Vec<Way>,
 }
 
-/// The policy and the folder of a measurement.
+/// The policy and the directory of a measurement.
 #[derive(Clone, Copy)]
 struct Where<'a> {
     policy: &'a str,
@@ -415,7 +415,7 @@ impl Bench {
         }
     }
 
-    /// `cargo build` of a small crate; as whoever started this, because toolchains are often in a home folder.
+    /// `cargo build` of a small crate; as whoever started this, because toolchains are often in a home directory.
     fn build(&self) {
         let name = "build: cargo build of a small crate";
         if !self.wants(name) {

@@ -85,7 +85,7 @@ fn ask(argv: &[OsString]) -> Result<Answer, String> {
 /// What stands in the place of a setting that is not handed on.
 const DROPPED: &str = "guard.dropped";
 
-/// Whether a variable is git's setting of another folder for hooks. Agents set it for every command they run, to keep the
+/// Whether a variable is git's setting of another directory for hooks. Agents set it for every command they run, to keep the
 /// repository's hooks from running; here the hooks are in the sandbox too, so it is passed over and no reason to refuse.
 fn skips_hooks(name: &OsStr, value: &OsStr) -> bool {
     name.as_bytes().starts_with(b"GIT_CONFIG_KEY_")

@@ -1,4 +1,4 @@
-//! One integration binary; its folders and files are named like the rooms they test.
+//! One integration binary; its directories and files are named like the modules they test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 #![allow(
     clippy::print_stdout,

@@ -67,7 +67,7 @@ pub(crate) fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Copies a program to where it can be started at once, with the folders that lead there.
+/// Copies a program to where it can be started at once, with the directories that lead there.
 ///
 /// Another process writes it: a descriptor of ours would be had, for a moment, by whatever another test starts just then,
 /// and what somebody may still write cannot be started (`ETXTBSY`).
@@ -88,7 +88,7 @@ fn install(from: &Path, to: &Path, input: &[u8]) {
     assert!(installing.wait().unwrap().success(), "{} was not made", to.display());
 }
 
-/// A fresh folder that goes away with the value.
+/// A fresh directory that goes away with the value.
 pub(crate) struct Scratch(pub(crate) std::path::PathBuf);
 
 impl Scratch {

@@ -79,7 +79,7 @@ impl AttemptOutcome {
     }
 }
 
-/// Where the agent works: in the folder, or in a worktree that is the same for every turn of a conversation.
+/// Where the agent works: in the directory, or in a worktree that is the same for every turn of a conversation.
 fn place(command: &mut Command, request: &ExecRequest, session: Option<&Session>) {
     command.arg("--dir").arg(&request.cd);
     let is_in_repository = request.cd.ancestors().any(|folder| folder.join(".git").exists());
@@ -88,7 +88,7 @@ fn place(command: &mut Command, request: &ExecRequest, session: Option<&Session>
     } else if request.in_place || request.sandbox == Sandbox::ReadOnly || !is_in_repository {
         command.arg("--in-place");
     } else if let Some(session) = session {
-        // The worktree is found from the user's own folder and by its branch. Its files are an agent's: what they say about
+        // The worktree is found from the user's own directory and by its branch. Its files are an agent's: what they say about
         // where they belong is nothing to go by.
         let work = session.worktree();
         if let Some(work) = work {

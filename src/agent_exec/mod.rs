@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An attempt is a process, because a run begins with a fork of a process that has one thread; so many can go on at once
-//! beside any runtime. This room starts nothing but guard itself.
+//! beside any runtime. This module starts nothing but guard itself.
 #![forbid(unsafe_code)]
 
 mod attempt;

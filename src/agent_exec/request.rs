@@ -180,7 +180,7 @@ impl ExecRequest {
         serde_json::from_str(text).map_err(|error| explain(text, &error))
     }
 
-    /// A prompt for the usual agent in a folder.
+    /// A prompt for the usual agent in a directory.
     pub fn new(prompt: impl Into<String>, cd: impl Into<PathBuf>) -> Self {
         Self {
             prompt: prompt.into(),
@@ -215,7 +215,10 @@ impl ExecRequest {
             return bad("a NUL cannot be handed to a program".to_string());
         }
         if !self.cd.is_absolute() || !self.cd.is_dir() {
-            return bad(format!("cd must be an absolute path of a folder, and {} is not", self.cd.display()));
+            return bad(format!(
+                "cd must be an absolute path of a directory, and {} is not",
+                self.cd.display()
+            ));
         }
         for (name, seconds) in [("timeout", self.timeout), ("max_duration", self.max_duration)] {
             if seconds == 0 || seconds > 7 * 24 * 3600 {
@@ -281,7 +284,7 @@ impl ExecRequest {
         let longest = adapter.longest_prompt();
         if self.prompt.len() > longest {
             return bad(format!(
-                "the prompt has {} bytes, and {} takes {longest}; put the rest into a file of the folder",
+                "the prompt has {} bytes, and {} takes {longest}; put the rest into a file of the directory",
                 self.prompt.len(),
                 adapter.name
             ));

@@ -1,6 +1,6 @@
-//! Conversations: which folder and branch one belongs to, and what its agent keeps of its home.
+//! Conversations: which directory and branch one belongs to, and what its agent keeps of its home.
 //!
-//! A session belongs to an agent and a folder. Whoever names one that is not there, or in another folder, is told so; it
+//! A session belongs to an agent and a directory. Whoever names one that is not there, or in another directory, is told so; it
 //! is never mixed up with another. One request at a time works in it. What is written down here is guard's own: no agent
 //! can write it, and nothing that an agent can write decides where the next turn works.
 
@@ -23,7 +23,7 @@ pub(super) struct Store {
 /// What is written down of one.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Record {
-    /// The user's folder, as it really is.
+    /// The user's directory, as it really is.
     folder: PathBuf,
     /// Where its work is; none while there is no work.
     #[serde(default)]
@@ -40,7 +40,7 @@ struct Record {
 pub(super) struct Worktree {
     /// On this branch.
     pub(super) branch: String,
-    /// In this folder, which has the branch.
+    /// In this directory, which has the branch.
     pub(super) folder: PathBuf,
     /// The run there has ended and left it. Otherwise it may have removed it again, if there was nothing in it.
     pub(super) is_kept: bool,
@@ -75,7 +75,7 @@ impl Store {
         Ok(session)
     }
 
-    /// The one of this id, if it belongs to this folder.
+    /// The one of this id, if it belongs to this directory.
     pub(super) fn resume(&self, id: &str, cd: &Path) -> Result<Session, Failure> {
         let lost = |why: &str| {
             Failure::new(

@@ -1,4 +1,4 @@
-//! What can be typed. Nothing past this room sees it.
+//! What can be typed. Nothing past this module sees it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -93,13 +93,13 @@ With --http the first line of the output is JSON: `url`, `token_file`, `pid`. SI
 
 #[derive(Debug, Args)]
 pub(crate) struct Mcp {
-    /// A folder below which agents may work [default: the current one]
+    /// A directory below which agents may work [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Vec<PathBuf>,
     /// Serve over HTTP on a loopback address instead; without an address on a free port of 127.0.0.1
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:0")]
     pub(crate) http: Option<String>,
-    /// The file with the token that HTTP clients must show, mode 600 [default: one in guard's state folder, made if needed]
+    /// The file with the token that HTTP clients must show, mode 600 [default: one in guard's state directory, made if needed]
     #[arg(long, value_name = "FILE", requires = "http")]
     pub(crate) token_file: Option<PathBuf>,
     /// Calls of agents at once
@@ -211,7 +211,7 @@ pub(crate) struct Run {
     /// The policy: a name (see `guard policy list`) or a path
     #[arg(long, short, default_value = "strict")]
     pub(crate) policy: String,
-    /// The folder the command works in, and may write [default: the current one]
+    /// The directory the command works in, and may write [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
     /// In a repository: what the task's branch and worktree are named after [default: the run's id]
@@ -220,7 +220,7 @@ pub(crate) struct Run {
     /// In a repository: the commit the branch begins at [default: HEAD]
     #[arg(long, value_name = "REV")]
     pub(crate) base: Option<String>,
-    /// In a repository: work in the linked worktree the folder lies in, on its branch
+    /// In a repository: work in the linked worktree the directory lies in, on its branch
     #[arg(long, conflicts_with_all = ["name", "base"])]
     pub(crate) here: bool,
     /// In a repository: go on on this branch, in the linked worktree that has it (see --worktree); with --name a new one is
@@ -230,7 +230,7 @@ pub(crate) struct Run {
     /// With --branch: where that worktree must be
     #[arg(long, value_name = "DIR", requires = "branch")]
     pub(crate) worktree: Option<PathBuf>,
-    /// In a repository: work in the folder itself, whose repository can only be read; no worktree, no branch, no commits
+    /// In a repository: work in the directory itself, whose repository can only be read; no worktree, no branch, no commits
     #[arg(long, conflicts_with_all = ["name", "base", "here", "branch", "auto", "keep", "discard"])]
     pub(crate) in_place: bool,
     /// In a repository: its own configuration is mine. Without this guard refuses one that names programs (filters), other
@@ -277,10 +277,10 @@ pub(crate) struct Run {
     /// Namespaces of the run's own, instead of what the policy says
     #[arg(long, value_enum)]
     pub(crate) namespaces: Option<NamespaceChoice>,
-    /// Another file or folder that may be read
+    /// Another file or directory that may be read
     #[arg(long, value_name = "PATH")]
     pub(crate) read: Vec<PathBuf>,
-    /// Another file or folder that may be written
+    /// Another file or directory that may be written
     #[arg(long, value_name = "PATH")]
     pub(crate) write: Vec<PathBuf>,
     /// Another host that may be reached: `example.org`, `*.example.org:443`, `GET example.org/path`
@@ -308,14 +308,14 @@ pub(crate) struct Run {
     /// A variable for the command; NAME alone hands on the caller's value
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
-    /// End it after so many seconds without output, a new program or work (a fiftieth of one processor's time); 0 is never
+    /// End it after so many seconds without output, a new program or work (a fiftieth of one CPU's time); 0 is never
     /// [default: the policy's, never when standard input is a terminal]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
     /// End it after so many seconds in all; 0 is never [default: the policy's, never when standard input is a terminal]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) max_duration: Option<u64>,
-    /// A folder whose content the private home begins with; of several a later one's files replace an earlier one's
+    /// A directory whose content the private home begins with; of several a later one's files replace an earlier one's
     #[arg(long, value_name = "DIR")]
     pub(crate) home_from: Vec<PathBuf>,
     /// A file of the private home, and what is in it: {NAME-port} is the port of the gateway NAME, {directory} the working
@@ -325,17 +325,17 @@ pub(crate) struct Run {
     /// The agent whose login is copied into the private home
     #[arg(long, value_name = "NAME", hide = true)]
     pub(crate) agent_login: Option<String>,
-    /// A folder that gets what is kept of the private home (see --home-keep)
+    /// A directory that gets what is kept of the private home (see --home-keep)
     #[arg(long, value_name = "DIR", requires = "home_keep")]
     pub(crate) home_to: Option<PathBuf>,
-    /// A file or folder of the private home that is kept
+    /// A file or directory of the private home that is kept
     #[arg(long, value_name = "PATH", requires = "home_to")]
     pub(crate) home_keep: Vec<PathBuf>,
     /// The agent that COMMAND is, or `none` [default: by the program's name]. An agent gets its settings, its API's gateway
     /// and its conversations of this repository in the private home, and its answer becomes the result
     #[arg(long, value_name = "NAME|none")]
     pub(crate) agent: Option<String>,
-    /// Do not look for toolchains in the home folder
+    /// Do not look for toolchains in the home directory
     #[arg(long)]
     pub(crate) no_toolchains: bool,
     /// Leave the shims for git and the shells out
@@ -385,10 +385,10 @@ pub(crate) struct Check {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The folder the command would run in [default: the current one]
+    /// The directory the command would run in [default: the current one]
     #[arg(long, value_name = "DIR", visible_alias = "dir")]
     pub(crate) cwd: Option<PathBuf>,
-    /// The working tree the task owns [default: the repository the folder lies in, or the folder]
+    /// The working tree the task owns [default: the repository the directory lies in, or the directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) worktree: Option<PathBuf>,
     /// A repository of the run's own that is not the task's: other rules hold there

@@ -46,8 +46,8 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
     let current = || {
         std::env::current_dir().map_err(|error| {
             Failure::usage(
-                format!("the current folder cannot be found: {error}"),
-                "give the folder with --cwd DIR",
+                format!("the current directory cannot be found: {error}"),
+                "give the directory with --cwd DIR",
             )
         })
     };

@@ -110,7 +110,7 @@ fn by_options(asked: &Asked) -> Result<ExecRequest, Wrong> {
         Some(cd) => std::path::absolute(cd),
         None => std::env::current_dir(),
     };
-    let cd = cd.map_err(|error| (format!("the folder cannot be used: {error}"), "give --cd DIR"))?;
+    let cd = cd.map_err(|error| (format!("the directory cannot be used: {error}"), "give --cd DIR"))?;
     let usual = ExecRequest::new(asked.prompt.clone().unwrap_or_default(), cd);
     Ok(ExecRequest {
         command: asked.command.clone(),

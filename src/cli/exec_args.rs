@@ -65,7 +65,7 @@ pub(crate) struct Asked {
     /// What the agent is asked
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Option<String>,
-    /// The folder to work in [default: the current one]
+    /// The directory to work in [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub(crate) cd: Option<PathBuf>,
     /// gemini, claude, codex, agy, or generic for a command that is just run [default: gemini]
@@ -98,10 +98,10 @@ pub(crate) struct Asked {
     /// End it when a model was asked so often
     #[arg(long, value_name = "N")]
     pub(crate) max_requests: Option<u64>,
-    /// In a repository: work in the folder itself instead of a worktree; nothing can be committed then
+    /// In a repository: work in the directory itself instead of a worktree; nothing can be committed then
     #[arg(long, conflicts_with = "here")]
     pub(crate) in_place: bool,
-    /// In a repository: work in the linked worktree the folder lies in, on its branch
+    /// In a repository: work in the linked worktree the directory lies in, on its branch
     #[arg(long)]
     pub(crate) here: bool,
     /// The agent may ask, as far as it can without anybody there; otherwise it asks nobody. The sandbox holds either way

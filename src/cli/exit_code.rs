@@ -128,7 +128,7 @@ pub(crate) enum Exit {
     ClosedPipe,
     /// A run reached a time limit, or used up its budget.
     TimedOut,
-    /// `guard run` itself failed, or the sandbox cannot be had.
+    /// `guard run` itself failed, or the sandbox is unavailable.
     OwnFailure,
     /// The command of a run was refused or cannot be executed.
     CannotExecute,

@@ -13,7 +13,7 @@ use crate::mcp::{Listening, McpConfig, Roots, Stop, Token, serve, serve_http};
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
     let roots = Roots::new(&roots)
-        .map_err(|problem| Failure::usage(format!("--root {problem}"), "name a folder that exists"))?;
+        .map_err(|problem| Failure::usage(format!("--root {problem}"), "name a directory that exists"))?;
     let executor = super::exec::executor()?;
     let state = executor.sessions.clone();
     let setting = McpConfig {

@@ -1,4 +1,4 @@
-//! Arguments → requests, results → text. The only room that prints; it decides nothing.
+//! Arguments → requests, results → text. The only module that prints; it decides nothing.
 
 mod agent_run;
 mod args;

@@ -184,8 +184,8 @@ fn request(
         Some(folder) => folder.clone(),
         None => std::env::current_dir().map_err(|error| {
             Failure::usage(
-                format!("the current folder cannot be used: {error}"),
-                "go to a folder that exists, or give --dir",
+                format!("the current directory cannot be used: {error}"),
+                "go to a directory that exists, or give --dir",
             )
         })?,
     };
@@ -292,7 +292,7 @@ pub(super) fn config_dir() -> Option<PathBuf> {
     Config::place()?.parent().map(PathBuf::from)
 }
 
-/// The caller's home folder.
+/// The caller's home directory.
 pub(super) fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
 }
@@ -351,7 +351,7 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
     let words: Vec<_> = plan.argv.iter().map(|word| word.to_string_lossy()).collect();
     writeln!(out, "command      {}", words.join(" "))?;
     writeln!(out, "program      {}", plan.program.display())?;
-    writeln!(out, "folder       {}", plan.folder.display())?;
+    writeln!(out, "directory    {}", plan.folder.display())?;
     if let Some(checkout) = &plan.checkout {
         let base = checkout.base.get(..12).unwrap_or(&checkout.base);
         writeln!(out, "worktree     {}", checkout.worktree.display())?;

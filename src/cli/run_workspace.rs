@@ -24,10 +24,10 @@ fn listed(paths: &[&Path]) -> String {
     line
 }
 
-/// What a run works on: a worktree of its own in a repository, or the folder itself.
+/// What a run works on: a worktree of its own in a repository, or the directory itself.
 pub(super) struct OpenedWorkspace {
     pub(super) task: Option<GitSession>,
-    /// The folder to work in.
+    /// The directory to work in.
     pub(super) folder: PathBuf,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct WorkspaceRequest<'a> {
 }
 
 impl WorkspaceRequest<'_> {
-    /// Makes the worktree of the run, if its folder lies in a repository.
+    /// Makes the worktree of the run, if its directory lies in a repository.
     pub(super) fn open(&self) -> Result<OpenedWorkspace, WorkspaceProblem> {
         let Some(repository) = self.repository()? else {
             return Ok(OpenedWorkspace { task: None, folder: self.folder.to_path_buf() });
@@ -64,7 +64,9 @@ impl WorkspaceRequest<'_> {
         let worktree = task.checkout().worktree;
         let same = self.same_folder(&repository, &worktree);
         if !same.is_dir() {
-            note("guard: the folder is not part of the commit the task begins at; working in the top folder");
+            note(
+                "guard: the directory is not part of the commit the task begins at; working in the top directory",
+            );
         }
         let folder = if same.is_dir() { same } else { worktree };
         Ok(OpenedWorkspace { folder, task: Some(task) })
@@ -106,7 +108,7 @@ impl WorkspaceRequest<'_> {
         let home = super::run::home();
         if let Some(top) = repository.toplevel.as_ref().filter(|top| is_shared_place(home.as_deref(), top)) {
             note(&format!(
-                "guard: {} is a repository, but far more than one project: working in the folder itself",
+                "guard: {} is a repository, but far more than one project: working in the directory itself",
                 top.display()
             ));
             return Ok(None);
@@ -201,7 +203,7 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// The folder of the worktree that is the one the run was asked for in.
+    /// The directory of the worktree that is the one the run was asked for in.
     fn same_folder(&self, repository: &Repository, worktree: &Path) -> PathBuf {
         let real = std::fs::canonicalize(self.folder).unwrap_or_else(|_| self.folder.to_path_buf());
         let below = repository.toplevel.as_ref().and_then(|top| real.strip_prefix(top).ok());
@@ -247,7 +249,7 @@ pub(super) struct WorkspaceProblem {
 
 impl From<WorkspaceError> for WorkspaceProblem {
     fn from(error: WorkspaceError) -> Self {
-        let usual = "`--in-place` works in the folder itself, with its repository read-only";
+        let usual = "`--in-place` works in the directory itself, with its repository read-only";
         let kind = match error {
             WorkspaceError::Lost(_) => ErrorKind::WorktreeLost,
             WorkspaceError::Busy(_) => ErrorKind::WorktreeBusy,

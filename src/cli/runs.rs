@@ -157,7 +157,7 @@ fn prune(
     Ok(())
 }
 
-/// Removes what killed runs left that is of no use to anybody: temporary files, and folders of runs that never began.
+/// Removes what killed runs left that is of no use to anybody: temporary files, and directories of runs that never began.
 fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io::Result<()> {
     let scratch = std::env::temp_dir();
     for run in runs {
@@ -186,7 +186,7 @@ fn holds_work(run: &Run) -> bool {
     run.folder.join("git").exists() || Record::read(&run.folder).map_or(true, is_open)
 }
 
-/// What a folder holds; what cannot be read counts nothing.
+/// What a directory holds; what cannot be read counts nothing.
 fn folder_size(folder: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let size = |entry: std::fs::DirEntry| match entry.metadata() {

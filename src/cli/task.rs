@@ -221,8 +221,10 @@ fn setting(
     let prefix = arguments.branch_prefix.as_ref().or(workflow.branch_prefix.as_ref());
     let (feat, tree) = place(arguments, task_store, id, request, (&repository, &base, prefix))?;
     if let Some(path) = tree.no_folder(&tree.base, &workflow.ways()).map_err(failed)? {
-        let message =
-            format!("`{path}` is no folder in {}, and the workflow keeps documents below it", workflow.base);
+        let message = format!(
+            "`{path}` is no directory in {}, and the workflow keeps documents below it",
+            workflow.base
+        );
         return Err(Failure::usage(message, "name another place: `documents:` in a workflow of your own"));
     }
     let tests = tests_of(&arguments.tests)?;

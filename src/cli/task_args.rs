@@ -45,7 +45,7 @@ pub(crate) struct Task {
     /// The branch to begin at and to merge with, instead of the workflow's
     #[arg(long)]
     pub(crate) base: Option<String>,
-    /// The repository [default: the one of the current folder]
+    /// The repository [default: the one of the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
     /// A gate at which a person decides: plan=human

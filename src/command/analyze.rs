@@ -26,21 +26,21 @@ pub enum Request {
 /// What surrounds the command.
 #[derive(Debug, Clone, Default)]
 pub struct Context {
-    /// The folder it would run in.
+    /// The directory it would run in.
     pub folder: Cwd,
-    /// The working tree the task owns; the folder itself when not given.
+    /// The working tree the task owns; the directory itself when not given.
     pub worktree: Option<Vec<u8>>,
     /// Directories and files it may write, links resolved; the working tree and the home when not given. Directories for
     /// temporary files count as writable in any case: which of them are the run's own is the kernel's business.
     pub writable: Option<Vec<Vec<u8>>>,
-    /// The task's own git folder, where it does not lie in the working tree.
+    /// The task's own git directory, where it does not lie in the working tree.
     pub git_folder: Option<Vec<u8>>,
-    /// Folders of repositories inside the run's own places that are not the task's, as far as the caller has looked.
+    /// Directories of repositories inside the run's own places that are not the task's, as far as the caller has looked.
     pub other_repositories: Vec<Vec<u8>>,
-    /// A git command whose folder is not known here is judged as one in such a repository: the caller will judge it again
-    /// when it runs, and then the folder is known.
+    /// A git command whose directory is not known here is judged as one in such a repository: the caller will judge it again
+    /// when it runs, and then the directory is known.
     pub judged_again: bool,
-    /// The home folder, to resolve `~`.
+    /// The home directory, to resolve `~`.
     pub home: Option<Vec<u8>>,
     /// The environment it would run with.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,

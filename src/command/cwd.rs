@@ -1,9 +1,9 @@
-//! Where a command would act: the current folder, and paths made absolute without asking the file system.
+//! Where a command would act: the current directory, and paths made absolute without asking the file system.
 
 /// Longer paths the kernel refuses.
 pub(crate) const LONGEST_PATH: usize = 4096;
 
-/// The folder a command runs in, as far as it is known.
+/// The directory a command runs in, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Cwd {
     /// An absolute, normalised path.
@@ -14,12 +14,12 @@ pub enum Cwd {
 }
 
 impl Cwd {
-    /// The folder at an absolute path; a relative one is not known.
+    /// The directory at an absolute path; a relative one is not known.
     pub fn from_absolute(path: &[u8]) -> Self {
         if path.first() == Some(&b'/') { Self::Known(normalise(path)) } else { Self::Unknown }
     }
 
-    /// The folder a relative or absolute path leads to from here.
+    /// The directory a relative or absolute path leads to from here.
     pub(crate) fn enter(&self, path: &[u8]) -> Self {
         // Longer paths the kernel refuses, and following them would cost their square.
         match self.resolve(path).filter(|path| path.len() <= LONGEST_PATH) {
@@ -28,7 +28,7 @@ impl Cwd {
         }
     }
 
-    /// The absolute, normalised form of `path` seen from here; `None` when this folder is unknown and the path relative.
+    /// The absolute, normalised form of `path` seen from here; `None` when this directory is unknown and the path relative.
     pub(crate) fn resolve(&self, path: &[u8]) -> Option<Vec<u8>> {
         if path.first() == Some(&b'/') {
             return Some(normalise(path));
@@ -41,7 +41,7 @@ impl Cwd {
         Some(normalise(&joined))
     }
 
-    /// Whether this folder is known and lies neither at nor below `root`.
+    /// Whether this directory is known and lies neither at nor below `root`.
     pub(crate) fn is_outside(&self, root: &[u8]) -> bool {
         match self {
             Self::Known(path) => !is_within(path, root),

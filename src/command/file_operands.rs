@@ -229,7 +229,7 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
     list.into_iter().skip(usize::from(!has_script)).for_each(|arg| note(arg, access));
 }
 
-/// Adds the path an argument names, absolute where possible. Of a partly known one the folder it begins with counts:
+/// Adds the path an argument names, absolute where possible. Of a partly known one the directory it begins with counts:
 /// `.git/$X` is something in `.git`.
 pub(crate) fn use_path(arg: &Arg, access: Access, folder: &Cwd, context: &Context, out: &mut Vec<PathUse>) {
     let mut path = arg.prefix().to_vec();

@@ -52,7 +52,7 @@ pub struct GitIntent {
     pub refs: Vec<Vec<u8>>,
     /// The verb is an alias: what it stands for follows as an intent of its own.
     pub is_alias: bool,
-    /// The folder whose repository it works in, or that it makes one in; none when that is not known here.
+    /// The directory whose repository it works in, or that it makes one in; none when that is not known here.
     pub place: Option<Vec<u8>>,
     /// The same path as git hands it to the kernel: `..` is not taken out of it, because the kernel follows links first.
     pub unresolved_place: Option<Vec<u8>>,
@@ -76,9 +76,9 @@ impl GitIntent {
 /// A file that a command is known to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathUse {
-    /// Absolute and normalised where that is possible; `~/…` when the home folder is not known.
+    /// Absolute and normalised where that is possible; `~/…` when the home directory is not known.
     pub path: Vec<u8>,
-    /// Where in it the part below the home folder begins, if it lies there.
+    /// Where in it the part below the home directory begins, if it lies there.
     pub below_home: Option<usize>,
     /// What is done to it.
     pub access: Access,
@@ -139,7 +139,7 @@ pub enum Deferred {
     Code,
     /// Configuration that is read from a file or an unknown variable.
     Configuration,
-    /// The folder, and so the repository, comes from an expansion or a branch that may not run.
+    /// The directory, and so the repository, comes from an expansion or a branch that may not run.
     Cwd,
 }
 
@@ -153,7 +153,7 @@ impl Deferred {
             Self::Text => "the shell text is only known when it runs",
             Self::Code => "code of another language; the programs it starts are judged when they start",
             Self::Configuration => "configuration that is only known when it runs",
-            Self::Cwd => "the folder it runs in is only known when it runs",
+            Self::Cwd => "the directory it runs in is only known when it runs",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! argv, environment, shell text → [`Intent`]s: what a command would do.
 //!
-//! Enters: a command somebody wants to run, with the folder and environment it would run in. Leaves: every program start
+//! Enters: a command somebody wants to run, with the directory and environment it would run in. Leaves: every program start
 //! it contains, however wrapped, with its effects. Nothing here reads a policy, a file or the clock, and nothing runs:
 //! what cannot be known without running is marked [`Deferred`], what cannot be understood is a [`Refusal`].
 #![forbid(unsafe_code)]

@@ -80,7 +80,7 @@ impl Verdict {
         Self { decision: Decision::Deny, cause, part: None, intent: None }
     }
 
-    /// A write to a shared folder for temporary files, where the run has none of its own at that place.
+    /// A write to a shared directory for temporary files, where the run has none of its own at that place.
     pub fn outside_temporary_folder(analysis: &Analysis, index: usize, path: &str) -> Self {
         let cause = Cause {
             rule: "sandbox.tmp".to_string(),

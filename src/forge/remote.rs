@@ -35,7 +35,7 @@ pub struct Remote {
 pub enum Kind {
     /// GitHub, or a GitHub Enterprise that the user's environment names.
     GitHub(Box<GitHub>),
-    /// Anything else: a folder, another service.
+    /// Anything else: a directory, another service.
     Other,
 }
 

@@ -1,7 +1,7 @@
-//! A plan → a running process tree → a result. The only room that spawns processes.
+//! A plan → a running process tree → a result. The only module that spawns processes.
 //!
 //! ```text
-//!   guard (parent.rs)  ──fork──►  first process (init.rs)  ──fork──►  agent (child.rs)
+//!   guard (parent.rs)  ──fork──►  init process (init.rs)  ──fork──►  agent (child.rs)
 //!     outside; judges, records      reaps and kills; in a PID           sandboxed; becomes
 //!     and answers notifications     namespace it is process 1           the program
 //! ```

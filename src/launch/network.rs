@@ -320,7 +320,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// The keys, so that they can be kept out of records. Asked for when the run's first process exists: it shares no
+    /// The keys, so that they can be kept out of records. Asked for when the run's init process exists: it shares no
     /// memory with this one any more.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
         let of_gateways = self.opened.iter().filter_map(|opened| match &opened.door {

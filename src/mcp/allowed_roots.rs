@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Folders below which agents may work, as they really were when the server began. What becomes a link later, itself or on
+/// Directories below which agents may work, as they really were when the server began. What becomes a link later, itself or on
 /// the way there, leads nowhere else.
 #[derive(Debug, Clone)]
 pub struct Roots(Vec<PathBuf>);
@@ -12,7 +12,7 @@ pub struct Roots(Vec<PathBuf>);
 #[non_exhaustive]
 pub enum RootError {
     /// It does not exist, or is no directory.
-    #[error("{}: no such folder", .0.display())]
+    #[error("{}: no such directory", .0.display())]
     NotFound(PathBuf),
     /// Clients name directories in JSON, which has no other names.
     #[error("{}: the name is not UTF-8", .0.display())]
@@ -20,7 +20,7 @@ pub enum RootError {
 }
 
 impl Roots {
-    /// Folders that exist.
+    /// Directories that exist.
     pub fn new(folders: &[PathBuf]) -> Result<Self, RootError> {
         let real = |folder: &PathBuf| {
             let found = folder.canonicalize().ok().filter(|found| found.is_dir());
@@ -33,7 +33,7 @@ impl Roots {
         folders.iter().map(real).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The folder that a client means, without any link in its path; it is this path that must be used from here on. Whether
+    /// The directory that a client means, without any link in its path; it is this path that must be used from here on. Whether
     /// something outside exists is not told.
     pub(super) fn find(&self, cd: &str) -> Result<PathBuf, String> {
         let path = Path::new(cd);
@@ -43,7 +43,7 @@ impl Roots {
         let real = path.canonicalize().ok().filter(|real| real.is_dir() && real.to_str().is_some());
         real.filter(|real| self.0.iter().any(|root| real.starts_with(root))).ok_or_else(|| {
             let roots: Vec<String> = self.0.iter().map(|root| root.display().to_string()).collect();
-            format!("`cd` must be a folder in {}, and {cd:?} is not", roots.join(" or "))
+            format!("`cd` must be a directory in {}, and {cd:?} is not", roots.join(" or "))
         })
     }
 }
@@ -89,7 +89,7 @@ mod tests {
             "",
         ] {
             let problem = find(path).expect_err(path);
-            assert!(problem.contains("`cd` must be a folder in"), "{path}: {problem}");
+            assert!(problem.contains("`cd` must be a directory in"), "{path}: {problem}");
         }
         assert!(roots.find("real/inner").is_err() && roots.find("").is_err());
         assert!(Roots::new(&[odd]).is_err_and(|problem| matches!(problem, RootError::NotUtf8(_))));

@@ -24,7 +24,7 @@ pub(super) struct Check {
     /// The policy, by its name; `strict` unless given.
     #[serde(default = "strict")]
     policy: String,
-    /// The folder it would run in: an absolute path.
+    /// The directory it would run in: an absolute path.
     #[serde(default = "top")]
     cwd: String,
 }

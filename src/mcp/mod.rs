@@ -51,7 +51,7 @@ const END: Duration = Duration::from_secs(12);
 pub struct McpConfig {
     /// Runs requests.
     pub executor: Executor,
-    /// Folders below which agents may work; others are refused.
+    /// Directories below which agents may work; others are refused.
     pub roots: Roots,
     /// Where results are kept.
     pub calls: PathBuf,

@@ -70,7 +70,7 @@ struct Listed {
     call_id: String,
     /// `running`, `done` or `broken_off`.
     status: &'static str,
-    /// The folder it works in.
+    /// The directory it works in.
     cd: String,
     /// When it began.
     began: String,

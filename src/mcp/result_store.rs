@@ -39,7 +39,7 @@ pub(super) enum State {
     BrokenOff,
 }
 
-/// The folder of them.
+/// The directory of them.
 #[derive(Debug, Clone)]
 pub(super) struct ResultStore {
     pub(super) folder: PathBuf,

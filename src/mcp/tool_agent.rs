@@ -25,7 +25,7 @@ const TOTAL: u64 = 1800;
 pub(super) struct Gemini {
     /// What it is asked, with all the context it needs.
     PROMPT: String,
-    /// The folder to work in: an absolute path, below a root of the server.
+    /// The directory to work in: an absolute path, below a root of the server.
     cd: String,
     /// `read-only` for advice, `workspace-write` for work.
     #[serde(default)]
@@ -125,7 +125,7 @@ impl Gemini {
         Ok(())
     }
 
-    /// The folder, as the client names it.
+    /// The directory, as the client names it.
     pub(super) fn cd(&self) -> &str {
         &self.cd
     }
@@ -134,7 +134,7 @@ impl Gemini {
         self.log_metrics
     }
 
-    /// The request to the executor, in the folder that was found.
+    /// The request to the executor, in the directory that was found.
     pub(super) fn request(self, cd: PathBuf) -> ExecRequest {
         ExecRequest {
             agent: Some(NAME.to_string()),

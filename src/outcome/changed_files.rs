@@ -1,4 +1,4 @@
-//! Which files of a folder were made or changed since a moment: by the change time, which nobody inside can set.
+//! Which files of a directory were made or changed since a moment: by the change time, which nobody inside can set.
 
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// A file that is not as it was.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// Relative to the folder.
+    /// Relative to the directory.
     pub path: String,
     /// What happened.
     pub change: ChangeKind,
@@ -29,13 +29,13 @@ pub enum ChangeKind {
     Deleted,
 }
 
-/// Entries that are looked at; a larger folder is not worth the wait.
+/// Entries that are looked at; a larger directory is not worth the wait.
 const MOST_ENTRIES: usize = 50_000;
 /// Changes that are listed.
 pub const MOST_CHANGES: usize = 1_000;
 
-/// The files below a folder that changed since a moment, and whether that is all. `.git` and links are not followed.
-/// `is_new` when guard made the folder just before: then nothing in it from before that moment counts.
+/// The files below a directory that changed since a moment, and whether that is all. `.git` and links are not followed.
+/// `is_new` when guard made the directory just before: then nothing in it from before that moment counts.
 pub fn changes(folder: &Path, since: SystemTime, is_new: bool) -> (Vec<Change>, bool) {
     let mut found = Vec::new();
     let mut left = MOST_ENTRIES;
@@ -49,7 +49,7 @@ pub fn changes(folder: &Path, since: SystemTime, is_new: bool) -> (Vec<Change>, 
 
 fn look(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change>) -> bool {
     let mut complete = true;
-    // One folder at a time is open, however deep they are; those near the top come first.
+    // One directory at a time is open, however deep they are; those near the top come first.
     let mut folders = VecDeque::from([root.to_path_buf()]);
     while let Some(folder) = folders.pop_front() {
         let Ok(entries) = std::fs::read_dir(&folder) else {
@@ -61,7 +61,7 @@ fn look(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change
                 return false;
             }
             *left -= 1;
-            // git's own, be it a folder or a file that leads to one.
+            // git's own, be it a directory or a file that leads to one.
             if entry.file_name() == ".git" {
                 continue;
             }

@@ -11,10 +11,10 @@ use super::workflow::model::Document;
 
 /// A larger document is none.
 const LARGEST: u64 = 4 << 20;
-/// A folder with more in it is not looked through.
+/// A directory with more in it is not looked through.
 const MOST_LOOKED_AT: usize = 20_000;
 
-/// A file below a folder, if it is a plain one whose way has no links: what an agent left may lead anywhere.
+/// A file below a directory, if it is a plain one whose way has no links: what an agent left may lead anywhere.
 pub(crate) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
     if !walk(folder, path, false)? {
         return Ok(None);
@@ -37,7 +37,7 @@ pub(crate) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Writes a file below a folder, whose way has no links; folders on the way are made.
+/// Writes a file below a directory, whose way has no links; directories on the way are made.
 pub(crate) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
     walk(folder, path, true)?;
     let place = folder.join(path);
@@ -69,7 +69,7 @@ pub(crate) fn is_plain(folder: &Path, path: &str) -> bool {
     is_there && folder.join(path).symlink_metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1)
 }
 
-/// Whether a path is a folder whose way has no links, with nothing below but folders and plain files, and no repository.
+/// Whether a path is a directory whose way has no links, with nothing below but directories and plain files, and no repository.
 pub(crate) fn is_plain_folder(folder: &Path, path: &str) -> bool {
     let is_there = walk(folder, &format!("{path}/."), false).unwrap_or(false);
     is_there && holds_plain(&folder.join(path), &mut 0)
@@ -92,7 +92,7 @@ fn holds_plain(folder: &Path, seen: &mut usize) -> bool {
     true
 }
 
-/// Makes room for a file: what is no folder on its way, and what is no plain file in its place, is moved aside.
+/// Makes room for a file: what is no directory on its way, and what is no plain file in its place, is moved aside.
 pub(crate) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
     let mut at = folder.to_path_buf();
     let parts: Vec<&str> = path.split('/').collect();
@@ -112,7 +112,7 @@ pub(crate) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Goes the way to a file: a link or a file in the place of a folder is an error. Folders that are not there are made, or end
+/// Goes the way to a file: a link or a file in the place of a directory is an error. Directories that are not there are made, or end
 /// it: whether all are there.
 fn walk(folder: &Path, path: &str, makes: bool) -> io::Result<bool> {
     let mut at = folder.to_path_buf();
@@ -121,7 +121,7 @@ fn walk(folder: &Path, path: &str, makes: bool) -> io::Result<bool> {
         at.push(part);
         match at.symlink_metadata() {
             Ok(found) if found.is_dir() => {}
-            Ok(_) => return Err(io::Error::other(format!("{} is no folder", at.display()))),
+            Ok(_) => return Err(io::Error::other(format!("{} is no directory", at.display()))),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Err(_) if makes => fs::create_dir(&at)?,
             Err(_) => return Ok(false),

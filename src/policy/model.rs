@@ -372,7 +372,7 @@ impl Caches {
 /// The working tree of a task.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
 pub struct Worktree {
-    /// The folder for worktrees.
+    /// The directory for worktrees.
     pub root: Option<String>,
     /// Untracked paths a task gets a copy of.
     pub copy: Vec<String>,

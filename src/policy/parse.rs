@@ -590,7 +590,7 @@ fn find<'t, 'i>(table: &'t Table<'i>, key: &str) -> Option<&'t Spanned<DeValue<'
     table.get(key)
 }
 
-/// `~/` and the names of folders and a file. A pattern would copy what nobody has looked at.
+/// `~/` and the names of directories and a file. A pattern would copy what nobody has looked at.
 fn is_inside_the_worktree(text: &str) -> bool {
     let plain = |part: &str| !matches!(part, "" | "." | ".." | ".git");
     text.trim_end_matches('/').split('/').all(plain)

@@ -151,11 +151,11 @@ fn matches_stars(pattern: &[u8], word: &[u8]) -> bool {
 /// The pattern for every path that is below nothing the run may write.
 const OUTSIDE: &str = "{outside}";
 
-/// A pattern over a path: `**` crosses folders, `*` does not, a leading `~` is a home folder.
+/// A pattern over a path: `**` crosses directories, `*` does not, a leading `~` is a home directory.
 #[derive(Debug, Clone)]
 pub struct PathPattern {
     written: String,
-    /// The pattern begins with `~`: what follows is matched below any home folder.
+    /// The pattern begins with `~`: what follows is matched below any home directory.
     below_home: bool,
     form: PathForm,
 }
@@ -228,7 +228,7 @@ impl PathPattern {
         self.written == OUTSIDE
     }
 
-    /// Whether a path matches; `below_home` is where its part below the home folder begins, if the caller knows.
+    /// Whether a path matches; `below_home` is where its part below the home directory begins, if the caller knows.
     pub fn matches(&self, path: &[u8], below_home: Option<usize>) -> bool {
         if !self.below_home {
             return self.form.matches(path);

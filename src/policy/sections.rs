@@ -384,7 +384,7 @@ fn set_limit(limits: &mut Limits, key: &'static str, value: i64) {
     }
 }
 
-/// Whether one grant includes another: the same, a folder above it, a wider name.
+/// Whether one grant includes another: the same, a directory above it, a wider name.
 fn covers(wide: &str, narrow: &str) -> bool {
     if wide == narrow {
         return true;

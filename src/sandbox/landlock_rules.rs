@@ -15,7 +15,7 @@ use super::SandboxError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rights {
-    /// Read files and list folders.
+    /// Read files and list directories.
     Read,
     /// Read, and start programs.
     ReadExecute,
@@ -61,7 +61,7 @@ impl Rights {
 /// A path and what may be done there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Grant {
-    /// Where; the whole tree below a folder.
+    /// Where; the whole tree below a directory.
     pub path: PathBuf,
     /// What.
     pub rights: Rights,
@@ -132,7 +132,7 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
 /// Keeps this process, and what it starts, from signalling anything outside. Nothing else is restricted.
 pub fn restrict_signals() -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
-    // Every domain denies renames and links between folders (EXDEV) unless it grants them, asked for or not.
+    // Every domain denies renames and links between directories (EXDEV) unless it grants them, asked for or not.
     let everywhere = PathFd::new("/").map_err(|error| failed(&error))?;
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)

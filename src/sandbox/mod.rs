@@ -1,6 +1,6 @@
 //! A plan → Landlock rules, seccomp programs and mounts; and the probe that says what this kernel can do.
 //!
-//! Everything here runs in the process that is about to become the agent (or, for mounts, in the first process of its
+//! Everything here runs in the process that is about to become the agent (or, for mounts, in init of its
 //! namespaces), takes away, and never gives back. A layer that cannot be applied is an error: nothing degrades silently.
 
 mod deny_filter;

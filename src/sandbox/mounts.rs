@@ -1,6 +1,6 @@
 //! The run's own view of the file system, where namespaces can be had.
 //!
-//! Runs in the first process of the new namespaces, before anything of the agent does. Copies of the trees that stay
+//! Runs in init of the new namespaces, before anything of the agent does. Copies of the trees that stay
 //! writable (or visible below what is hidden) are taken first; then everything is made read-only at once; then the
 //! copies are put in their places. What is left out stays read-only, metadata included.
 
@@ -19,11 +19,11 @@ use crate::sys::mount as sys;
 /// A cache of the user's with a writable layer on top.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Layer {
-    /// The user's folder, never written.
+    /// The user's directory, never written.
     pub lower: PathBuf,
     /// Where changes go.
     pub upper: PathBuf,
-    /// The kernel's own work folder beside it.
+    /// The kernel's own work directory beside it.
     pub work: PathBuf,
     /// Where the run sees both as one.
     pub at: PathBuf,
@@ -36,9 +36,9 @@ pub struct MountPlan {
     pub writable: Vec<PathBuf>,
     /// Trees that stay visible, read-only, though something above them is hidden.
     pub visible: Vec<PathBuf>,
-    /// Folders that are empty but for the trees above.
+    /// Directories that are empty but for the trees above.
     pub hidden: Vec<PathBuf>,
-    /// (a folder of the run, the usual path it appears at): `/tmp` and the like.
+    /// (a directory of the run, the usual path it appears at): `/tmp` and the like.
     pub private: Vec<(PathBuf, PathBuf)>,
     /// The same in memory: `/dev/shm`.
     pub memory: Vec<PathBuf>,
@@ -90,7 +90,7 @@ pub fn part(user: Option<(u32, u32)>) -> Result<Unshared, SandboxError> {
 
 /// Options of a file system in memory: for files of the run's own.
 const OWN: &[(&CStr, &CStr)] = &[(c"mode", c"0700")];
-/// For folders that lead to what lies in them, and hold nothing.
+/// For directories that lead to what lies in them, and hold nothing.
 const EMPTY: &[(&CStr, &CStr)] = &[(c"size", c"1m"), (c"mode", c"0755")];
 
 fn make_memory(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
@@ -134,7 +134,7 @@ pub fn enter(mut apart: Unshared, view: &MountPlan) -> Result<(), SandboxError> 
             | MsFlags::MS_NODEV;
         at(format!("seal {}", hidden.display()), change_mount(hidden, flags))?;
     }
-    // The working folder was looked up before the mounts changed.
+    // The working directory was looked up before the mounts changed.
     at("enter /", std::env::set_current_dir("/"))
 }
 
@@ -149,11 +149,11 @@ fn map_user(uid: u32, gid: u32) -> Result<(), SandboxError> {
     at("map the group", std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")))
 }
 
-/// A cache and the run's own layer as one folder. Fails where the kernel or the file system cannot.
+/// A cache and the run's own layer as one directory. Fails where the kernel or the file system cannot.
 fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
     let option = |name: &str, path: &Path| -> io::Result<Vec<u8>> {
         let bytes = path.as_os_str().as_bytes();
-        // These separate options and layers; a cache in such a folder is not worth an escape syntax.
+        // These separate options and layers; a cache in such a directory is not worth an escape syntax.
         if bytes.iter().any(|byte| matches!(byte, b',' | b':' | b'\\')) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -212,7 +212,7 @@ fn copies(view: &MountPlan) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {
     Ok(trees)
 }
 
-/// The file or folder a tree is put on, made where it lies in a folder of the run's own.
+/// The file or directory a tree is put on, made where it lies in a directory of the run's own.
 fn make_place(place: &Path, tree: &OwnedFd) -> io::Result<()> {
     if place.symlink_metadata().is_ok() {
         return Ok(());

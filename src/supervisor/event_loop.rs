@@ -68,7 +68,7 @@ pub struct SupervisorConfig {
     pub writable: Vec<PathBuf>,
     /// What the run may read, as it was granted.
     pub readable: Vec<PathBuf>,
-    /// Folders with the objects of the real repository, which can only be read.
+    /// Directories with the objects of the real repository, which can only be read.
     pub objects: Vec<PathBuf>,
     /// Tells the task's repository from others.
     pub repositories: Arc<Repositories>,
@@ -88,7 +88,7 @@ pub struct SupervisorConfig {
     pub control: PathBuf,
     /// The file the shims lead to.
     pub shim: Option<PathBuf>,
-    /// The first process of the run.
+    /// Init of the run.
     pub first_process: i32,
     /// The port that is tried before the agent starts, to see that it cannot be reached.
     pub canary_port: u16,
@@ -485,7 +485,7 @@ impl Supervisor {
             "ioprio_set" => (first as i32 - 1, second as i32),
             _ => (0, first as i32),
         };
-        // Below the first process, which is guard's own: a limit could end it.
+        // Below init, which is guard's own: a limit could end it.
         let first = self.setting.first_process;
         let allowed = kind == 0 && target != first && is_descendant(target, first);
         if allowed {
@@ -541,7 +541,7 @@ pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     std::str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
 
-/// The folder a thread works in.
+/// The directory a thread works in.
 pub(crate) fn folder_of(tid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{tid}/cwd")).ok()
 }

@@ -90,7 +90,7 @@ impl Supervisor {
                 notification.tid,
                 &format!("{call} of {}", path.display()),
                 "sandbox.metadata",
-                "It lies outside the task's own folders.",
+                "It lies outside the task's own directories.",
             );
             return Reply::Error(libc::EPERM);
         }

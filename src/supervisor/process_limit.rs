@@ -1,7 +1,7 @@
 //! Holds a run to its number of processes where the kernel does not: root's are not counted by `RLIMIT_NPROC`, and in most
 //! containers no cgroup can be made.
 //!
-//! Every fork asks. The processes of the run are counted by walking `/proc` from its first process; as many forks as were
+//! Every fork asks. The processes of the run are counted by walking `/proc` from its init process; as many forks as were
 //! left then are allowed without counting again, because processes that end only make the number smaller. A process that
 //! forks at the moment of the count is missed, so a run can have up to twice its limit for a moment, never more.
 

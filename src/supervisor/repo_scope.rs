@@ -31,7 +31,7 @@ pub struct Repositories {
     has_view: bool,
     /// The task's working tree.
     worktree: PathBuf,
-    /// The task's git folder, where it has one of its own.
+    /// The task's git directory, where it has one of its own.
     git_folder: Option<PathBuf>,
     /// Where the run may write.
     writable: Vec<PathBuf>,
@@ -102,7 +102,7 @@ impl Repositories {
         let intent = verdict.intent.and_then(|index| analysis.intents.get(index));
         let Some(git) = intent.and_then(|intent| intent.git.as_ref()) else { return false };
         let Some(place) = &git.place else {
-            // Every command of a run is judged when it starts, in the folder it then has.
+            // Every command of a run is judged when it starts, in the directory it then has.
             return !std::mem::replace(&mut context.judged_again, true);
         };
         // By the name the command has for it: another name may lead somewhere else.
@@ -111,7 +111,7 @@ impl Repositories {
         }
         let Some(path) = &git.unresolved_place else { return false };
         let path = Path::new(OsStr::from_bytes(path));
-        // A folder that a script makes before it comes to this command: the command is judged again when it does.
+        // A directory that a script makes before it comes to this command: the command is judged again when it does.
         let is_to_come = intent.is_some_and(|intent| intent.parent.is_some()) && self.is_to_come(path);
         let is_other = is_to_come || self.is_other(path, git.names_git_dir, git.makes_repository);
         if is_other {
@@ -139,7 +139,7 @@ impl Repositories {
                 Ok(Kind::Else) => false,
                 Err(error) => makes && error.kind() == io::ErrorKind::NotFound,
             },
-            // A repository that is there already is made anew, wherever its parts lie.
+            // A repository that already exists is made anew, wherever its parts lie.
             (false, true) => real != self.worktree && self.repository_at(&real).unwrap_or(true),
             (false, false) => self.discovers_other(&real),
         }
@@ -318,7 +318,7 @@ impl Repositories {
         if text.len() as u64 > LONGEST_POINTER { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text) }
     }
 
-    /// Whether a `.git` file leads to a git folder that is not the task's.
+    /// Whether a `.git` file leads to a git directory that is not the task's.
     fn is_pointer_elsewhere(&self, file: &Path) -> bool {
         let Ok(text) = self.read_small(file) else { return false };
         // Exactly one blank: a second one is a part of the path.

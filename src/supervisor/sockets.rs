@@ -149,7 +149,7 @@ fn narrowed(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
 type Refusal<'r> = (&'static str, &'r str);
 
 const UNIX_OUTSIDE: Refusal<'_> =
-    ("sandbox.unix", "Sockets outside the task's own folders lead to other programs of the user.");
+    ("sandbox.unix", "Sockets outside the task's own directories lead to other programs of the user.");
 const UNIX_ABSTRACT: Refusal<'_> = ("sandbox.unix", "Abstract sockets lead to other programs of the user.");
 const NETWORK: Refusal<'_> = ("sandbox.network", "The policy grants no network there.");
 const ELSEWHERE: Refusal<'_> = ("sandbox.network", "Servers of the run listen on loopback only.");
@@ -556,7 +556,7 @@ fn failed(error: &io::Error) -> Reply {
     Reply::Error(error.raw_os_error().unwrap_or(libc::EACCES))
 }
 
-/// A path below a folder, opened for looking at.
+/// A path below a directory, opened for looking at.
 pub(crate) fn open_below(folder: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
     open_in(folder, &path, Walk::NoMagic, follow)

@@ -11,17 +11,17 @@ use super::{check, check_int};
 pub enum Walk {
     /// As the kernel always does, but links that only mean something to the process itself (`/proc/self/fd/3`) are refused.
     NoMagic,
-    /// The folder is the root: absolute paths and links start there, `..` stops there, magic links are refused.
+    /// The directory is the root: absolute paths and links start there, `..` stops there, magic links are refused.
     InRoot,
 }
 
-/// Opens a path for looking at (`O_PATH`) from a folder.
+/// Opens a path for looking at (`O_PATH`) from a directory.
 pub fn open_in(folder: BorrowedFd<'_>, path: &CStr, walk: Walk, follow: bool) -> io::Result<OwnedFd> {
     let nofollow = if follow { 0 } else { libc::O_NOFOLLOW };
     open_how(folder, path, libc::O_PATH | libc::O_CLOEXEC | nofollow, walk)
 }
 
-/// Opens a path with these flags from a folder.
+/// Opens a path with these flags from a directory.
 pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> io::Result<OwnedFd> {
     // SAFETY: plain integers: all-zero is a valid value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn what_is_renamed_elsewhere_is_in_nobodys_way() {
         let folder = std::env::temp_dir().join(format!("guard-renames-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::create_dir_all(&folder).expect("a directory");
         std::fs::write(folder.join("a"), "").expect("a file");
         let is_over = AtomicBool::new(false);
         let root = std::fs::File::open("/").expect("the root");

@@ -1,7 +1,7 @@
-//! Removing trees that somebody else made: of any depth and width, with folders closed to their owner.
+//! Removing trees that somebody else made: of any depth and width, with directories closed to their owner.
 //!
 //! The standard library's way holds a descriptor for every level and calls itself for each; a chain of ten thousand
-//! folders, which takes a moment to make, ends it. Here the way up is `..`, so two descriptors are enough.
+//! directories, which takes a moment to make, ends it. Here the way up is `..`, so two descriptors are enough.
 
 use std::ffi::CString;
 use std::io;
@@ -16,13 +16,13 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// Names of one folder that are held at a time.
+/// Names of one directory that are held at a time.
 const BATCH: usize = 1 << 16;
-/// How long a folder that another process still fills is tried again.
+/// How long a directory that another process still fills is tried again.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Removes a file, a link, or a folder with everything in it; links are not followed. What is not there is gone. Nobody
-/// may be changing what folders it consists of.
+/// Removes a file, a link, or a directory with everything in it; links are not followed. What is not there is gone. Nobody
+/// may be changing what directories it consists of.
 pub fn remove_tree(tree: &Path) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -48,15 +48,15 @@ fn gone(result: Result<(), Errno>) -> Result<(), Errno> {
     if matches!(result, Err(Errno::ENOENT)) { Ok(()) } else { result }
 }
 
-/// One folder on the way down.
+/// One directory on the way down.
 struct Level {
-    /// What it is called in the folder above.
+    /// What it is called in the directory above.
     name: CString,
-    /// What is left of the folder above.
+    /// What is left of the directory above.
     above: Contents,
 }
 
-/// Folders that are not empty, and whether there is more than them.
+/// Directories that are not empty, and whether there is more than them.
 struct Contents {
     folders: Vec<CString>,
     is_all: bool,
@@ -89,7 +89,7 @@ fn clear(top: OwnedFd) -> Result<(), Errno> {
 const FOLDER: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Opens a folder, which lets its owner in from now on.
+/// Opens a directory, which lets its owner in from now on.
 fn enter<P: NixPath + ?Sized>(above: BorrowedFd<'_>, name: &P) -> Result<OwnedFd, Errno> {
     let folder = match openat(above, name, FOLDER, Mode::empty()) {
         Err(Errno::EACCES) => {
@@ -105,7 +105,7 @@ fn enter<P: NixPath + ?Sized>(above: BorrowedFd<'_>, name: &P) -> Result<OwnedFd
     Ok(folder)
 }
 
-/// Removes what can be removed of a folder at once; what is left are folders with something in them.
+/// Removes what can be removed of a directory at once; what is left are directories with something in them.
 fn scan(folder: &OwnedFd) -> Result<Contents, Errno> {
     let mut names: Vec<CString> = Vec::new();
     let mut is_all = true;
@@ -129,7 +129,7 @@ fn scan(folder: &OwnedFd) -> Result<Contents, Errno> {
     Ok(Contents { folders, is_all })
 }
 
-/// True when it is gone; false for a folder with something in it.
+/// True when it is gone; false for a directory with something in it.
 fn remove_at<P: NixPath + ?Sized>(folder: BorrowedFd<'_>, name: &P) -> Result<bool, Errno> {
     match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
         Err(Errno::EISDIR | Errno::EPERM) => {}

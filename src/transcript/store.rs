@@ -1,4 +1,4 @@
-//! The folder of all runs: list them, find one, prune old ones.
+//! The directory of all runs: list them, find one, prune old ones.
 //!
 //! Of each run only the first and the last line are read, so that thousands can be listed. What is not a transcript
 //! there is told, never an error for the others. A run that has not finished is never deleted.
@@ -17,19 +17,19 @@ use super::event::Event;
 use super::event_type::EventType;
 use super::reader::{LONGEST_LINE, Reader, Step, open_file};
 
-/// The name of a run's transcript in its folder.
+/// The name of a run's transcript in its directory.
 pub const FILE: &str = "transcript.jsonl";
 
 /// A run without a transcript that is older was killed. One that begins may wait for a person, who unlocks a key.
 const LONGEST_BEGINNING: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Folders on their way out; what a prune could not finish the next one does.
+/// Directories on their way out; what a prune could not finish the next one does.
 const LEAVING: &str = ".leaving-";
 
 /// Why there is no place for state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateFolderError {
-    /// Neither variable names an absolute folder.
+    /// Neither variable names an absolute directory.
     #[error("neither XDG_STATE_HOME nor HOME is an absolute path")]
     NoHome,
 }
@@ -69,9 +69,9 @@ impl RunState {
 /// A run as its first and last line tell it.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The name of its folder, which is the run's id.
+    /// The name of its directory, which is the run's id.
     pub id: String,
-    /// Its folder.
+    /// Its directory.
     pub folder: PathBuf,
     /// Its transcript.
     pub transcript: PathBuf,
@@ -120,7 +120,7 @@ impl Run {
         Some(self.last.as_ref()?.data.get("denials")?.as_array()?.len())
     }
 
-    /// What is in a run's folder.
+    /// What is in a run's directory.
     pub fn read(folder: &Path) -> Self {
         Self::read_file(folder, folder.join(FILE))
     }
@@ -203,7 +203,7 @@ impl Run {
 /// So much of a run's id its temporary files bear.
 const SHORTEST_NAME: usize = 12;
 
-/// A folder, and no link to one, of this user.
+/// A directory, and no link to one, of this user.
 fn is_own_folder(path: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own)
@@ -259,10 +259,10 @@ fn is_locked(file: &File) -> io::Result<bool> {
 /// Why a run was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// The folder of runs cannot be read.
+    /// The directory of runs cannot be read.
     #[error("cannot read {}: {error}", folder.display())]
     Folder {
-        /// The folder of runs.
+        /// The directory of runs.
         folder: PathBuf,
         /// Why.
         error: io::Error,
@@ -288,14 +288,14 @@ fn shown(candidates: &[String]) -> String {
     format!("{}{more}", candidates[..candidates.len().min(5)].join(", "))
 }
 
-/// The folder of all runs.
+/// The directory of all runs.
 #[derive(Debug, Clone)]
 pub struct Store {
     folder: PathBuf,
 }
 
 impl Store {
-    /// The runs in this folder; it need not exist.
+    /// The runs in this directory; it need not exist.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
@@ -367,7 +367,7 @@ impl Store {
         }
     }
 
-    /// Removes the folders of a run that was killed before it began, among temporary files in `scratch` too. Whether there
+    /// Removes the directories of a run that was killed before it began, among temporary files in `scratch` too. Whether there
     /// was one: nothing is removed that has anything in it, or that was made just now.
     pub fn forget(&self, run: &Run, scratch: &Path) -> bool {
         if !self.never_began(run) {

@@ -46,7 +46,7 @@ const KEPT_BUFFER: usize = 1 << 20;
 /// What a transcript is made with.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The run's own folder; it exists, and only the user can enter it.
+    /// The run's own directory; it exists, and only the user can enter it.
     pub folder: PathBuf,
     /// The run.
     pub run_id: String,
@@ -92,7 +92,7 @@ pub trait Sink: Write + Send {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The file of a run, and the folder whose entry must be durable too, until it is.
+/// The file of a run, and the directory whose entry must be durable too, until it is.
 struct RunFile {
     file: File,
     folder: Option<PathBuf>,

@@ -14,7 +14,7 @@ use super::{WorkspaceError, at};
 /// A workspace in the list.
 #[derive(Debug)]
 pub struct Entry {
-    /// The run's folder.
+    /// The run's directory.
     pub run_folder: PathBuf,
     /// What is known of it, or why that cannot be read.
     pub record: Result<Record, WorkspaceError>,
@@ -22,7 +22,7 @@ pub struct Entry {
     pub is_busy: bool,
 }
 
-/// All workspaces whose runs are in this folder, the newest first.
+/// All workspaces whose runs are in this directory, the newest first.
 pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
     let entries = match std::fs::read_dir(runs) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -143,7 +143,7 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
         .arg(format!("{target}...{}", reader.branch()))
         .arg("--")
         .run()?;
-    // Trees of the merge go to a folder of the run's, not into the repository.
+    // Trees of the merge go to a directory of the run's, not into the repository.
     let scratch = run_folder.join("preview");
     at("make", &scratch, std::fs::create_dir_all(&scratch))?;
     let objects: Vec<Vec<u8>> =
@@ -174,7 +174,7 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
 }
 
 impl Workspace {
-    /// The run's folder.
+    /// The run's directory.
     pub fn run_folder(&self) -> &Path {
         &self.run_folder
     }

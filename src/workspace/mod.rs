@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   user's repository ──open──►  worktree + task branch          (guard, before the agent)
-//!          │  objects, read-only ▲        quarantine: a private git folder the agent may ruin
+//!          │  objects, read-only ▲        quarantine: a private git directory the agent may ruin
 //!          │                     │           │
 //!          ◄──── receive ────────┴──jailed───┘                   (guard, when the agent has ended)
 //! ```
 //!
-//! [`Repository::find`] looks at the user's folder, [`Workspace::open`] makes everything a run needs, and
+//! [`Repository::find`] looks at the user's directory, [`Workspace::open`] makes everything a run needs, and
 //! [`Workspace::receive`] takes exactly one branch out of the quarantine, as a server takes a push from a stranger.
-//! [`Workspace::settle`] gives the worktree back to the user. A record in the run's folder says what was made, so that
+//! [`Workspace::settle`] gives the worktree back to the user. A record in the run's directory says what was made, so that
 //! whatever was interrupted can be finished or undone.
 //!
 //! Never: run what an agent wrote, discover a repository from an agent's worktree, read an agent's configuration, or
@@ -53,7 +53,7 @@ pub enum WorkspaceError {
     /// git itself.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// A file or folder.
+    /// A file or directory.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
         /// What was being done.
@@ -72,7 +72,7 @@ pub enum WorkspaceError {
         hint: String,
     },
     /// The branch or the worktree that would be made exists already. Nothing was made.
-    #[error("{what} is there already")]
+    #[error("{what} already exists")]
     NameTaken {
         /// The branch or the worktree.
         what: String,

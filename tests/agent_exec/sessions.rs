@@ -48,7 +48,7 @@ fn a_session_that_is_not_there_is_said_to_be_lost() {
     assert!(api.server.requests().is_empty());
 }
 
-/// A repository with a folder `a/b` in it, its owner's other worktree with the same, and a conversation in the folder.
+/// A repository with a directory `a/b` in it, its owner's other worktree with the same, and a conversation in the directory.
 struct Scene<'w> {
     world: &'w World,
     cd: String,
@@ -166,7 +166,7 @@ fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
     });
 }
 
-/// The folder of the conversation is another one now.
+/// The directory of the conversation is another one now.
 #[test]
 fn a_folder_that_is_another_has_no_session() {
     let world = one_world();
@@ -184,7 +184,7 @@ fn a_folder_that_is_another_has_no_session() {
     }
 }
 
-/// Work, files of the home and the branch are there in the next turn; a folder with nothing new in it is made anew.
+/// Work, files of the home and the branch are there in the next turn; a directory with nothing new in it is made anew.
 #[test]
 fn a_turn_finds_what_the_last_one_left() {
     in_two_worlds(|world| {

@@ -66,7 +66,7 @@ fn turns() -> Vec<Turn> {
     vec![Turn::shell("node -e 0; true"), Turn::text("Fine.")]
 }
 
-/// The CLI as people start it, in a folder that they trust: with its key, and without anything of guard's.
+/// The CLI as people start it, in a directory that they trust: with its key, and without anything of guard's.
 fn plain(gemini: &Gemini, world: &World, folder: &Path, prompt: &str) -> Command {
     let home = world.temporary().join("home");
     std::fs::create_dir_all(home.join(".gemini")).unwrap();

@@ -15,7 +15,7 @@ use super::{is_event, is_result, scripted};
 use crate::launch::world::{World, in_every_world, is_root, mark, marked, nothing_left, one_world, program};
 use crate::support::make_program;
 
-/// An executor whose guard is this world's: its person, its state folder.
+/// An executor whose guard is this world's: its person, its state directory.
 fn executor(world: &World) -> Executor {
     let folder = world.folder.with_file_name("library");
     std::fs::create_dir_all(&folder).unwrap();
@@ -131,7 +131,7 @@ fn dropping_it_ends_everything() {
     });
 }
 
-/// Whether any process was started with a path below a folder among its words.
+/// Whether any process was started with a path below a directory among its words.
 fn is_anybody_there(folder: &Path) -> bool {
     let needle = folder.to_string_lossy().into_owned();
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {

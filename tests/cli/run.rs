@@ -146,7 +146,7 @@ fn a_dry_run_shows_everything_and_runs_nothing() {
     for part in [
         "program      ",
         "rwx  ",
-        "working folder",
+        "working directory",
         "loopback   no",
         "listen     127.0.0.1:80",
         "listen     127.0.0.1:3000",

@@ -93,7 +93,7 @@ fn routes(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync + 'stati
     }
 }
 
-/// What the clients need to find in the working folder.
+/// What the clients need to find in the working directory.
 fn furnish(world: &World) {
     let user = world.folder.join("user/src");
     std::fs::create_dir_all(&user).unwrap();

@@ -91,7 +91,7 @@ impl Gemini {
         words.map(str::to_string).to_vec()
     }
 
-    /// What it does without guard in a folder.
+    /// What it does without guard in a directory.
     fn bare(&self, place: &Place, url: &str, prompt: &str) -> Session {
         let mut command = Command::new(self.program());
         command
@@ -147,7 +147,7 @@ impl Session {
     }
 }
 
-/// A home, a folder to work in, and one for temporary files.
+/// A home, a directory to work in, and one for temporary files.
 struct Place(PathBuf);
 
 impl Drop for Place {

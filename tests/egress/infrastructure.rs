@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 use super::registries::{NAME, SAYS, VERSION, cargo, git, npm, pip};
 use super::server::{Authority, Response, Server, Step};
 
-/// A folder that is removed.
+/// A directory that is removed.
 struct Place(PathBuf);
 
 impl Drop for Place {

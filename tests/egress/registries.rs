@@ -1,6 +1,6 @@
 //! Routes that make a [`Server`](super::server::Server) what package tools and git fetch from, each with one tiny thing in it.
 //!
-//! What lies there is made anew in a folder of the test, with the tools of this machine.
+//! What lies there is made anew in a directory of the test, with the tools of this machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

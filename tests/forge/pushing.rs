@@ -323,11 +323,11 @@ fn a_planted_repository_runs_nothing() {
         assert!(error.hint().is_some_and(|hint| hint.contains("--trust-repository")), "{key}");
         world.place.git(&["config", "--unset", key]);
     }
-    // A folder of this machine has hooks of its own, which git would run as the user.
+    // A directory of this machine has hooks of its own, which git would run as the user.
     world.place.git(&["config", "remote.origin.url", world.bare.to_str().unwrap()]);
     world.trap(&world.bare.join("hooks/post-receive"));
     let error = push("task/x").unwrap_err();
-    assert!(error.to_string().contains("is a folder of this machine"), "{error}");
+    assert!(error.to_string().contains("is a directory of this machine"), "{error}");
     assert!(!mark.exists() && !world.refs().concat().contains(&tip));
     // Programs as addresses, for nobody.
     world.place.git(&["config", "remote.origin.url", &format!("ext::{script} %S")]);

@@ -135,7 +135,7 @@ fn cargo_uses_packages_of_the_cache() {
     });
 }
 
-/// cargo looks for settings in every folder above, and stops at one that it may not read.
+/// cargo looks for settings in every directory above, and stops at one that it may not read.
 #[test]
 fn cargo_with_settings_above_the_working_folder() {
     if !has("cargo") {
@@ -148,11 +148,11 @@ fn cargo_with_settings_above_the_working_folder() {
         );
         world.works("cargo build -q --offline");
         assert_eq!(world.works("cat ../.cargo/config.toml"), "[env]\nABOVE = \"seen\"\n", "{}", world.name());
-        // Also in a folder with many others.
+        // Also in a directory with many others.
         world.outside("mkdir crowd && touch $(seq -f crowd/a-file-with-a-long-name-%g 300) && mv crowd/* .");
         assert_eq!(world.works("cat ../.cargo/config.toml"), "[env]\nABOVE = \"seen\"\n", "{}", world.name());
         world.outside("rm a-file-*");
-        // Nothing else of that folder is shown, and not the settings either when there is a token in them.
+        // Nothing else of that directory is shown, and not the settings either when there is a token in them.
         assert_ne!(world.bash("cat ../beside || cat ../.cargo/other").code, 0, "{}", world.name());
         world.outside("printf '[registry]\\ntoken = \"hidden\"\\n' > .cargo/config.toml");
         let ran = world.bash("cat ../.cargo/config.toml");
@@ -160,7 +160,7 @@ fn cargo_with_settings_above_the_working_folder() {
         let plan = world.guard(&["--dry-run"], &["cargo", "build"]).output().unwrap();
         let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
         assert!(plan.contains(".cargo/config.toml may hold a secret"), "{}: {plan}", world.name());
-        // Somebody who worked there before made links, and a second name: of the file, and of the folder it lies in.
+        // Somebody who worked there before made links, and a second name: of the file, and of the directory it lies in.
         world.outside("mkdir own && echo private > own/diary && cp own/diary own/config && ln -s own/diary Cargo.toml && ln own/diary tox.ini && mv .cargo real && ln -s own .cargo");
         for name in ["Cargo.toml", "tox.ini", ".cargo/config"] {
             let ran = world.bash(&format!("cat ../{name}"));
@@ -431,7 +431,7 @@ const OWN_REPOSITORY: &str = "d=$(mktemp -d); cd $d; git init -q -b main; git co
 fn git_in_repositories_of_its_own() {
     in_every_world(|world| {
         assert_eq!(world.works(OWN_REPOSITORY), "  other\ny\n", "{}", world.name());
-        // Also where the shim is not in the way, and below the working folder.
+        // Also where the shim is not in the way, and below the working directory.
         let script = "mkdir t; cd t; g=$(ls /usr/bin/git); $g init -q -b main; $g -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one; \
              $g checkout -q -b topic; $g branch --show-current; cd ..; git -C t switch -q -c more; git -C t branch --show-current; git init -q u; git -C u checkout -q -b v; rm -rf t u";
         assert_eq!(world.works(script), "topic\nmore\n", "{}", world.name());
@@ -442,7 +442,7 @@ fn git_in_repositories_of_its_own() {
 fn git_in_the_tasks_repository_by_other_names() {
     in_every_world(|world| {
         if !world.namespaces {
-            // Without mounts a repository inside the working folder cannot be protected, and there is no run.
+            // Without mounts a repository inside the working directory cannot be protected, and there is no run.
             return;
         }
         world.outside("git init -q -b main . && git -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one");

@@ -110,7 +110,7 @@ fn working_folders_that_cannot_be_used() {
             let error = ran.result["error"].as_str().unwrap();
             assert!(error.contains(folder) && error.contains(problem), "{}: {error}", world.name());
         }
-        // A folder that is gone while somebody is in it.
+        // A directory that is gone while somebody is in it.
         let mut command = world.command("sh");
         command
             .args(["-c", "mkdir gone && cd gone && rmdir ../gone && exec \"$0\" run -- true"])
@@ -357,10 +357,10 @@ for path in (os.environ['HOME'], os.environ['TMPDIR'], os.path.dirname(shutil.wh
             ran.result
         );
         is_complete(&ran);
-        // Its own working folder.
+        // Its own working directory.
         let ran = world.bash("rm -rf .[a-z]* * ; mkdir x && cd x && rmdir ../x; /bin/echo nowhere");
         assert_eq!(ran.printed(), "nowhere\n", "{}: {:#}", world.name(), ran.result);
-        // Rights taken away from its own folders: they are removed all the same.
+        // Rights taken away from its own directories: they are removed all the same.
         let ran = world.bash("mkdir -p $HOME/a/b $TMPDIR/c/d; touch $HOME/a/b/f $TMPDIR/c/d/f; chmod -R 0 $HOME/a $TMPDIR/c; echo closed");
         assert_eq!(ran.printed(), "closed\n", "{}: {:#}", world.name(), ran.result);
         let run = ran.transcript().parent().unwrap().to_path_buf();
@@ -631,7 +631,7 @@ fn two_runs_at_once_in_one_folder() {
     });
 }
 
-/// Arguments and folders with every byte that can be in a name.
+/// Arguments and directories with every byte that can be in a name.
 #[test]
 fn strange_words() {
     in_two_worlds(|world| {
@@ -750,7 +750,7 @@ fn too_few_processes_for_guard_itself() {
     });
 }
 
-/// Whoever is the same user can stop the first process from outside: guard ends the run without it.
+/// Whoever is the same user can stop init from outside: guard ends the run without it.
 #[test]
 fn a_first_process_that_is_stopped() {
     in_every_world_at_once(|world| {

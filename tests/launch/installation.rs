@@ -97,7 +97,7 @@ fn a_script_of_a_virtual_environment_needs_it_and_the_interpreter_it_was_made_fr
         assert!(found.contains(&venv) && found.contains(&home.0.join("pythons/3.12")), "{found:?}");
         assert!(!covers(&found, &home.0.join("work/project/secret")), "{found:?}");
     }
-    // pipx and uv link programs of such environments into a folder of PATH.
+    // pipx and uv link programs of such environments into a directory of PATH.
     let at = link(&tool, home.0.join(".local/bin/tool"));
     assert!(needs(&at, &home.0, &[]).contains(&venv));
 }

@@ -94,7 +94,7 @@ fn is_readable(world: &World) -> bool {
     any
 }
 
-/// The control group of a run whose supervisor could not remove it.
+/// The cgroup of a run whose supervisor could not remove it.
 fn remove_group(id: &str) {
     for folder in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {
         let _ = std::fs::remove_dir(Path::new(folder).join(format!("guard-{id}")));
@@ -174,7 +174,7 @@ fn the_first_process_is_killed() {
 fn both_are_killed() {
     in_every_world_at_once(|world| {
         if !world.namespaces {
-            // Without a PID namespace only the command itself is told of the first process's death.
+            // Without a PID namespace only the command itself is told of init's death.
             return;
         }
         for wait in [20, 60, 200] {
@@ -193,7 +193,7 @@ fn both_are_killed() {
     });
 }
 
-/// What the folder of temporary files of a world's guard holds.
+/// What the directory of temporary files of a world's guard holds.
 fn temporary(world: &World) -> Vec<String> {
     let entries = std::fs::read_dir(world.temporary()).unwrap();
     entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()

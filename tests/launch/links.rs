@@ -65,14 +65,14 @@ fn links_are_not_led_out_of_the_home() {
                       rename \"$ENV{HOME}/moved\", \"$ENV{HOME}/m\" or die; mkdir \"$ENV{HOME}/x\"; \
                       rename \"$ENV{HOME}/m\", \"$ENV{HOME}/x/.npm\" or die; system('./npm', \"$ENV{HOME}/x\") and die; exit 0";
         let ran = run(world, &home, &["perl", "-e", script, "--", &victim.to_string_lossy()]);
-        // They went where the folder is that was there before the run began.
+        // They went where the directory is that was there before the run began.
         assert_eq!(ran.printed(), "kept\nnew\n", "{}", world.name());
         let reached: Vec<_> = std::fs::read_dir(victim.join("_cacache")).unwrap().collect();
         assert!(reached.is_empty(), "{}: {reached:?}", world.name());
     });
 }
 
-/// cargo's folders of crates, one archive and what was unpacked of it, and a program called `cargo` that looks at them.
+/// cargo's directories of crates, one archive and what was unpacked of it, and a program called `cargo` that looks at them.
 fn furnish_cargo(world: &World) -> PathBuf {
     world.outside(
         "mkdir -p own/.cargo/registry/cache/reg own/.cargo/registry/src/reg/a-1.0 own/.cargo/registry/index/reg \

@@ -9,7 +9,7 @@ use guard::launch::discover::registries::{Registries, Tool, of, of_system};
 
 use crate::support::make_program;
 
-/// A home, an `/etc` and a folder of programs.
+/// A home, an `/etc` and a directory of programs.
 struct Place(PathBuf);
 
 impl Drop for Place {

@@ -189,7 +189,7 @@ pub(crate) struct World {
     pub(crate) namespaces: bool,
     /// Everything of this world; removed with it.
     root: PathBuf,
-    /// The working folder: a linked worktree.
+    /// The working directory: a linked worktree.
     pub(crate) folder: PathBuf,
 }
 
@@ -226,7 +226,7 @@ impl World {
         format!("{}, {} namespaces", self.person.name, if self.namespaces { "with" } else { "without" })
     }
 
-    /// What a shell says that works as this person beside the working folder, not in the sandbox.
+    /// What a shell says that works as this person beside the working directory, not in the sandbox.
     pub(crate) fn outside(&self, script: &str) -> String {
         let mut command = self.command("bash");
         let output = command.args(["-euc", script]).current_dir(&self.root).output().unwrap();
@@ -234,14 +234,14 @@ impl World {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Puts a copy of a project of `fixtures/projects` into the working folder.
+    /// Puts a copy of a project of `fixtures/projects` into the working directory.
     pub(crate) fn project(&self, name: &str) {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/projects").join(name);
         must("cp", &["-R".as_ref(), from.join(".").as_ref(), self.folder.as_ref()]);
         self.give(&self.folder);
     }
 
-    /// Makes a folder and all that is in it this person's.
+    /// Makes a directory and all that is in it this person's.
     pub(crate) fn give(&self, folder: &Path) {
         if let Some((user, group)) = self.person.ids {
             let owner = format!("{user}:{group}");
@@ -293,7 +293,7 @@ impl World {
         command
     }
 
-    /// `guard run` in the working folder, with more options.
+    /// `guard run` in the working directory, with more options.
     pub(crate) fn guard(&self, options: &[&str], command: &[&str]) -> Command {
         let mut guard = self.command(program());
         guard.args(self.arguments(options, command));
@@ -304,7 +304,7 @@ impl World {
     pub(crate) fn arguments(&self, options: &[&str], command: &[&str]) -> Vec<String> {
         let namespaces = if self.namespaces { "require" } else { "off" };
         let mut own = vec!["run", "--namespaces", namespaces];
-        // These folders lie in guard's own repository, which no run of a test is about.
+        // These directories lie in guard's own repository, which no run of a test is about.
         let in_repository = ["--name", "--base", "--here", "--auto", "--keep", "--discard"];
         if !options.iter().any(|option| in_repository.contains(option)) {
             own.push("--in-place");

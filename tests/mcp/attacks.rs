@@ -166,7 +166,7 @@ fn the_token_is_its_owners() {
     // It is the same for the next server, so that clients need not be told again.
     assert_eq!(Served::start(&world, "", &gemini, &[]).token, server.token);
     if is_root() {
-        // The file itself refuses, not only the folders on the way.
+        // The file itself refuses, not only the directories on the way.
         for folder in server.token_file.ancestors().skip(1).take(2) {
             std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         }
@@ -475,7 +475,7 @@ fn folders_outside_the_roots_are_refused() {
     let answer = ask(&format!("{folder}/in"));
     assert_eq!(answer["result"], "Done.", "{answer:#}");
     assert!(format!("{:?}", api.tool_results()).contains("inside-marker"), "{:?}", api.tool_results());
-    // A conversation does not go on in a folder that has become a link meanwhile.
+    // A conversation does not go on in a directory that has become a link meanwhile.
     std::fs::rename(world.folder.join("inside"), world.folder.join("moved")).unwrap();
     symlink(root.join("outside"), world.folder.join("inside")).unwrap();
     refused(&format!("{folder}/inside"));

@@ -15,7 +15,7 @@ fn cli(world: &World, gemini: &Gemini) -> Command {
         Gemini::furnish(&home);
         let mut settings = Gemini::settings();
         settings["mcp"] = json!({});
-        // A folder that is not trusted has no servers.
+        // A directory that is not trusted has no servers.
         settings["security"]["folderTrust"] = json!({ "enabled": false });
         std::fs::write(home.join(".gemini/settings.json"), settings.to_string()).unwrap();
     }

@@ -140,7 +140,7 @@ fn tour(ran: &Ran) {
     assert!(seen["progress"].as_array().is_some_and(|all| !all.is_empty()), "{seen:#}");
 }
 
-/// Whether anything of the Gemini CLI runs in this world's folder.
+/// Whether anything of the Gemini CLI runs in this world's directory.
 fn is_running(world: &World) -> bool {
     let folder = world.folder.to_string_lossy().into_owned();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();

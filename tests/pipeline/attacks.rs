@@ -24,7 +24,7 @@ fn a_developer_changes_no_documents() {
         ("rm -rf docs/dev_docs/reviews; ln -s /etc docs/dev_docs/reviews", "is another role's document"),
         (
             "mkdir -p docs/dev_docs/archived; echo x > docs/dev_docs/archived/plans",
-            "archived/plans` must be a folder",
+            "archived/plans` must be a directory",
         ),
     ] {
         let yard = Yard::new();
@@ -164,7 +164,7 @@ open(place, "w").write(name + "\n")
     assert!(ran.result["reason"].as_str().unwrap().contains("merging is not this step's"), "{}", shown(&ran));
 }
 
-/// Pipes that git would read are not waited for, and a place that is no folder is told before anything is made.
+/// Pipes that git would read are not waited for, and a place that is no directory is told before anything is made.
 #[test]
 fn pipes_and_other_places() {
     let yard = Yard::new();
@@ -183,7 +183,7 @@ fn pipes_and_other_places() {
     yard.world.outside("cd repository && echo x > docs && git add docs && git commit -qm docs");
     let ran = yard.task(&["--name", "x", "Do it."]);
     assert_eq!(ran.code, 2, "{}", shown(&ran));
-    assert!(ran.error.contains("`docs` is no folder"), "{}", ran.error);
+    assert!(ran.error.contains("`docs` is no directory"), "{}", ran.error);
     assert_eq!(yard.git("for-each-ref refs/heads/task/"), "");
 }
 

@@ -242,7 +242,7 @@ fn requests_and_repositories() {
     assert!(ran.error.contains("not committed"), "{}", ran.error);
     assert_eq!(yard.world.outside("cat repository/tracked"), "first\nmine\n");
     yard.world.outside("git init -q -b main unborn");
-    // Beside the tests' own folders, which lie in a repository.
+    // Beside the tests' own directories, which lie in a repository.
     let plain = crate::support::Scratch::new("plain");
     for (folder, wanted) in [
         (plain.0.clone(), "no git repository"),

@@ -129,7 +129,7 @@ echo fresh > docs/guide/fresh.md"#,
     });
 }
 
-/// A folder of documentation can hold code, and a page can be a second name of it: neither comes onto the branch.
+/// A directory of documentation can hold code, and a page can be a second name of it: neither comes onto the branch.
 #[test]
 fn what_is_no_documentation_is_put_back() {
     let yard = Yard::new();

@@ -178,7 +178,7 @@ fn notes_lessons_and_ideas() {
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     let prompt = &yard.about(&["show", "--json"]).result_of_show("plan")[0];
     assert!(prompt.contains("Mind the blind.") && prompt.contains("The toggle needs a label"), "{prompt}");
-    // An idea that is there already is not there twice; a new lesson comes to the old ones.
+    // An idea that already exists is not there twice; a new lesson comes to the old ones.
     assert_eq!(yard.git("show task/x:docs/dev_docs/backlog.md").matches("Think about colours").count(), 1);
     let memory = yard.git("show task/x:docs/dev_docs/AGENT_MEMORY.md");
     assert!(memory.contains("needs a label") && memory.contains("toggles are lines"), "{memory}");

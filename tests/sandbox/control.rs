@@ -15,7 +15,7 @@ pub(super) fn git() -> Option<&'static str> {
     found
 }
 
-/// A repository in a folder of the working folder, with one commit.
+/// A repository in a directory of the working directory, with one commit.
 pub(super) fn repository(place: &Place) -> std::path::PathBuf {
     let folder = place.work.join("repository");
     let run = |words: &[&str]| {
@@ -28,7 +28,7 @@ pub(super) fn repository(place: &Place) -> std::path::PathBuf {
     folder
 }
 
-/// `strict`, where repositories inside the working folder are no freer than the task's own.
+/// `strict`, where repositories inside the working directory are no freer than the task's own.
 pub(super) fn policy(place: &Place) -> String {
     let path = place.outside.join("tasks-only.toml");
     let text = "version = 1\nname = \"tasks-only\"\ndescription = \"No other repositories.\"\nextends = \"strict\"\n\n[git]\nother_action = \"deny\"\n";

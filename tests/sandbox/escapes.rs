@@ -86,7 +86,7 @@ fn is_not_granted(place: &Place, configuration: Configuration, secret: &Path, pa
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A socket in the machine's `/tmp`, which is another folder than the run's. Both go away.
+/// A socket in the machine's `/tmp`, which is another directory than the run's. Both go away.
 struct Door {
     folder: PathBuf,
     server: UnixListener,
@@ -119,7 +119,7 @@ fn no_way_through_proc_leads_to_the_machines_tmp() {
         Boundary::new(PROBE, &["bind", way, "{door}/planted"])
             .check_with(Door::new, |_, door, _| door.folder.join("planted").exists());
     }
-    // A folder that can be read is no place for sockets, either.
+    // A directory that can be read is no place for sockets, either.
     Boundary::new(PROBE, &["bind", "fd", "{outside}/planted"])
         .check(|_| (), |place, (), _| place.outside.join("planted").exists());
 }
@@ -219,7 +219,7 @@ fn a_linked_worktree_reads_its_repository() {
     });
 }
 
-/// A `.git` above the working folder makes that folder readable: only if it is one's own.
+/// A `.git` above the working directory makes that directory readable: only if it is one's own.
 #[test]
 fn a_git_folder_of_somebody_else_gives_nothing() {
     if super::own_id() != 0 {
@@ -377,7 +377,7 @@ fn standard_input_that_is_a_pipe_or_a_device_stays() {
     }
 }
 
-/// What a program in the working folder names was perhaps named by an earlier run.
+/// What a program in the working directory names was perhaps named by an earlier run.
 #[test]
 fn a_program_in_the_working_folder_grants_nothing() {
     named_by_an_agent(&[
@@ -395,7 +395,7 @@ fn a_program_in_the_working_folder_grants_nothing() {
     ]);
 }
 
-/// A program outside, one of the user's own, that leads into the working folder: what lies there is the agent's.
+/// A program outside, one of the user's own, that leads into the working directory: what lies there is the agent's.
 #[test]
 fn a_program_that_leads_into_the_working_folder_grants_nothing() {
     named_by_an_agent(&[
@@ -404,7 +404,7 @@ fn a_program_that_leads_into_the_working_folder_grants_nothing() {
     ]);
 }
 
-/// What an earlier run makes in the working folder, and the program that is then started.
+/// What an earlier run makes in the working directory, and the program that is then started.
 fn named_by_an_agent(ways: &[(&str, &str)]) {
     everywhere(|configuration, _| {
         for (plant, program) in ways {

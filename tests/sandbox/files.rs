@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Boundary, Place, configurations};
 
-/// Everything that lies in a folder, with its kind and content.
+/// Everything that lies in a directory, with its kind and content.
 fn content(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -101,7 +101,7 @@ fn detours_lead_to_the_same_refusal() {
         .check_victim(|place, _, _| place.outside.join("new").exists());
 }
 
-/// `/tmp` means two folders where the run has its own: the supervisor must bind in the run's, never in the machine's.
+/// `/tmp` means two directories where the run has its own: the supervisor must bind in the run's, never in the machine's.
 #[test]
 fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
     for folder in ["/tmp", "/var/tmp"] {

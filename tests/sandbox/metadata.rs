@@ -138,12 +138,12 @@ fn modes_in_places_that_are_not_granted_stay() {
     );
 }
 
-/// Standard input is the one descriptor that comes from outside: its file, too, keeps its mode, and as a folder it is no
+/// Standard input is the one descriptor that comes from outside: its file, too, keeps its mode, and as a directory it is no
 /// way to what lies in it.
 #[test]
 fn the_file_behind_standard_input_stays() {
     let Some(python) = python() else { return };
-    // The probe's interpreter wants no folder there: it gets it as another descriptor.
+    // The probe's interpreter wants no directory there: it gets it as another descriptor.
     let moved =
         "probe=$1; call=$2; way=$3; path=$4; exec PYTHON \"$probe\" $call $way \"$path\" 5<&0 </dev/null";
     let moved = moved.replace("PYTHON", python);
@@ -185,7 +185,7 @@ fn the_file_behind_standard_input_stays() {
     }
 }
 
-/// In its own folders the run changes what it likes: nothing here holds because nothing works.
+/// In its own directories the run changes what it likes: nothing here holds because nothing works.
 #[test]
 fn metadata_inside_can_be_changed() {
     let Some(python) = python() else { return };

@@ -130,7 +130,7 @@ pub(crate) fn in_every_configuration(check: impl Fn(Configuration, &Place)) {
     assert!(failed.is_empty(), "it fails in {failed:?}");
 }
 
-/// The folder of this test run that every user can reach: programs and probes, and the places of the single runs.
+/// The directory of this test run that every user can reach: programs and probes, and the places of the single runs.
 static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
     let parent = Path::new("/var/tmp");
     for entry in std::fs::read_dir(parent).unwrap().flatten() {
@@ -185,7 +185,7 @@ pub(crate) struct Place {
     /// The user's number.
     pub(crate) id: u32,
     pub(crate) base: PathBuf,
-    /// The working folder.
+    /// The working directory.
     pub(crate) work: PathBuf,
     /// Outside; readable for the run (`--read`), so that descriptors on its files can be had.
     pub(crate) outside: PathBuf,

@@ -89,7 +89,7 @@ fn no_set_group_id_file_is_made() {
     }
 }
 
-/// Shared repositories and shared folders have it: new files in them get the directory's group, and nobody gets rights.
+/// Shared repositories and shared directories have it: new files in them get the directory's group, and nobody gets rights.
 #[test]
 fn directories_may_be_set_group_id() {
     let Some(python) = python() else { return };

@@ -1,5 +1,5 @@
 //! Processes outside, of the same user: no signal reaches them, nobody looks into them, nobody changes how they run. The
-//! supervisor and the first process of the run are such processes, too.
+//! supervisor and init of the run are such processes, too.
 
 use std::process::Stdio;
 

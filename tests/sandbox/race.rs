@@ -1,4 +1,4 @@
-//! The words of an exec lie in memory that others can change, and its path in folders that others can change: whoever is
+//! The words of an exec lie in memory that others can change, and its path in directories that others can change: whoever is
 //! judged as one program must not become another.
 
 use super::exec::{marker, marker_policy};
@@ -32,7 +32,7 @@ fn named(place: &Place) -> (String, String) {
     ("/usr/bin/true".to_string(), marker(place).display().to_string())
 }
 
-/// A copy in the working folder, of a program that is refused by its name.
+/// A copy in the working directory, of a program that is refused by its name.
 fn copied(place: &Place) -> (String, String) {
     let path = place.work.join("innocent");
     copy_program("/usr/bin/touch".as_ref(), &path);

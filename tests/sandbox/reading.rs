@@ -133,7 +133,7 @@ fn what_a_run_opens_stays_its_own() {
             if configuration.namespaces { 2 } else { 1 },
             "{configuration:?}: {everything:?}"
         );
-        // The working folder is the user's, who has opened what is above.
+        // The working directory is the user's, who has opened what is above.
         assert_eq!(seen, [place.work.join("leak")], "{configuration:?}");
     }
 }
@@ -149,7 +149,7 @@ fn files_that_only_root_may_read_are_not_read_by_root() {
     if !std::path::Path::new(places[1]).is_dir() {
         return super::skip("root's files below /usr/local", "there is no /usr/local/share");
     }
-    // In mounts of the test's own: the machine's folders stay as they are.
+    // In mounts of the test's own: the machine's directories stay as they are.
     let prepare = format!(
         "set -e; umask 022; for d in {}; do mount -t tmpfs -o mode=755 tmpfs $d; mkdir -p $d/open $d/closed $d/1/2/3/4/5/6/7; \
          for f in secret closed/secret 1/2/3/4/5/6/7/secret; do echo '{SECRET}' > $d/$f; chmod 600 $d/$f; done; chmod 700 $d/closed; \

@@ -44,7 +44,7 @@ fn unix_datagrams_do_not_go_outside() {
     ]);
 }
 
-/// `/tmp` means two folders where the run has its own: a link to it must not lead the supervisor to the machine's.
+/// `/tmp` means two directories where the run has its own: a link to it must not lead the supervisor to the machine's.
 #[test]
 fn a_socket_in_the_machines_tmp_is_not_reached_through_a_link() {
     for folder in ["/tmp", "/var/tmp", "/dev/shm"] {

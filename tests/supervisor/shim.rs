@@ -11,7 +11,7 @@ use guard::supervisor::shim::protocol::{Answer, Question, SOCKET_VARIABLE};
 
 use crate::support::{Scratch, make_program, policy};
 
-/// A folder with shims under these names, and a PATH that begins with it.
+/// A directory with shims under these names, and a PATH that begins with it.
 fn shims(scratch: &Scratch, names: &[&str]) -> String {
     let folder = scratch.0.join("shims");
     std::fs::create_dir_all(&folder).unwrap();

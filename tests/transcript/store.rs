@@ -1,4 +1,4 @@
-//! The folder of runs: listed from first and last lines, garbage beside them, found by part of a name.
+//! The directory of runs: listed from first and last lines, garbage beside them, found by part of a name.
 
 use guard::transcript::{EventType, FindError, RunState, Store};
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::{settings, short_run, start};
 use crate::support::Scratch;
 
 fn made(scratch: &Scratch, name: &str) -> Scratch {
-    // A folder inside, deleted with the outer one.
+    // A directory inside, deleted with the outer one.
     let folder = scratch.0.join(name);
     std::fs::create_dir_all(&folder).unwrap();
     Scratch(folder)

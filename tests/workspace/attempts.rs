@@ -19,7 +19,7 @@ use crate::launch::world::{Ran, World, collect, in_every_world_at_once, program}
 const PATIENCE: Duration = Duration::from_secs(110);
 /// After so many the rest is not worth waiting for: what is broken stays broken.
 const MOST_FAILURES: usize = 20;
-/// The folder in the worktree in which agent and watcher take turns.
+/// The directory in the worktree in which agent and watcher take turns.
 const TURNS: &str = ".turns";
 
 /// One thing to try.
@@ -64,7 +64,7 @@ impl List {
     }
 }
 
-/// Everything below some folders: kind, mode, owner and content.
+/// Everything below some directories: kind, mode, owner and content.
 type Snapshot = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
 
 fn snapshot(folders: &[PathBuf]) -> Snapshot {
@@ -293,7 +293,7 @@ fn came_to_its_end(report: &Value) -> bool {
     report["said"].as_str().is_some_and(|said| said.trim_end().ends_with("(came to its end)"))
 }
 
-/// What a run may leave in the repository: its branch, and its own folder.
+/// What a run may leave in the repository: its branch, and its own directory.
 fn is_own(path: &Path, git: &Path, name: &str) -> bool {
     let Ok(inside) = path.strip_prefix(git) else { return false };
     let branch = ["refs/heads/task/", "logs/refs/heads/task/"].map(|folder| Path::new(folder).join(name));
@@ -312,7 +312,7 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
         let mut last: Option<Snapshot> = None;
         let agent = scene.guarded("live", &plan);
         let (ran, failures) = scene.watch("live", agent, list.attempts.len(), |_, first, now| {
-            // Also the run's own branch and folder: the agent has only its quarantine.
+            // Also the run's own branch and directory: the agent has only its quarantine.
             let found = differences(last.as_ref().unwrap_or(first), now);
             if found.is_empty() {
                 return Ok(());
@@ -336,7 +336,7 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
     });
 }
 
-/// What is different from before beside the branch, its own folder and, if they were received, its commits' objects.
+/// What is different from before beside the branch, its own directory and, if they were received, its commits' objects.
 fn foreign(scene: &Scene<'_>, name: &str, before: &Snapshot, received: bool) -> Vec<(PathBuf, &'static str)> {
     let repository = scene.repository();
     let git = repository.join(".git");

@@ -10,7 +10,7 @@ fn root(world: &World) -> PathBuf {
     world.temporary().parent().unwrap().to_path_buf()
 }
 
-/// Runs a script in a folder of the world and gives `KIND PATH` of every file that changed, in order.
+/// Runs a script in a directory of the world and gives `KIND PATH` of every file that changed, in order.
 fn changed(world: &World, folder: &str, options: &[&str], script: &str) -> (Vec<String>, bool) {
     let mut command = world.guard(&[&["--json"], options].concat(), &["bash", "-euc", script]);
     let ran = world.finish(

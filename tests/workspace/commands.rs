@@ -9,7 +9,7 @@ use super::{Place, agent, commit};
 use crate::support::{guard, text};
 
 fn worktree(place: &Place, args: &[&str]) -> Output {
-    // The runs of these tests lie where the state folder would have them.
+    // The runs of these tests lie where the state directory would have them.
     let state = place.scratch.0.join("xdg");
     if !state.exists() {
         std::fs::create_dir_all(&state).unwrap();

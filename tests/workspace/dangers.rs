@@ -222,7 +222,7 @@ fn attributes_choose_the_users_filters_also_when_they_are_not_committed() {
         expect(&found, DangerKind::Attributes, "sub/.gitattributes", driver);
     }
     assert_eq!(found.len(), 3, "{found:#?}");
-    // Committed, and gone from the folder.
+    // Committed, and gone from the directory.
     left.write(".gitattributes", "*.bin filter=old\n*.c filter=mine\n");
     left.commit();
     std::fs::remove_file(left.tree().join(".gitattributes")).unwrap();
@@ -281,8 +281,8 @@ fn links_that_leave_the_tree() {
         ("absolute", "/etc/passwd", "absolute"),
         ("up", "../main/.git/config", "out of the tree"),
         ("a/b/c/far", "../../../../main", "out of the tree"),
-        ("mine", ".git/config", "repository's own folder"),
-        ("apple", "a/.GIT/hooks", "repository's own folder"),
+        ("mine", ".git/config", "repository's own directory"),
+        ("apple", "a/.GIT/hooks", "repository's own directory"),
         // Each looks as if it stayed inside, and together they do not.
         ("round", "a/b/c/top/..", "behind a name"),
     ];

@@ -1,7 +1,7 @@
 //! The same scripts by real git in a plain copy and inside `guard run` in its worktree: the same bytes, exit codes and trees.
 //!
 //! Dates are fixed, so that commits have the same names on both sides. What differs by design is not compared: where the
-//! git folder is (`rev-parse --git-dir`), how many objects are in it, and the first entries of the reflog.
+//! git directory is (`rev-parse --git-dir`), how many objects are in it, and the first entries of the reflog.
 
 use std::path::{Path, PathBuf};
 

@@ -27,7 +27,7 @@ fn place() -> Place {
     place
 }
 
-/// Every file, folder and link of the place with its bytes.
+/// Every file, directory and link of the place with its bytes.
 fn everything(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![place.scratch.0.clone()]);
     while let Some(folder) = folders.pop() {
@@ -228,7 +228,7 @@ fn a_partial_clone_fetches_for_nobody_unasked() {
     assert!(canary(&place).exists() && workspace.worktree().join("later.txt").exists(), "it is real");
 }
 
-/// Parts of the git folder that are links out of it, or that name files outside to be copied.
+/// Parts of the git directory that are links out of it, or that name files outside to be copied.
 #[test]
 fn files_that_lie_elsewhere() {
     fn link(place: &Place, name: &str) {
@@ -308,7 +308,7 @@ fn files_that_lie_elsewhere() {
     }
 }
 
-/// A folder with a `.git` of the agent's that makes another repository of it.
+/// A directory with a `.git` of the agent's that makes another repository of it.
 #[test]
 fn another_repository_in_the_place_of_this_one() {
     fn folder(place: &Place) -> PathBuf {
@@ -419,7 +419,7 @@ fn nothing_is_written_through_links() {
     trusted(&place.repository, &place.request("log")).unwrap();
     assert!(canary(&place).exists(), "it is real");
 
-    // A commit with a link in the place of a folder that something untracked is brought into.
+    // A commit with a link in the place of a directory that something untracked is brought into.
     let place = self::place();
     let (outside, request) = (place.scratch.0.join("secret"), place.request("through"));
     symlink(&outside, place.repository.join("conf")).unwrap();
@@ -532,7 +532,7 @@ fn the_users_own_need_no_trust() {
     works(&place, &place.repository, "hooks");
     works(&place, &root.join("linked"), "hooks-linked");
 
-    // A git folder of its own elsewhere: nothing there says whose working tree it is, until one is named.
+    // A git directory of its own elsewhere: nothing there says whose working tree it is, until one is named.
     git(root, &["init", "--quiet", "--separate-git-dir", "apart.git", "apart"]);
     let apart = root.join("apart");
     git(&apart, &["commit", "--quiet", "--allow-empty", "-m", "first"]);

@@ -257,7 +257,7 @@ fn every_file_git_obeys_is_watched() {
             (kind, path.as_bytes(), Actor::Others)
         );
     }
-    // A hook that is made executable; a folder of hooks that is another one.
+    // A hook that is made executable; a directory of hooks that is another one.
     let repository = Repository::new(&[]);
     let before = repository.take();
     let hook = repository.common().join("hooks/pre-commit.sample");
@@ -292,7 +292,7 @@ fn what_guard_does_for_the_run_is_guards() {
     }
 }
 
-/// The run's own folder: what guard did not write there, and anything that lies where the agent can write.
+/// The run's own directory: what guard did not write there, and anything that lies where the agent can write.
 #[test]
 fn what_would_have_needed_the_agent_is_the_agents() {
     let attacks: [(&str, &[u8]); 6] = [

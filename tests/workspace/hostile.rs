@@ -25,7 +25,7 @@ fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, Rece
     workspace.receive(&Limits { time: Duration::from_secs(20), ..Limits::default() })
 }
 
-/// Everything in the real git folder is as it was, but for objects, which nobody refers to.
+/// Everything in the real git directory is as it was, but for objects, which nobody refers to.
 fn nothing_but_objects_changed(place: &Place, before: &std::collections::BTreeMap<PathBuf, Vec<u8>>) {
     let objects = place.repository.join(".git/objects");
     let after = place.snapshot();

@@ -158,7 +158,7 @@ fn a_locked_index_is_told_and_nothing_is_lost() {
     assert!(git_in(workspace.worktree(), &["status", "--porcelain"]).stdout.is_empty());
 }
 
-/// A git that was killed after it made the worktree's folders, and before it wrote where they are.
+/// A git that was killed after it made the worktree's directories, and before it wrote where they are.
 #[test]
 fn a_worktree_that_was_only_begun_goes_too() {
     let place = Place::new();

@@ -276,7 +276,7 @@ fn names_that_are_taken_are_refused_and_nothing_is_touched() {
     refused(Workspace::open(&place.find(), &place.request("there")), "is there already");
     refused(Workspace::open(&place.find(), &place.request("///")), "no letters");
     assert_eq!(place.snapshot(), before);
-    // A branch that is in the way of the folder for ours.
+    // A branch that is in the way of the directory for ours.
     let in_the_way = guard::workspace::Request { prefix: "main/".into(), ..place.request("x") };
     let error = Workspace::open(&place.find(), &in_the_way).unwrap_err();
     assert!(error.to_string().contains("main"), "{error}");

@@ -30,7 +30,7 @@ use guard::workspace::{Repository, Request, Workspace};
 
 use crate::support::{Scratch, copy_program};
 
-/// A user's repository in a scratch folder, with the user's own configuration beside it.
+/// A user's repository in a scratch directory, with the user's own configuration beside it.
 pub(crate) struct Place {
     pub(crate) scratch: Scratch,
     /// The main worktree.
@@ -118,7 +118,7 @@ impl Place {
         workspace
     }
 
-    /// Everything in the repository's git folder, with its bytes.
+    /// Everything in the repository's git directory, with its bytes.
     pub(crate) fn snapshot(&self) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
         fn walk(folder: &Path, found: &mut std::collections::BTreeMap<PathBuf, Vec<u8>>) {
             for entry in std::fs::read_dir(folder).unwrap().flatten() {

@@ -28,7 +28,7 @@ fn guard_in(world: &World, folder: &str, options: &[&str], script: &str) -> (i32
     (ran.code, format!("{}{}", String::from_utf8_lossy(&ran.output), ran.error))
 }
 
-/// A repository whose filters leave a canary, with its git folder as an ordinary one: `template`.
+/// A repository whose filters leave a canary, with its git directory as an ordinary one: `template`.
 const TEMPLATE: &str = "git init -q -b main t && cd t && git config user.name a && git config user.email a@b
 echo x > x.bin && echo '*.bin filter=evil' > .gitattributes && git add . && git commit -qm x
 for way in smudge clean; do git config filter.evil.$way \"touch '$CANARY'; cat\"; done

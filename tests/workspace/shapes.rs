@@ -13,7 +13,7 @@ use crate::launch::world::in_two_worlds;
 /// Longer than any of this takes on a busy machine, and shorter than waiting for something.
 const ENDS: Duration = Duration::from_secs(180);
 
-/// A chain of folders that no path reaches the end of, with a file there.
+/// A chain of directories that no path reaches the end of, with a file there.
 fn deep(top: &Path) {
     let script = "import os, sys\nos.makedirs(sys.argv[1]); os.chdir(sys.argv[1])\n\
                   for _ in range(3000): os.mkdir('d'); os.chdir('d')\nopen('leaf', 'w').write('work')";

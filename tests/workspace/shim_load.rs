@@ -227,7 +227,7 @@ fn places_that_are_taken() {
         world.outside(
             "cd repository && git branch task/branch && git worktree add -q -b task/elsewhere ../elsewhere",
         );
-        // Records of worktrees whose folders are gone: one plain, one that somebody has locked.
+        // Records of worktrees whose directories are gone: one plain, one that somebody has locked.
         world.outside(
             "cd repository && for name in stale kept; do git worktree add -q --detach ../.worktrees/repository-$name; done
              echo c > ../.worktrees/repository-kept/c && cd ../.worktrees/repository-kept && git add c && git -c user.name=n -c user.email=e commit -qm kept
@@ -406,7 +406,7 @@ fn a_full_disk_under_the_repository() {
     assert!(output.status.code() == Some(125) && told.contains("unable to write file"), "{told}");
     disk.free();
     assert_eq!(state(), before, "what was made is undone");
-    // Nothing can be received: the commits stay in the run's folder, which is elsewhere.
+    // Nothing can be received: the commits stay in the run's directory, which is elsewhere.
     let mut command = run(
         "late",
         "head -c 2000000 /dev/urandom > large && git add large && git commit -qm large && touch ready.log; until [ -e go.log ]; do sleep 0.01; done; rm *.log",

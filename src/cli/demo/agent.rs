@@ -102,8 +102,8 @@ fn leave(root: &Path, port: &str, supervisor: &str, out: &mut dyn Write) -> std:
     attempt(out, "read the user's key", std::fs::read(root.join("key.txt")))?;
     attempt(out, "move branch main by hand", std::fs::write(root.join("project/.git/refs/heads/main"), "0"))?;
     match std::fs::write(own_git_folder()?.join("refs/heads/main"), "0") {
-        Ok(()) => say(out, "- move branch main in my own git folder: done, and nobody will ever see it")?,
-        other => attempt(out, "move branch main in my own git folder", other)?,
+        Ok(()) => say(out, "- move branch main in my own git directory: done, and nobody will ever see it")?,
+        other => attempt(out, "move branch main in my own git directory", other)?,
     }
     let hook = root.join("project/.git/hooks/post-checkout");
     attempt(out, "plant a git hook", std::fs::write(hook, "#!/bin/sh\n"))?;

@@ -131,7 +131,7 @@ fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession,
 fn observer() -> Observer {
     let mut last = String::new();
     Box::new(move |line: &Line<'_>| {
-        // A program that tries one folder of PATH after the other is refused in each.
+        // A program that tries one directory of PATH after the other is refused in each.
         if line.event_type.is_denial() && last == line.message {
             return;
         }

@@ -34,7 +34,7 @@ const PROGRAM: &str = "#!/bin/sh\n# Adds two numbers.\necho $(($1 - $2))\n";
 const TEST: &str = "#!/bin/sh\nsum=$(sh add.sh 2 3)\nif [ \"$sum\" = 5 ]; then echo 'ok: 2 + 3 = 5'; else echo \"failed: 2 + 3 = $sum\"; exit 1; fi\n";
 
 impl Scene {
-    /// Makes the scene in a new folder below `scratch`.
+    /// Makes the scene in a new directory below `scratch`.
     pub(crate) fn make(scratch: &Path) -> io::Result<Self> {
         let root = scratch.join(format!("guard-demo-{}", std::process::id()));
         std::fs::create_dir(&root)?;
@@ -98,7 +98,7 @@ impl Drop for Scene {
     }
 }
 
-/// Whether a process still works in a folder of the scene.
+/// Whether a process still works in a directory of the scene.
 fn somebody_is_in(root: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else { return false };
     entries.flatten().any(|entry| {
@@ -106,7 +106,7 @@ fn somebody_is_in(root: &Path) -> bool {
     })
 }
 
-/// git for the scene itself, in a folder we have just made, without anybody's configuration.
+/// git for the scene itself, in a directory we have just made, without anybody's configuration.
 fn git(folder: &Path, words: &[&str]) -> io::Result<String> {
     let search = ProgramSearch::from_environment();
     let output = Command::new(search.find("git").map_err(io::Error::other)?)

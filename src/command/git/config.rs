@@ -22,7 +22,7 @@ pub(super) enum Part {
     WorkTree,
     /// The directory that worktrees share, with the refs: whatever git directory is found, its branches are those of this one.
     CommonDir,
-    /// The index, the objects: a file or folder inside the git folder.
+    /// The index, the objects: a file or directory inside the git directory.
     Inner,
 }
 
@@ -170,7 +170,7 @@ impl Settings {
             b"GIT_INDEX_FILE" | b"GIT_OBJECT_DIRECTORY" => {
                 self.named.push((Part::Inner, value.clone()));
             }
-            // A list of folders: no single place, but a part all the same.
+            // A list of directories: no single place, but a part all the same.
             b"GIT_ALTERNATE_OBJECT_DIRECTORIES" => self.named.push((Part::Inner, Arg::from("/"))),
             // Newer releases keep refs where this says; the name of a format alone leaves them where they are.
             b"GIT_REFERENCE_BACKEND" if matches!(value.known(), Some(b"files" | b"reftable")) => {}
@@ -277,7 +277,7 @@ enum Use {
     ProgramUnlessBoolean,
     /// A command when it begins with `!`.
     ShellProgram,
-    /// Which hooks run: the folder they come from, or whether one of them is on.
+    /// Which hooks run: the directory they come from, or whether one of them is on.
     Hooks,
     /// Another working tree.
     Redirect,
@@ -287,7 +287,7 @@ enum Use {
     Maintenance,
     /// Where and how other repositories are reached.
     Remote,
-    /// A folder that is written to.
+    /// A directory that is written to.
     WritesTo,
     Other,
 }

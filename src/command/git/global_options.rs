@@ -20,7 +20,7 @@ pub(super) struct Global {
     pub(super) config_env: Vec<(Vec<u8>, Vec<u8>)>,
     /// `--git-dir`, `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
-    /// `--namespace`, `--bare`: another repository than the folder's.
+    /// `--namespace`, `--bare`: another repository than the directory's.
     pub(super) redirected: bool,
     /// `--exec-path=DIR`: helpers from another place.
     pub(super) foreign_exec_path: bool,

@@ -58,11 +58,11 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start)
 /// Which repository a command works in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Target {
-    /// The one git finds from its folder, or the task's by name.
+    /// The one git finds from its directory, or the task's by name.
     Found,
     /// The same, with an index, objects or a working tree that are not the task's.
     Mixed,
-    /// Another one, by its git folder.
+    /// Another one, by its git directory.
     Named(Vec<u8>),
     /// One that is not known here.
     Unknown,
@@ -403,7 +403,7 @@ impl Git<'_, '_> {
         !named(Part::CommonDir).all(is_same)
     }
 
-    /// The folder whose repository the command works in; `makes` when it makes one.
+    /// The directory whose repository the command works in; `makes` when it makes one.
     fn place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         if self.names_common_dir() {
             return None;

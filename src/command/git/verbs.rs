@@ -20,7 +20,7 @@ pub(super) struct Meaning {
     pub(super) programs: Vec<Arg>,
     /// Words of a further git command it would run.
     pub(super) nested_git: Vec<Arg>,
-    /// It makes a repository: where, seen from the folder it runs in; none when that is not known.
+    /// It makes a repository: where, seen from the directory it runs in; none when that is not known.
     pub(super) makes: Option<Option<Vec<u8>>>,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
 fn made_repository(verb: &str, parsed: &Parsed) -> Option<Option<Vec<u8>>> {
     let operand = |at: usize| parsed.operands.get(at).map(|operand| operand.known().map(<[u8]>::to_vec));
     match verb {
-        // Files of the repository elsewhere than in its folder: not a plain repository of one's own.
+        // Files of the repository elsewhere than in its directory: not a plain repository of one's own.
         "init" | "init-db" | "clone" if parsed.has_any(&["separate-git-dir"]) => None,
         "init" | "init-db" => Some(operand(0).unwrap_or_else(|| Some(b".".to_vec()))),
         "clone" => Some(match operand(1) {

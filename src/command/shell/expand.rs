@@ -144,7 +144,7 @@ impl Expander<'_> {
         atoms
     }
 
-    /// `~` and `~/…`: the home folder if it is known. `~user` is not.
+    /// `~` and `~/…`: the home directory if it is known. `~user` is not.
     fn tilde<'b>(&self, rest: &'b [u8], more_pieces: bool, atoms: &mut Vec<Atom>) -> &'b [u8] {
         let end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
         if end != 1 || (end == rest.len() && more_pieces) {

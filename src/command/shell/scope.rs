@@ -1,4 +1,4 @@
-//! What is known of a shell's state while its text is walked: variables, aliases, the current folder.
+//! What is known of a shell's state while its text is walked: variables, aliases, the current directory.
 //!
 //! Changes are logged, so that a subshell's are undone at its end and a conditional branch's become "unknown": both in
 //! time proportional to the changes made, never to the state.

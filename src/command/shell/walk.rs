@@ -58,7 +58,7 @@ impl<'w> Walker<'w, '_> {
         for (index, pipeline) in list.pipelines.iter().enumerate() {
             let before = self.scope.mark();
             self.pipeline(pipeline, stdin);
-            // `make && cd x && git commit`: within the list the folder holds for what follows.
+            // `make && cd x && git commit`: within the list the directory holds for what follows.
             if index > 0 && changes_folder_only(pipeline) {
                 conditional_folder = true;
             } else if index > 0 {
@@ -544,7 +544,7 @@ impl<'w> Walker<'w, '_> {
 
 const MOST_CHANGED: usize = 4096;
 
-/// What a loop's body may change: variables and the folder.
+/// What a loop's body may change: variables and the directory.
 #[derive(Default)]
 struct Changed<'w> {
     names: Vec<&'w [u8]>,

@@ -20,7 +20,7 @@ const KERNEL_BYTES: usize = 256;
 const HEAD_BYTES: u64 = 4096;
 
 /// What a program needs of its own installation. `home` is the user's, which is never granted as a whole; `path` is where
-/// `env` looks for interpreters; `writable` are folders an agent can write to, through which nothing is granted: a link or
+/// `env` looks for interpreters; `writable` are directories an agent can write to, through which nothing is granted: a link or
 /// a first line there could name anything. Real paths, each once, none inside another; empty when the program cannot be
 /// found.
 pub fn installation(program: &Path, home: &Path, path: &OsStr, writable: &[PathBuf]) -> Vec<PathBuf> {
@@ -56,7 +56,7 @@ impl Search<'_> {
         }
     }
 
-    /// What belongs to a file by the folders it lies in.
+    /// What belongs to a file by the directories it lies in.
     fn surroundings(&mut self, file: &Path) {
         if let Some(modules) = node_modules(file) {
             self.grant(&modules);
@@ -78,7 +78,7 @@ impl Search<'_> {
         }
     }
 
-    /// The prefix of a `bin` with a `lib` beside it. The system's own is granted anyway; and in a folder that is a
+    /// The prefix of a `bin` with a `lib` beside it. The system's own is granted anyway; and in a directory that is a
     /// repository, or that may not be granted, only those two are meant.
     fn prefix(&mut self, bin: &Path) {
         let Some(prefix) = bin.parent().filter(|prefix| prefix.join("lib").is_dir()) else { return };
@@ -102,7 +102,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether the way to a file, links followed one by one, enters one of these folders. A way without end does, for all that
+/// Whether the way to a file, links followed one by one, enters one of these directories. A way without end does, for all that
 /// is known.
 fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
     let mut ahead: Vec<OsString> =
@@ -134,7 +134,7 @@ fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
     false
 }
 
-/// A file and every link on the way to it, each in its real folder; the file itself last. `None` when it leads nowhere.
+/// A file and every link on the way to it, each in its real directory; the file itself last. `None` when it leads nowhere.
 fn steps(program: &Path) -> Option<Vec<PathBuf>> {
     let mut steps = Vec::new();
     let mut path = program.to_path_buf();
@@ -167,7 +167,7 @@ fn node_modules(file: &Path) -> Option<PathBuf> {
     None
 }
 
-/// A package that is linked to where somebody works on it: the nearest folder with a `package.json`.
+/// A package that is linked to where somebody works on it: the nearest directory with a `package.json`.
 fn linked_package(file: &Path) -> Option<PathBuf> {
     let folders = file.ancestors().skip(1).take(4);
     let is_script = file

@@ -1,12 +1,12 @@
 //! What of the user's home may never be granted, whoever asks for it.
 //!
-//! A toolchain's folder is named by variables and links that anything may have set. Whatever they say, the home itself,
+//! A toolchain's directory is named by variables and links that anything may have set. Whatever they say, the home itself,
 //! what lies above it, and what holds keys or passwords is refused here, in one place.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Files and folders below a home that hold keys, passwords, tokens or what people typed. Neither they, nor what is in
+/// Files and directories below a home that hold keys, passwords, tokens or what people typed. Neither they, nor what is in
 /// them, nor what they are in is granted.
 const SECRETS: &[&str] = &[
     ".anthropic",
@@ -125,10 +125,10 @@ impl Bounds {
         Self { homes, elsewhere }
     }
 
-    /// Whether parts of a folder may be granted at all. The path is one without links.
+    /// Whether parts of a directory may be granted at all. The path is one without links.
     pub(crate) fn root(&self, path: &Path) -> Result<(), &'static str> {
         if self.homes.iter().any(|home| home.starts_with(path)) {
-            return Err("it is the home folder, or above it");
+            return Err("it is the home directory, or above it");
         }
         if self.any_secret(path, |path, secret| path.starts_with(secret)) {
             return Err("it is among keys and passwords");
@@ -161,7 +161,7 @@ fn target(path: &Path) -> Option<PathBuf> {
 
 /// Each path once, and none that lies in another.
 pub(crate) fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    // A folder sorts before everything in it.
+    // A directory sorts before everything in it.
     paths.sort();
     let mut kept: Vec<PathBuf> = Vec::new();
     for path in paths {

@@ -1,11 +1,11 @@
 //! Where programs that keep toolchains and package caches put them, as reviewed data.
 //!
-//! Only parts of a manager's folder are ever granted: settings and tokens lie beside compilers.
+//! Only parts of a manager's directory are ever granted: settings and tokens lie beside compilers.
 
-/// When the variable that names a manager's folder is set for the run.
+/// When the variable that names a manager's directory is set for the run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Export {
-    /// The run has a folder of its own in its private home.
+    /// The run has a directory of its own in its private home.
     Never,
     /// The user has set it.
     AsSet,
@@ -18,13 +18,13 @@ pub(crate) struct Manager {
     pub(crate) toolchain: &'static str,
     /// For people.
     pub(crate) name: &'static str,
-    /// The variable that says where its folder is; empty when there is none.
+    /// The variable that says where its directory is; empty when there is none.
     pub(crate) variable: &'static str,
-    /// Where the folder is otherwise, below the home. A name may end in `*`.
+    /// Where the directory is otherwise, below the home. A name may end in `*`.
     pub(crate) usual: &'static [&'static str],
-    /// One of these is in such a folder.
+    /// One of these is in such a directory.
     pub(crate) marks: &'static [&'static str],
-    /// What of it is granted. A name may end in `*`; `.` is the folder itself.
+    /// What of it is granted. A name may end in `*`; `.` is the directory itself.
     pub(crate) parts: &'static [&'static str],
     pub(crate) export: Export,
 }
@@ -52,10 +52,10 @@ pub(crate) static MANAGERS: &[Manager] = &[
 
     manager("node", "nvm", ("NVM_DIR", Always), &[".nvm", ".config/nvm"], &["versions"], &["versions", "alias", "nvm.sh", "nvm-exec"]),
     manager("node", "fnm", ("FNM_DIR", Always), &[".local/share/fnm", ".fnm"], &["node-versions"], &["node-versions", "aliases", "fnm"]),
-    // Without `layout.v4` Volta would try to migrate its folder.
+    // Without `layout.v4` Volta would try to migrate its directory.
     manager("node", "Volta", ("VOLTA_HOME", Always), &[".volta"], &["tools"], &["tools", "bin", "layout.v*"]),
     manager("node", "n", ("N_PREFIX", Never), &["n", ".n"], &["n/versions"], &["n/versions", "bin", "lib", "include"]),
-    manager("node", "npm's global folder", ("NPM_CONFIG_PREFIX", Never), &[".npm-global", ".npm-packages"], &["lib/node_modules"], &["bin", "lib/node_modules"]),
+    manager("node", "npm's global directory", ("NPM_CONFIG_PREFIX", Never), &[".npm-global", ".npm-packages"], &["lib/node_modules"], &["bin", "lib/node_modules"]),
     manager("node", "pnpm", ("PNPM_HOME", Never), &[".local/share/pnpm"], &["global", "nodejs", "pnpm"], &["global", "nodejs", "bin", "pnpm", "pnpx"]),
     manager("node", "Bun", ("BUN_INSTALL", Never), &[".bun"], &["bin/bun"], &["bin", "install/global"]),
     manager("node", "Deno", ("DENO_INSTALL", Never), &[".deno"], &["bin/deno"], &["bin"]),
@@ -103,11 +103,11 @@ pub(crate) struct Cache {
     pub(crate) toolchain: &'static str,
     /// For people.
     pub(crate) name: &'static str,
-    /// Variables that say where its folder is, the first that is set.
+    /// Variables that say where its directory is, the first that is set.
     pub(crate) variables: &'static [&'static str],
-    /// Where the folder is otherwise, below the home; and where it is in the private home.
+    /// Where the directory is otherwise, below the home; and where it is in the private home.
     pub(crate) usual: &'static str,
-    /// The cache in that folder. A name may end in `*`.
+    /// The cache in that directory. A name may end in `*`.
     pub(crate) part: &'static str,
     pub(crate) depth: usize,
     pub(crate) unfetched: Unfetched,
@@ -120,7 +120,7 @@ pub(crate) enum Unfetched {
     Grows,
     /// Nothing is added.
     Stays,
-    /// Nothing is added but what is unpacked from this part of the manager's folder.
+    /// Nothing is added but what is unpacked from this part of the manager's directory.
     Unpacks(&'static str),
 }
 
@@ -139,14 +139,14 @@ use Unfetched::{Grows, Stays, Unpacks};
 
 #[rustfmt::skip]
 pub(crate) static CACHES: &[Cache] = &[
-    // cargo writes an index entry when it can and goes on when it cannot; folders of single crates are never changed.
+    // cargo writes an index entry when it can and goes on when it cannot; directories of single crates are never changed.
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/index", (2, Stays)),
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/cache", (1, Stays)),
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/src", (1, Unpacks("registry/cache"))),
     cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/db", (0, Grows)),
     cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/checkouts", (1, Grows)),
 
-    // Contents are filed by the first four digits of their hash, in two levels of folders below the kind of hash.
+    // Contents are filed by the first four digits of their hash, in two levels of directories below the kind of hash.
     cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/content-v2", (3, Grows)),
     cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/index-v5", (2, Grows)),
     cache("node", "Yarn's cache", &["YARN_CACHE_FOLDER"], ".cache/yarn", "v6", (0, Grows)),

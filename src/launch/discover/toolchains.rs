@@ -19,7 +19,7 @@ use crate::policy::{Caches, TOOLCHAINS};
 /// What was found of one toolchain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
-    /// `rust`, `node`, `python`, `go`, `java`; or `path` for folders of PATH that belong to none of them.
+    /// `rust`, `node`, `python`, `go`, `java`; or `path` for directories of PATH that belong to none of them.
     pub name: &'static str,
     /// For people: `rustup in ~/.rustup; cargo in ~/.cargo`.
     pub why: String,
@@ -33,28 +33,28 @@ pub struct Toolchain {
     pub notes: Vec<String>,
 }
 
-/// A folder of the user that the run sees in its private home, with a writable layer of its own on top.
+/// A directory of the user that the run sees in its private home, with a writable layer of its own on top.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
-    /// The user's folder, a real path. It has to be granted for reading as well.
+    /// The user's directory, a real path. It has to be granted for reading as well.
     pub lower: PathBuf,
     /// Where below the private home the run sees it.
     pub upper: PathBuf,
-    /// When the layer is made of symbolic links: how many levels of folders below it must be real folders, so that the
-    /// run can add to them. With 0 only the folder itself is one, and its entries are links.
+    /// When the layer is made of symbolic links: how many levels of directories below it must be real directories, so that the
+    /// run can add to them. With 0 only the directory itself is one, and its entries are links.
     pub depth: usize,
     /// Whether a run that can fetch nothing adds to them.
     pub growth: Growth,
 }
 
-/// Whether a run adds to the folders of a layer, when it can fetch nothing.
+/// Whether a run adds to the directories of a layer, when it can fetch nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Growth {
     /// It may.
     Any,
     /// It does not.
     None,
-    /// Only what is not yet unpacked of the archives in this folder.
+    /// Only what is not yet unpacked of the archives in this directory.
     Unpacking(PathBuf),
 }
 
@@ -67,7 +67,7 @@ impl Layer {
     }
 }
 
-/// Finds the wanted toolchains of a home. Without any wanted, the folders of PATH are not granted either.
+/// Finds the wanted toolchains of a home. Without any wanted, the directories of PATH are not granted either.
 pub fn detect(
     home: &Path,
     environment: &[(OsString, OsString)],
@@ -153,7 +153,7 @@ impl Search<'_> {
         }
     }
 
-    /// Toolchains that rustup only links to: what somebody built in another folder.
+    /// Toolchains that rustup only links to: what somebody built in another directory.
     fn linked_toolchains(&self, found: &mut Found) {
         let links = self.roots(&["RUSTUP_HOME"], &[".rustup"], &mut Found::new("rust"));
         for link in links.iter().flat_map(|root| matching(root, "toolchains/*")) {
@@ -164,7 +164,7 @@ impl Search<'_> {
     }
 
     /// Packages that pip installed for the user. They show through like a cache, so that Python finds them and pip can
-    /// add more, in the private home; `PYTHONUSERBASE` would make the user's folder the one pip writes to.
+    /// add more, in the private home; `PYTHONUSERBASE` would make the user's directory the one pip writes to.
     fn user_sites(&self, found: &mut Found) {
         if !self.names.may_have(".local") {
             return;
@@ -192,7 +192,7 @@ impl Search<'_> {
         }
     }
 
-    /// Go's module cache, one layer for the downloads and one for each host: only there is it known how deep the folders
+    /// Go's module cache, one layer for the downloads and one for each host: only there is it known how deep the directories
     /// of single modules lie, which are never changed.
     fn go_modules(&self, found: &mut Found) {
         let named = self.roots(&["GOMODCACHE"], &[], found);
@@ -279,7 +279,7 @@ impl Search<'_> {
         is_in_home || !is_system && other_home.is_none_or(|home| Bounds::new(home).grant(path).is_ok())
     }
 
-    /// The folders that the first set variable names or, when none is set, those in their usual places. Real paths.
+    /// The directories that the first set variable names or, when none is set, those in their usual places. Real paths.
     fn roots(&self, variables: &[&str], usual: &[&str], found: &mut Found) -> Vec<PathBuf> {
         let named = variables.iter().find_map(|name| Some((*name, self.variable(name)?)));
         let Some((name, path)) = named else {
@@ -361,7 +361,7 @@ impl Search<'_> {
         self.environment.iter().find(is_it).map(|(_, value)| value.as_os_str())
     }
 
-    /// A variable that names a folder. Only GOPATH may name several, of which Go writes to the first.
+    /// A variable that names a directory. Only GOPATH may name several, of which Go writes to the first.
     fn variable(&self, name: &str) -> Option<PathBuf> {
         let value = self.set(name)?;
         if name == "GOPATH" { std::env::split_paths(value).next() } else { Some(PathBuf::from(value)) }
@@ -408,7 +408,7 @@ impl Found {
         }
     }
 
-    /// The first folder found is the one a variable names.
+    /// The first directory found is the one a variable names.
     fn export(&mut self, name: &str, value: &Path) {
         if !self.toolchain.variables.iter().any(|(known, _)| known == name) {
             self.toolchain.variables.push((OsString::from(name), value.into()));
@@ -426,7 +426,7 @@ fn real_folder(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|path| path.is_dir())
 }
 
-/// What is there of a place below a folder: at most one path, or all whose last name begins with what stands before a `*`.
+/// What is there of a place below a directory: at most one path, or all whose last name begins with what stands before a `*`.
 fn matching(folder: &Path, place: &str) -> Vec<PathBuf> {
     let Some(start) = place.strip_suffix('*') else {
         let path = if place == "." { folder.to_path_buf() } else { folder.join(place) };

@@ -1,6 +1,6 @@
-//! Settings in the folders above the working folder. Build tools look for them up to the root, and these give up when
+//! Settings in the directories above the working directory. Build tools look for them up to the root, and these give up when
 //! one is there that they may not read: so it may be read, unless it holds what looks like a secret. An agent that worked
-//! in such a folder before may have made what is there: a link in it would show whatever it leads to.
+//! in such a directory before may have made what is there: a link in it would show whatever it leads to.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -31,9 +31,9 @@ const NAMES: [&str; 14] = [
     "setup.cfg",
 ];
 
-/// A folder of this size holds hardly more than a hundred files, where its size says how many there are.
+/// A directory of this size holds hardly more than a hundred files, where its size says how many there are.
 const SHORT: u64 = 4096;
-/// No more of a folder is listed.
+/// No more of a directory is listed.
 const MOST_ENTRIES: usize = 200;
 /// No settings are longer.
 const MOST_BYTES: u64 = 64 << 10;
@@ -42,7 +42,7 @@ const MOST_BYTES: u64 = 64 << 10;
 const WORDS: [&str; 9] =
     ["token", "passw", "secret", "credential", "api_key", "apikey", "api-key", "_auth", "private key"];
 
-/// Settings above a working folder.
+/// Settings above a working directory.
 #[derive(Debug, Default)]
 pub(crate) struct AncestorConfigs {
     /// May be read.
@@ -51,7 +51,7 @@ pub(crate) struct AncestorConfigs {
     pub(crate) withheld: Vec<(PathBuf, &'static str)>,
 }
 
-/// What there is above a folder that these grants do not show.
+/// What there is above a directory that these grants do not show.
 pub(crate) fn settings_above(folder: &Path, grants: &[Grant]) -> AncestorConfigs {
     let mut above = AncestorConfigs::default();
     let is_granted = |path: &Path| grants.iter().any(|grant| path.starts_with(&grant.path));
@@ -67,7 +67,7 @@ pub(crate) fn settings_above(folder: &Path, grants: &[Grant]) -> AncestorConfigs
                 None => above.grants.push(Grant {
                     path: real,
                     rights: Rights::Read,
-                    why: "settings above the working folder".to_string(),
+                    why: "settings above the working directory".to_string(),
                 }),
                 Some(why) => above.withheld.push((path, why)),
             }
@@ -76,8 +76,8 @@ pub(crate) fn settings_above(folder: &Path, grants: &[Grant]) -> AncestorConfigs
     above
 }
 
-/// Those of the names that are there. There are many, in every folder up to the root, and hardly ever one is there: who
-/// lists a folder that is not large asks once.
+/// Those of the names that are there. There are many, in every directory up to the root, and hardly ever one is there: who
+/// lists a directory that is not large asks once.
 fn names_in(folder: &Path) -> Vec<&'static str> {
     let is_short = folder.metadata().is_ok_and(|found| found.len() <= SHORT);
     let entries = if is_short { std::fs::read_dir(folder).ok() } else { None };

@@ -1,4 +1,4 @@
-//! git's side of a plan: the worktree and git folder that were made for a run, or the repository it happens to lie in.
+//! git's side of a plan: the worktree and git directory that were made for a run, or the repository it happens to lie in.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -20,9 +20,9 @@ pub struct Checkout {
     pub base: String,
     /// The working tree.
     pub worktree: PathBuf,
-    /// The run's private git folder, which it may do with what it likes.
+    /// The run's private git directory, which it may do with what it likes.
     pub git_folder: PathBuf,
-    /// A file that leads to that folder: takes the place of the worktree's `.git` where the run has mounts of its own.
+    /// A file that leads to that directory: takes the place of the worktree's `.git` where the run has mounts of its own.
     pub pointer: PathBuf,
     /// The repository's objects, and other things the run reads.
     pub readable: Vec<PathBuf>,
@@ -42,7 +42,7 @@ impl Checkout {
         let grant =
             |path: &Path, rights, why: &str| Grant { path: path.to_path_buf(), rights, why: why.to_string() };
         let mut grants = vec![
-            grant(&self.git_folder, Rights::Write, "the run's private git folder"),
+            grant(&self.git_folder, Rights::Write, "the run's private git directory"),
             grant(&self.hooks, Rights::ReadExecute, "the repository's hooks"),
         ];
         grants.extend(self.readable.iter().map(|path| grant(path, Rights::Read, "the repository, to read")));
@@ -53,7 +53,7 @@ impl Checkout {
         grants
     }
 
-    /// Files that are mounted, read-only, over others: the pointer over the worktree's `.git`, and the git folder's
+    /// Files that are mounted, read-only, over others: the pointer over the worktree's `.git`, and the git directory's
     /// configuration over itself, so that the user's hooks cannot be switched off.
     pub(crate) fn mounted_files(&self) -> [(PathBuf, PathBuf); 2] {
         let config = self.git_folder.join("config");
@@ -61,21 +61,21 @@ impl Checkout {
     }
 }
 
-/// What of a repository a run in a folder of it can read, where no worktree was made for it. What lies inside the folder
+/// What of a repository a run in a directory of it can read, where no worktree was made for it. What lies inside the directory
 /// can be read with it.
 pub(crate) fn git_places(request: &RunRequest, folder: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
     for level in folder.ancestors() {
         let dot_git = level.join(".git");
         let Ok(found) = dot_git.symlink_metadata() else { continue };
-        // Above the folder nothing is the agent's, but it may be another user's: git trusts only one's own as well.
+        // Above the directory nothing is the agent's, but it may be another user's: git trusts only one's own as well.
         let is_ours =
             level == folder || found.uid() == request.uid && !is_shared_place(request.home.as_deref(), level);
         if !is_ours {
             break;
         }
         if level != folder {
-            // git looks at the whole working tree, of which the folder is a part.
+            // git looks at the whole working tree, of which the directory is a part.
             places.push(level.to_path_buf());
         }
         if found.is_dir() {
@@ -93,13 +93,13 @@ pub(crate) fn git_places(request: &RunRequest, folder: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// Whether a folder may lie in a repository: a quick look that rules most others out.
+/// Whether a directory may lie in a repository: a quick look that rules most others out.
 pub fn may_be_in_repository(folder: &Path) -> bool {
     let is_bare = |level: &Path| level.join("HEAD").is_file() && level.join("objects").is_dir();
     folder.ancestors().any(|level| level.join(".git").symlink_metadata().is_ok() || is_bare(level))
 }
 
-/// Folders that are too much to hand out because somebody put a `.git` there.
+/// Directories that are too much to hand out because somebody put a `.git` there.
 pub fn is_shared_place(home: Option<&Path>, level: &Path) -> bool {
     let holds_home = home.is_some_and(|home| home.starts_with(level) || is_same(home, level));
     holds_home
@@ -107,8 +107,8 @@ pub fn is_shared_place(home: Option<&Path>, level: &Path) -> bool {
         || ["/tmp", "/var/tmp", "/home", "/var", "/srv"].iter().any(|place| level == Path::new(place))
 }
 
-/// Where a `.git` file leads: the worktree's own git folder and the repository's. Only what `git worktree add` makes: the
-/// own folder is `COMMON/worktrees/NAME` and points back at this very file. So a planted file leads nowhere.
+/// Where a `.git` file leads: the worktree's own git directory and the repository's. Only what `git worktree add` makes: the
+/// own directory is `COMMON/worktrees/NAME` and points back at this very file. So a planted file leads nowhere.
 fn linked_git_folders(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
     let line = |path: &Path| -> Option<PathBuf> {
         let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() < 8192)?;

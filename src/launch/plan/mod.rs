@@ -40,13 +40,13 @@ use workdir::working_folder;
 pub struct RunRequest {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// The folder it works in; absolute.
+    /// The directory it works in; absolute.
     pub folder: PathBuf,
     /// The policy, merged and checked.
     pub policy: Policy,
     /// The caller's environment, from which the policy picks.
     pub environment: Vec<(OsString, OsString)>,
-    /// The caller's home folder.
+    /// The caller's home directory.
     pub home: Option<PathBuf>,
     /// Where runs are kept.
     pub runs: PathBuf,
@@ -56,7 +56,7 @@ pub struct RunRequest {
     pub uid: u32,
     /// What the caller adds to the policy.
     pub options: Options,
-    /// The worktree and git folder that were made for the run, in a repository.
+    /// The worktree and git directory that were made for the run, in a repository.
     pub checkout: Option<Checkout>,
     /// The user's configuration.
     pub config: Config,
@@ -115,9 +115,9 @@ fn most_memory_mib() -> u64 {
 pub(crate) struct RunPaths {
     /// Transcript and private home.
     pub(crate) run_folder: PathBuf,
-    /// The private home folder.
+    /// The private home directory.
     pub(crate) home: PathBuf,
-    /// The private folder for temporary files, alone in a folder that nobody else can enter.
+    /// The private directory for temporary files, alone in a directory that nobody else can enter.
     pub(crate) tmp: PathBuf,
 }
 
@@ -139,7 +139,7 @@ pub struct Options {
     pub write: Vec<PathBuf>,
     /// Variables to set.
     pub set: Vec<(OsString, OsString)>,
-    /// Do not look for toolchains in the home folder.
+    /// Do not look for toolchains in the home directory.
     pub no_toolchains: bool,
     /// Leave the shims out.
     pub no_shims: bool,
@@ -199,15 +199,15 @@ pub struct LaunchPlan {
     /// Its arguments, beginning with its name.
     #[serde(serialize_with = "texts")]
     pub argv: Vec<OsString>,
-    /// The working folder.
+    /// The working directory.
     pub folder: PathBuf,
-    /// The worktree and git folder of the run, in a repository.
+    /// The worktree and git directory of the run, in a repository.
     pub checkout: Option<Checkout>,
-    /// The run's folder: transcript, private home.
+    /// The run's directory: transcript, private home.
     pub run_folder: PathBuf,
-    /// The private home folder.
+    /// The private home directory.
     pub home: PathBuf,
-    /// The private folder for temporary files, as it is called outside.
+    /// The private directory for temporary files, as it is called outside.
     pub tmp: PathBuf,
     /// The whole environment.
     #[serde(serialize_with = "pairs")]
@@ -216,7 +216,7 @@ pub struct LaunchPlan {
     pub redact: Vec<String>,
     /// Every path with its rights.
     pub grants: Vec<Grant>,
-    /// Settings above the working folder, which may be read unless a view of the run's own covers them.
+    /// Settings above the working directory, which may be read unless a view of the run's own covers them.
     pub settings_above: Vec<Grant>,
     /// What of the network it gets.
     pub network: NetworkPlan,
@@ -226,7 +226,7 @@ pub struct LaunchPlan {
     pub namespaces: Namespaces,
     /// What the run sees, where namespaces can be had.
     pub view: MountPlan,
-    /// Caches that a run without namespaces gets as folders of symbolic links.
+    /// Caches that a run without namespaces gets as directories of symbolic links.
     pub linked_caches: Vec<LinkedCache>,
     /// What the home begins with, and what of it is kept.
     pub home_state: HomeState,
@@ -275,10 +275,10 @@ pub enum LaunchError {
         /// Why not.
         problem: String,
     },
-    /// The working folder cannot be used.
+    /// The working directory cannot be used.
     #[error("cannot work in {}: {problem}", folder.display())]
     Folder {
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
         /// Why not.
         problem: String,
@@ -353,7 +353,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     grants.extend(git.iter().map(|path| Grant {
         path: path.clone(),
         rights: Rights::Read,
-        why: "the repository's git folder".to_string(),
+        why: "the repository's git directory".to_string(),
     }));
     let grants = without_repeats(grants);
     guard_directories::check(request, &grants, &[&run_folder, worktree])?;
@@ -447,7 +447,7 @@ impl LaunchPlan {
         self
     }
 
-    /// The folder around the temporary files, which nobody else can enter however the run opens what is in it.
+    /// The directory around the temporary files, which nobody else can enter however the run opens what is in it.
     pub(crate) fn around_tmp(&self) -> &Path {
         self.tmp.parent().unwrap_or(&self.tmp)
     }
@@ -502,7 +502,7 @@ impl Placeholders<'_> {
             vec![Grant { path, rights, why: why.to_string() }]
         };
         match name {
-            "worktree" => one(self.worktree, "working folder"),
+            "worktree" => one(self.worktree, "working directory"),
             "home" => one(self.home, "private home"),
             "tmp" => one(self.tmp, "private temporary files"),
             "system" => self.system(as_root).0.clone(),
@@ -577,7 +577,7 @@ fn policy_grants(
                 };
             }
         }
-        // A folder to run programs from inside one that is only readable.
+        // A directory to run programs from inside one that is only readable.
         grants.extend(places.into_iter().filter(|path| path.exists()).map(|path| Grant {
             path,
             rights: Rights::ReadExecute,
@@ -626,7 +626,7 @@ fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {
 }
 
 /// The variables the agent gets: what the policy passes and sets, what toolchains need, and what makes the run's own
-/// folders be used.
+/// directories be used.
 fn environment(
     request: &RunRequest,
     shims: Option<&Path>,
@@ -677,7 +677,7 @@ fn environment(
     let path = variables.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
     let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut folders: Vec<PathBuf> = shims.iter().map(|folder| folder.to_path_buf()).collect();
-    // A relative entry would make what a name means depend on the folder it is used in.
+    // A relative entry would make what a name means depend on the directory it is used in.
     let entries = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
     // A link to a version (`~/.nvm/current`) is not there in a hidden home, what it leads to is.
     let in_home = |folder: &PathBuf| request.home.as_ref().is_some_and(|home| folder.starts_with(home));
@@ -721,7 +721,8 @@ fn find_program(
             Ok(_) if is_program(&path) => Ok(path),
             Ok(found) => Err(LaunchError::NotExecutable {
                 program: shown(),
-                problem: if found.is_dir() { "it is a folder" } else { "it is not executable" }.to_string(),
+                problem: if found.is_dir() { "it is a directory" } else { "it is not executable" }
+                    .to_string(),
             }),
         };
     }
@@ -749,7 +750,7 @@ fn view(
     // Where it really is: mounts are not put on links.
     let memory = std::fs::canonicalize("/dev/shm").into_iter().filter(|at| at.is_dir()).collect();
     let mut view = MountPlan { private, memory, layers, ..MountPlan::default() };
-    // What lies below a private folder is out of sight with it.
+    // What lies below a private directory is out of sight with it.
     let is_own = |path: &Path| view.own().any(|folder| path.starts_with(folder));
     let hidden: Vec<PathBuf> = hidden.into_iter().filter(|folder| !is_own(folder)).collect();
     let is_covered = |path: &Path| is_own(path) || hidden.iter().any(|folder| path.starts_with(folder));
@@ -784,7 +785,7 @@ fn view(
     MountPlan { writable, visible, hidden, ..view }
 }
 
-/// The user's home, and the folder with the records: hidden where that does not hide the machine.
+/// The user's home, and the directory with the records: hidden where that does not hide the machine.
 fn hidden_folders(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut hidden: Vec<PathBuf> = Vec::new();
     for folder in request.home.iter().chain([&request.runs]) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::sandbox::{Grant, Rights};
 
-/// Folders of programs and libraries.
+/// Directories of programs and libraries.
 const PROGRAMS: &[&str] = &[
     "/usr",
     "/bin",

@@ -1,13 +1,13 @@
-//! The folder a run is asked for in.
+//! The directory a run is asked for in.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{LaunchError, RunRequest};
 
-/// Refuses a folder that is reached through a link which an agent could have made: whoever starts runs by the names of
-/// folders would be led, by what an earlier run left, to hand out another folder than the one they name. Links of the
-/// machine's own (`/home`, …) are followed. Somebody who stands in a folder has seen where it is.
+/// Refuses a directory that is reached through a link which an agent could have made: whoever starts runs by the names of
+/// directories would be led, by what an earlier run left, to hand out another directory than the one they name. Links of the
+/// machine's own (`/home`, …) are followed. Somebody who stands in a directory has seen where it is.
 pub fn check_links(folder: &Path) -> Result<(), LaunchError> {
     let Ok(folder) = std::path::absolute(folder) else { return Ok(()) };
     let mut at = PathBuf::new();
@@ -19,7 +19,7 @@ pub fn check_links(folder: &Path) -> Result<(), LaunchError> {
         if found.is_symlink() && !is_machines {
             let to = at.canonicalize().map_or_else(|_| "nowhere".to_string(), |to| to.display().to_string());
             let problem = format!(
-                "{} is a link to {to}, which an agent could have made; name the real folder if it is meant",
+                "{} is a link to {to}, which an agent could have made; name the real directory if it is meant",
                 at.display()
             );
             return Err(LaunchError::Folder { folder, problem });
@@ -28,7 +28,7 @@ pub fn check_links(folder: &Path) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// The folder as it really is, if it can be handed out.
+/// The directory as it really is, if it can be handed out.
 pub(crate) fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchError> {
     let bad = |problem: String| LaunchError::Folder { folder: request.folder.clone(), problem };
     if request.checkout.as_ref().is_some_and(|checkout| !checkout.worktree.exists()) {
@@ -43,7 +43,8 @@ pub(crate) fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchErro
     }
     if folder == Path::new("/") || request.home.as_deref().is_some_and(|home| is_same(home, &folder)) {
         return Err(bad(
-            "the whole machine or a whole home folder cannot be handed out; go to a project's folder".into(),
+            "the whole machine or a whole home directory cannot be handed out; go to a project's directory"
+                .into(),
         ));
     }
     // A run has its own, and what it writes there goes with it. Other users' files are in the machine's.

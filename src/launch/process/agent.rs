@@ -1,6 +1,6 @@
 //! The process that becomes the agent: takes its own rights away, proves that they are gone, and executes.
 //!
-//! Runs between fork and exec, as a child of the first process, which has one thread: so it may allocate. It talks to the
+//! Runs between fork and exec, as a child of init, which has one thread: so it may allocate. It talks to the
 //! supervisor only over `setup`, and never comes back: every failure is reported and ends the process.
 
 use std::ffi::CString;
@@ -29,7 +29,7 @@ pub(crate) struct ChildResources {
     pub(crate) null_input: bool,
     /// Where the canary tries to connect.
     pub(crate) canary_port: u16,
-    /// The run has a view of its own.
+    /// The run has a mount namespace of its own.
     pub(crate) has_view: bool,
     /// The limit of processes counts everything of the user on the machine.
     pub(crate) counts_all: bool,
@@ -69,7 +69,7 @@ fn restrict(
     }
     connect_stdio(&equipment.stdio)?;
     process::leave_session_keyring();
-    step("enter the working folder", entered.as_ref())?;
+    step("enter the working directory", entered.as_ref())?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     limit(plan, equipment)?;
     step("close descriptors", process::close_on_exec_from(3))?;
@@ -144,7 +144,7 @@ fn canary(plan: &LaunchPlan, equipment: &ChildResources, setup: &OwnedFd) -> Res
     let is_refused = |error: &io::Error| error.raw_os_error().is_some_and(|errno| refused.contains(&errno));
     match std::fs::File::create(&forbidden) {
         Err(error) if is_refused(&error) => {}
-        // In a view of its own the path may lie in the private /tmp; the supervisor looks whether it is there outside.
+        // In a mount namespace of its own the path may lie in the private /tmp; the supervisor looks whether it is there outside.
         _ if equipment.has_view => {}
         _ => breaches.push(Breach::Write),
     }

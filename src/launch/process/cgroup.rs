@@ -1,4 +1,4 @@
-//! A control group of the run's own, where one can be made: the number of its processes and its memory.
+//! A cgroup of the run's own, where one can be made: the number of its processes and its memory.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) enum ProcessBound {
     /// There is no limit.
     #[default]
     None,
-    /// The control group.
+    /// The cgroup.
     Cgroup,
     /// `RLIMIT_NPROC`, which the kernel applies to every user but root.
     Rlimit,
@@ -143,7 +143,7 @@ impl Group {
 
     /// Whether the kernel killed something of the run because its memory was used up.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
-        // The counter has the same name in both versions of control groups.
+        // The counter has the same name in both versions of cgroups.
         let killed = |folder: &PathBuf| {
             let texts = ["memory.events", "memory.oom_control"]
                 .map(|file| std::fs::read_to_string(folder.join(file)));
@@ -175,7 +175,7 @@ impl Group {
 /// How often it is tried to remove a group, once in a millisecond.
 const MOST_TRIES: usize = 100;
 
-/// Longer than any run needs from the making of its group to the first process in it.
+/// Longer than any run needs from the making of its group to init in it.
 const FRESH: Duration = Duration::from_secs(60);
 
 /// Removes the groups of runs whose supervisor was killed. One that still has processes refuses.

@@ -1,4 +1,4 @@
-//! The first process of a run: makes the namespaces' view, starts the agent, reaps what is orphaned, and kills everything
+//! Init of a run: makes the namespaces' view, starts the agent, reaps what is orphaned, and kills everything
 //! when it is told to or when the supervisor is gone.
 //!
 //! It stays outside the agent's sandbox, but can signal nothing except its own descendants: in a PID namespace by being
@@ -24,13 +24,13 @@ use crate::sys::{process, socket, terminal};
 pub(crate) struct InitConfig<'s> {
     /// The maps of its user namespace, if it has one of its own: (user, group).
     pub(crate) user: Option<(u32, u32)>,
-    /// The run's control group.
+    /// The run's cgroup.
     pub(crate) group: &'s Group,
     /// The run talks to a terminal: these of its standard streams are replaced by a new one.
     pub(crate) terminal: [bool; 3],
 }
 
-/// The life of the first process. Never comes back.
+/// The life of init. Never comes back.
 pub(crate) fn live(
     plan: &LaunchPlan,
     mut equipment: ChildResources,
@@ -65,7 +65,7 @@ fn start_agent(
     setup: &OwnedFd,
 ) -> Result<i32, StartError> {
     // The result says which bounds are in force: without them there is no run.
-    setting.group.join().map_err(StartError::at("join the control group"))?;
+    setting.group.join().map_err(StartError::at("join the cgroup"))?;
     if equipment.has_view {
         enter_namespaces(plan, setting.user)?;
     } else {
@@ -94,7 +94,7 @@ fn start_agent(
     let agent = process::fork(0).map_err(StartError::at("clone"))?;
     if agent == 0 {
         process::run_child(|| {
-            // Without the first process nothing could end what it started.
+            // Without init nothing could end what it started.
             let _ = process::die_with_parent();
             agent::become_agent(plan, equipment, setup, terminal, &entered)
         });

@@ -1,7 +1,7 @@
-//! The user's package caches for a run without mounts of its own: folders of symbolic links, made when a program starts that
+//! The user's package caches for a run without mounts of its own: directories of symbolic links, made when a program starts that
 //! may use them. A cache has thousands of entries, and most runs look at none.
 //!
-//! The run is at work by then, and may do with its home what it likes. So the links are made in a folder it cannot reach,
+//! The run is at work by then, and may do with its home what it likes. So the links are made in a directory it cannot reach,
 //! and moved as a whole, by descriptors that were opened before it began: whatever lies at a path now is not followed.
 
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ use crate::sandbox;
 /// More entries are not worth the time; the rest of such a cache is not seen.
 const MOST_LINKS: usize = 20_000;
 
-/// A cache of the user that shows through as a folder of symbolic links.
+/// A cache of the user that shows through as a directory of symbolic links.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkedCache {
     /// The toolchain it belongs to.
@@ -32,9 +32,9 @@ pub struct LinkedCache {
     pub from: PathBuf,
     /// The run's own.
     pub at: PathBuf,
-    /// Levels of folders below it that are the run's own, too.
+    /// Levels of directories below it that are the run's own, too.
     pub depth: usize,
-    /// None of them need to be when everything in this folder is unpacked already.
+    /// None of them need to be when everything in this directory is unpacked already.
     pub unpacked_from: Option<PathBuf>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn link_dependencies(plan: &LaunchPlan) -> io::Result<()> {
 /// One cache that can be made.
 struct Cache {
     what: LinkedCache,
-    /// The folder of the private home it will lie in, and its name there.
+    /// The directory of the private home it will lie in, and its name there.
     folder: File,
     name: OsString,
 }
@@ -116,7 +116,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Makes the folders that the caches will lie in. The run must not have begun.
+    /// Makes the directories that the caches will lie in. The run must not have begun.
     pub(crate) fn open(plan: &LaunchPlan) -> io::Result<Self> {
         let mut caches = Vec::new();
         for what in &plan.linked_caches {
@@ -143,7 +143,7 @@ impl Links {
         for (index, cache) in caches.extract_if(.., |cache| cache.what.toolchain == toolchain).enumerate() {
             let made = self.aside.join(format!("{toolchain}-{index}"));
             if link_tree(&cache.what.from, &made, cache.what.real_levels(), &self.over).is_ok() {
-                // A run that has made a folder of this name keeps its own.
+                // A run that has made a directory of this name keeps its own.
                 let _ =
                     nix::fcntl::renameat(nix::fcntl::AT_FDCWD, &made, &cache.folder, cache.name.as_os_str());
             }
@@ -170,7 +170,7 @@ pub(crate) fn make_all(plan: &LaunchPlan) -> io::Result<()> {
 }
 
 impl LinkedCache {
-    /// How many levels of folders the run has to have as its own.
+    /// How many levels of directories the run has to have as its own.
     fn real_levels(&self) -> usize {
         match &self.unpacked_from {
             Some(archives) if is_unpacked(archives, &self.from).unwrap_or(false) => 0,
@@ -179,7 +179,7 @@ impl LinkedCache {
     }
 }
 
-/// Whether every archive in the folders of the one is unpacked, and wholly, in the folders of the same names of the other.
+/// Whether every archive in the directories of the one is unpacked, and wholly, in the directories of the same names of the other.
 fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     for registry in std::fs::read_dir(archives)? {
         let registry = registry?;
@@ -199,7 +199,7 @@ fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Real folders down to a depth, and symbolic links to the user's from there. Breaks off when it is over.
+/// Real directories down to a depth, and symbolic links to the user's from there. Breaks off when it is over.
 fn link_tree(from: &Path, at: &Path, depth: usize, over: &AtomicBool) -> io::Result<()> {
     create_dir_all(at)?;
     for entry in std::fs::read_dir(from)?.take(MOST_LINKS).flatten() {

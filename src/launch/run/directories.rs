@@ -1,4 +1,4 @@
-//! The folders and files a run needs before it starts, and their removal afterwards.
+//! The directories and files a run needs before it starts, and their removal afterwards.
 
 use std::fs::{DirBuilder, create_dir_all};
 use std::io;
@@ -20,7 +20,7 @@ pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
     own.into_iter().try_for_each(|directory| DirBuilder::new().mode(0o700).create(directory))
 }
 
-/// Puts everything that the plan names into the run's own folders.
+/// Puts everything that the plan names into the run's own directories.
 pub(crate) fn furnish(plan: &LaunchPlan) -> io::Result<()> {
     plan.home_state.bring(&plan.home)?;
     for (to, text) in &plan.home_files {
@@ -40,7 +40,7 @@ pub(crate) fn furnish(plan: &LaunchPlan) -> io::Result<()> {
     plan.shims.as_ref().map_or(Ok(()), Shims::make)
 }
 
-/// The folders that only a view of the run's own needs: those seen as `/tmp` and the like, and those that layered caches
+/// The directories that only a view of the run's own needs: those seen as `/tmp` and the like, and those that layered caches
 /// are mounted on and written to.
 pub(crate) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
     for (folder, _) in &plan.view.private {
@@ -58,7 +58,7 @@ pub(crate) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// A folder of this user, and no link to one.
+/// A directory of this user, and no link to one.
 fn is_own(folder: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     folder.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own)
@@ -78,7 +78,7 @@ impl RunCleanup {
         Self { folders, control: plan.control.clone(), run_folder: plan.run_folder.clone() }
     }
 
-    /// Removes the folder of a run that never came to be: one without a record.
+    /// Removes the directory of a run that never came to be: one without a record.
     pub(crate) fn forget_run(&self) {
         // With anything in it, it stays.
         let _ = std::fs::remove_dir(&self.run_folder);

@@ -1,4 +1,4 @@
-//! A run from the moment its first process exists to its end: its threads, its limits, its signals. What comes before the
+//! A run from the moment its init process exists to its end: its threads, its limits, its signals. What comes before the
 //! command runs is in `release.rs`, what comes after it in `conclude.rs`.
 
 use std::ffi::{OsStr, OsString};
@@ -42,7 +42,7 @@ use crate::transcript::{self, EventType, Line, Observer, Recorder, Sink, Stream,
 
 /// After a polite signal, before the end.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the first process may take to end everything before it is ended itself.
+/// How long init may take to end everything before it is ended itself.
 const LONGEST_END: Duration = Duration::from_secs(10);
 /// How often limits and the transcript are looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -112,7 +112,7 @@ pub(crate) struct Running {
     pub(crate) sleepers: Vec<LazyThread>,
     /// Caches that are made when they are needed.
     pub(crate) links: Option<Arc<Links>>,
-    /// What the run used, as its first process has said: nothing else is left of it.
+    /// What the run used, as its init process has said: nothing else is left of it.
     pub(crate) used: Option<Used>,
     /// Every process of the run was seen dead, the first one too.
     pub(crate) all_dead: bool,
@@ -530,7 +530,7 @@ impl Running {
         ended
     }
 
-    /// Takes the first process, which has seen everything else dead, and whatever is left if it was killed itself.
+    /// Takes init, which has seen everything else dead, and whatever is left if it was killed itself.
     pub(crate) fn reap_all(&mut self) {
         if !std::mem::replace(&mut self.all_dead, true) {
             take_all_dead(self.started.first_process);
@@ -634,7 +634,7 @@ struct Clock {
 /// What the main thread waits for.
 enum Event {
     Ended(Ended),
-    /// The first process says that nothing of the run is left but itself.
+    /// Init says that nothing of the run is left but itself.
     Empty(Used),
     /// It is gone.
     Gone,
@@ -642,7 +642,7 @@ enum Event {
     Nothing,
 }
 
-/// Takes the first process of a run and, if it was killed from outside, what it had started, which is ours then.
+/// Takes init of a run and, if it was killed from outside, what it had started, which is ours then.
 pub(crate) fn take_all_dead(first_process: i32) {
     let own = std::process::id() as i32;
     let mut first = process::thread_fd(first_process).ok();

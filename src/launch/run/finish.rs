@@ -27,7 +27,7 @@ impl Running {
         task: &mut Option<GitSession>,
     ) -> Result<Finished, Failure> {
         let mut result = self.put_together(end, enforcement, counts, task);
-        // The first process ends while the disk is waited for, and nobody needs the run's own folders any more: it has said
+        // Init ends while the disk is waited for, and nobody needs the run's own directories any more: it has said
         // that nothing else is left, or is waited for.
         self.writer.close();
         if self.used.is_none() {
@@ -58,7 +58,7 @@ impl Running {
         task: &mut Option<GitSession>,
     ) -> RunResult {
         self.close();
-        // The first process says what all others used, unless it was ended itself.
+        // Init says what all others used, unless it was ended itself.
         let used = self.used.unwrap_or_else(|| {
             self.reap_all();
             Used::by_children()
@@ -70,7 +70,7 @@ impl Running {
         let took = self.started.began.elapsed();
         let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
         let mut ending = ending.unwrap_or_default();
-        // What the first process leaves is only its own end: everything that could write is dead.
+        // What init leaves is only its own end: everything that could write is dead.
         let found = self.started.repositories.end(self.started.has_view, &plan.run_folder);
         for finding in found {
             self.recorder.record(EventType::Finding, &finding.message, &finding);

@@ -17,12 +17,12 @@ use crate::workspace::{Changed, merged};
 use crate::workspace::{DisposeReport, KeepPolicy, Limits, ReceiveError, Received, Repository, Request};
 use crate::workspace::{Workspace, WorkspaceError};
 
-/// What guard itself writes in a worktree's own git folder when it gives the worktree back.
+/// What guard itself writes in a worktree's own git directory when it gives the worktree back.
 const WRITTEN_BY_GUARD: [&str; 4] = ["index", "logs/HEAD", "locked", "HEAD"];
 /// Findings of one kind that are listed.
 const MOST_OF_A_KIND: usize = 100;
 
-/// A worktree with its branch and private git folder, made for one run. Dropped before the run took place, it gives the worktree
+/// A worktree with its branch and private git directory, made for one run. Dropped before the run took place, it gives the worktree
 /// back.
 pub struct GitSession {
     workspace: Workspace,
@@ -98,7 +98,7 @@ impl GitSession {
         self.workspace.has_uncommitted_changes()
     }
 
-    /// The run has no mounts of its own: the worktree's `.git` itself leads to the private git folder while it lasts.
+    /// The run has no mounts of its own: the worktree's `.git` itself leads to the private git directory while it lasts.
     pub(crate) fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
         self.workspace.point_at_quarantine()
     }

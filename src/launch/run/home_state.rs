@@ -1,6 +1,6 @@
 //! What a conversation keeps of its private homes: brought into the next one, taken out of the last.
 //!
-//! The files were written by an agent. They are taken when nothing of it runs any more, as plain files and folders only,
+//! The files were written by an agent. They are taken when nothing of it runs any more, as plain files and directories only,
 //! within bounds; whatever else lies there stays there.
 
 use std::fs::{self, DirBuilder};
@@ -20,9 +20,9 @@ const DEEPEST: usize = 32;
 /// Where a run's home comes from, and what of it is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HomeState {
-    /// Folders whose content is in the home from the beginning; what a later one has replaces an earlier one's.
+    /// Directories whose content is in the home from the beginning; what a later one has replaces an earlier one's.
     pub from: Vec<PathBuf>,
-    /// A folder that gets what is kept.
+    /// A directory that gets what is kept.
     pub to: Option<PathBuf>,
     /// What of the home that is.
     pub keep: Vec<PathBuf>,

@@ -1,7 +1,7 @@
-//! Whether a run that says nothing works: the processor time of everything below its first process.
+//! Whether a run that says nothing works: the CPU time of everything below its init process.
 //!
 //! A compiler can be silent for minutes in one process; an agent that waits for a model that never answers is silent too.
-//! What tells them apart is the processor. What has ended is counted with whoever waited for it, so nothing is lost between
+//! What tells them apart is the CPU. What has ended is counted with whoever waited for it, so nothing is lost between
 //! two looks but what nobody waits for.
 
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use crate::launch::process::descendants;
 
 /// How often it is looked; only while nothing else shows that a run is alive.
 const PAUSE: Duration = Duration::from_millis(500);
-/// This part of one processor's time is work; timers of something that waits take less.
+/// This part of one CPU's time is work; timers of something that waits take less.
 const PART: u32 = 50;
-/// On a machine that is far too busy something that works may get less. It wants a processor all the same: what does so in
+/// On a machine that is far too busy something that works may get less. It wants a CPU all the same: what does so in
 /// this many looks one after the other is at work.
 const WAITING: u32 = 5;
 /// The kernel counts in hundredths of a second, whatever its own clock.
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(10);
 pub(crate) struct CpuActivity {
     since: Option<Sample>,
     last: Option<Instant>,
-    /// Looks one after the other in which something wanted a processor.
+    /// Looks one after the other in which something wanted a CPU.
     wanting: u32,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct CpuActivity {
 struct Sample {
     time: Instant,
     used: Duration,
-    /// Something has a processor or waits for one.
+    /// Something has a CPU or waits for one.
     wants: bool,
 }
 
@@ -82,7 +82,7 @@ fn is_work(elapsed: Duration, used: Duration) -> bool {
     used * PART >= elapsed
 }
 
-/// Whether a process wants a processor, and the time of it and of those it has waited for.
+/// Whether a process wants a CPU, and the time of it and of those it has waited for.
 fn time_in(stat: &str) -> Option<(bool, Duration)> {
     // The name is whatever the process likes, parentheses and blanks included; what follows the last one is the kernel's.
     let (_, rest) = stat.rsplit_once(')')?;

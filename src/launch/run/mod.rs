@@ -220,7 +220,7 @@ fn check_kernel(policy: &Policy, namespaces: Namespaces) -> Result<(), Failure> 
     if needs.is_empty() { Ok(()) } else { Err(Failure::Unavailable { policy: policy.name.clone(), needs }) }
 }
 
-/// A run whose first process exists.
+/// A run whose init process exists.
 pub(crate) struct Started {
     pub(crate) plan: LaunchPlan,
     pub(crate) has_view: bool,
@@ -245,7 +245,7 @@ pub(crate) struct Started {
     pub(crate) launch: tracing::Span,
 }
 
-/// What guard itself writes and listens at, made beside the first process.
+/// What guard itself writes and listens at, made beside init.
 pub(crate) struct RunFiles {
     pub(crate) transcript: Box<dyn Sink>,
     /// Where the shims ask.
@@ -281,7 +281,7 @@ fn start(
     let wanted = plan.namespaces;
     let failed = |error: StartError| Failure::Machine { step: "start the run", problem: error.to_string() };
     let prepared = directories::make_directories(plan).and_then(|()| directories::furnish(plan));
-    prepared.map_err(StartError::at("prepare the run's folders")).map_err(failed)?;
+    prepared.map_err(StartError::at("prepare the run's directories")).map_err(failed)?;
     let mut mode = if wanted == Namespaces::Off { Mode::WithoutNamespaces } else { Mode::Full };
     let mut places = None;
     let mut notes = Vec::new();
@@ -374,7 +374,7 @@ fn try_start(
     Ok((started, made))
 }
 
-/// The folders that a view of the run's own needs.
+/// The directories that a view of the run's own needs.
 fn view_folders(plan: &LaunchPlan, has_view: bool) -> Result<(), StartError> {
     if !has_view {
         return Ok(cache_links::link_dependencies(plan)?);

@@ -210,8 +210,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// What is opened for who writes documentation: files that are there, and folders for new ones. The papers of tasks are
-    /// other roles', a file with a second name could be code, and in a folder where git passes something over nobody could
+    /// What is opened for who writes documentation: files that are there, and directories for new ones. The papers of tasks are
+    /// other roles', a file with a second name could be code, and in a directory where git passes something over nobody could
     /// tell what is new.
     fn opened(&self, upkeep: &DocsConfig, tip: &str) -> Result<(Vec<String>, Vec<String>), PipelineError> {
         let (tree, papers_folder) = (&self.setting.tree, &self.setting.workflow.documents);
@@ -285,7 +285,7 @@ impl Runner<'_> {
     }
 }
 
-/// A folder, or, where the papers of tasks are below it, those beside them.
+/// A directory, or, where the papers of tasks are below it, those beside them.
 fn beside(worktree: &std::path::Path, folder: &str, papers: &str) -> Vec<String> {
     let is_below = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
     if is_below(folder, papers) {

@@ -119,7 +119,7 @@ impl Runner<'_> {
         }
         if let Some(path) = self.setting.tree.no_folder(&asked.after, &workflow.ways())? {
             return Ok(Some(format!(
-                "`{path}` must be a folder, or not be there: documents are kept below it"
+                "`{path}` must be a directory, or not be there: documents are kept below it"
             )));
         }
         if !step.must_merge && self.setting.tree.has_merges(&asked.before, &asked.after)? {

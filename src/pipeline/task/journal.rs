@@ -38,7 +38,7 @@ create table if not exists decision (
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The file or its folder.
+    /// The file or its directory.
     #[error("cannot open {}: {source}", path.display())]
     Io {
         /// The file.

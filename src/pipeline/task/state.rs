@@ -21,7 +21,7 @@ pub struct TaskSettings {
     pub feat: String,
     /// Worktree and branch.
     pub tree: TaskTree,
-    /// A folder of the repository that is the user's own.
+    /// A directory of the repository that is the user's own.
     pub repository: PathBuf,
     /// The user said that the repository's configuration is theirs.
     #[serde(default)]

@@ -19,7 +19,7 @@ pub struct TaskStore {
     pub executor: Executor,
     /// Where runs are kept.
     pub runs: PathBuf,
-    /// Where tasks are: the journal, and a folder for each.
+    /// Where tasks are: the journal, and a directory for each.
     pub tasks: PathBuf,
 }
 
@@ -29,7 +29,7 @@ impl TaskStore {
         Journal::open(&self.tasks.join("journal.db"))
     }
 
-    /// A task's folder.
+    /// A task's directory.
     pub fn folder(&self, id: &str) -> PathBuf {
         self.tasks.join(id)
     }

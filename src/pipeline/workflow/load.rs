@@ -70,7 +70,7 @@ pub fn names(folders: &PolicyDirs) -> Vec<(String, bool)> {
     found
 }
 
-/// The text of a workflow, and the folder its prompts are in; none for a built-in one.
+/// The text of a workflow, and the directory its prompts are in; none for a built-in one.
 pub fn source(reference: &str, folders: &PolicyDirs) -> Result<(Source, Option<PathBuf>), WorkflowError> {
     let is_path = reference.contains('/') || Path::new(reference).extension().is_some();
     if is_path {

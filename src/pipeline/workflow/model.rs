@@ -19,7 +19,7 @@ pub struct Workflow {
     pub name: String,
     /// What it is for.
     pub description: String,
-    /// The folder of all documents, from the top of the repository.
+    /// The directory of all documents, from the top of the repository.
     pub documents: String,
     /// The branch that tasks begin at and are merged with.
     pub base: String,
@@ -317,7 +317,7 @@ pub struct DocsConfig {
     pub prompt: String,
     /// Which files are documentation: patterns, and with `!` what is not after all. One without a slash is about names.
     pub files: Vec<String>,
-    /// Folders in which new ones may be made.
+    /// Directories in which new ones may be made.
     pub folders: Vec<String>,
     /// What its answer must hold.
     pub answer: BTreeMap<String, Field>,
@@ -369,7 +369,7 @@ impl Workflow {
         }
     }
 
-    /// Every folder on the way to a document, or to where it is archived.
+    /// Every directory on the way to a document, or to where it is archived.
     pub fn ways(&self) -> Vec<String> {
         let mut ways = std::collections::BTreeSet::new();
         for document in self.steps.iter().filter_map(|step| step.document.as_ref()) {

@@ -399,7 +399,7 @@ impl Reader<'_> {
             let span = folders.map_or(0..0, |node| node.span.clone());
             self.wrong(
                 span,
-                format!("`{odd}` must be a folder inside the repository"),
+                format!("`{odd}` must be a directory inside the repository"),
                 "this leads elsewhere",
             );
         }

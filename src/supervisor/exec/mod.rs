@@ -56,7 +56,7 @@ pub(crate) struct Pending {
     verdict: Verdict,
 }
 
-/// Starts that were allowed before: the same files, words, folder and variables need no second judgement.
+/// Starts that were allowed before: the same files, words, directory and variables need no second judgement.
 #[derive(Default)]
 pub(crate) struct Cache {
     allowed: HashSet<u64>,
@@ -241,7 +241,7 @@ impl Supervisor {
             Ok(start) => start,
             // Killed meanwhile: nobody starts anything, and nobody was refused.
             Err(_) if !self.is_waiting(notification) => return None,
-            // The kernel would say the same: no such file, a folder, a loop of links, too much.
+            // The kernel would say the same: no such file, a directory, a loop of links, too much.
             Err(error) => return Some(self.failed_start(notification, &error)),
         };
         let span = tracing::debug_span!("exec", pid = notification.tid, program = %start.program_path());
@@ -280,7 +280,7 @@ impl Supervisor {
             }
             Action::Deny => Some(self.deny_start(notification, &start, &verdict)),
             Action::Ask if self.always.contains(&verdict.cause.rule) => self.admit(notification, &start),
-            // A shell that tries the next folder of PATH asks the same again.
+            // A shell that tries the next directory of PATH asks the same again.
             Action::Ask
                 if self
                     .last_no
@@ -490,7 +490,7 @@ impl Supervisor {
 
     fn deny_start(&mut self, notification: &Notification, start: &ExecRequest, verdict: &Verdict) -> Reply {
         self.record_denial(notification.tid, start, verdict);
-        // The words reach the agent before the errno does; once, where a shell tries one folder after the other.
+        // The words reach the agent before the errno does; once, where a shell tries one directory after the other.
         let told = (notification.tid, verdict.refusal_line());
         if self.last_told.as_ref() != Some(&told) && !self.asks_itself(notification.tid, start) {
             if let Ok(thread) = self.thread(notification) {

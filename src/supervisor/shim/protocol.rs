@@ -3,7 +3,7 @@
 //! ```text
 //!   shim (inside, under the name git, sh, bash …)                 supervisor (outside)
 //!     │  exec the real program: refused; connect to the control socket │
-//!     ├── frame: Question { argv, folder, environment } ──────────────►│ judge
+//!     ├── frame: Question { argv, directory, environment } ──────────────►│ judge
 //!     │◄── frame: Answer::Deny(message)  or  Answer::Go ───────────────┤
 //!     │  print the message, or the kernel's own; exit 126              │
 //! ```
@@ -35,7 +35,7 @@ const MAGIC: &[u8; 3] = b"GRD";
 pub struct Question {
     /// The command, as the shim was called.
     pub argv: Vec<Vec<u8>>,
-    /// The shim's current folder, absolute.
+    /// The shim's current directory, absolute.
     pub folder: Vec<u8>,
     /// The variables that change what it would do.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,

@@ -1,7 +1,7 @@
 //! Giving the worktree back: to the user, or to nobody.
 //!
-//! Runs when the agent has ended. The worktree is a folder full of files it wrote: git only ever sees it jailed, with the
-//! real git folder named, and without the attributes in it, which choose programs to run.
+//! Runs when the agent has ended. The worktree is a directory full of files it wrote: git only ever sees it jailed, with the
+//! real git directory named, and without the attributes in it, which choose programs to run.
 pub(crate) mod recover;
 pub(crate) mod uncommitted;
 
@@ -169,7 +169,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// A call on the worktree: jailed, with the real git folder, and no attributes but those outside the worktree.
+    /// A call on the worktree: jailed, with the real git directory, and no attributes but those outside the worktree.
     pub(crate) fn worktree_git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let scratch = self.scratch();
@@ -185,7 +185,7 @@ impl Workspace {
         Ok(tree.git(verb, writes_objects)?.env("GIT_INDEX_FILE", self.index()))
     }
 
-    /// Where git may write while it looks at the worktree. A folder for each process of guard: one that was killed may
+    /// Where git may write while it looks at the worktree. A directory for each process of guard: one that was killed may
     /// have left a lock there, or a git that still writes.
     fn scratch(&self) -> PathBuf {
         self.run_folder.join("scratch").join(std::process::id().to_string())
@@ -348,7 +348,7 @@ impl Workspace {
         };
         let mut added = add()?;
         if !added.message.is_empty() {
-            // Files and folders that were closed to their owner too.
+            // Files and directories that were closed to their owner too.
             gitfile::open_up(&self.record.worktree);
             added = add()?;
         }
@@ -404,7 +404,7 @@ impl Workspace {
     fn remove_worktree(&self) -> Result<(), WorkspaceError> {
         let record = &self.record;
         let admin_dir = self.find_admin_dir();
-        // A folder that this run did not come to make is somebody else's, whatever its name.
+        // A directory that this run did not come to make is somebody else's, whatever its name.
         if admin_dir.is_some() || record.state != State::Opening {
             at("remove", &record.worktree, remove_tree(&record.worktree))?;
         } else if let Some(begun) = self.begun_admin_dir() {
@@ -415,7 +415,7 @@ impl Workspace {
         if let Some(admin_dir) = admin_dir {
             at("remove", &admin_dir, remove_tree(&admin_dir))?;
         }
-        // As git does: the folder of all worktrees goes with the last one, and so does ours.
+        // As git does: the directory of all worktrees goes with the last one, and so does ours.
         let _ = fs::remove_dir(record.common_dir.join("worktrees"));
         if let Some(root) = record.worktree.parent().filter(|root| root.ends_with(".worktrees")) {
             let is_empty = fs::read_dir(root)
@@ -428,7 +428,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// The worktree's real git folder, also where the record was written before it was made.
+    /// The worktree's real git directory, also where the record was written before it was made.
     fn find_admin_dir(&self) -> Option<PathBuf> {
         let worktrees = self.record.common_dir.join("worktrees");
         if self.record.admin_dir.parent() == Some(&worktrees) {
@@ -448,7 +448,7 @@ impl Workspace {
         fs::read_dir(worktrees).ok()?.flatten().map(|entry| entry.path()).find(leads_here)
     }
 
-    /// A git folder for this run's worktree that does not say yet where that is.
+    /// A git directory for this run's worktree that does not say yet where that is.
     fn begun_admin_dir(&self) -> Option<PathBuf> {
         let is_begun = |folder: &PathBuf| {
             let text = gitfile::read_linked(&folder.join("locked"), 8192).unwrap_or_default();
@@ -497,7 +497,7 @@ fn is_too_much(error: &WorkspaceError) -> bool {
     matches!(error, WorkspaceError::Git(_) | WorkspaceError::Trees(_))
 }
 
-/// Whether anything below a folder is larger than this.
+/// Whether anything below a directory is larger than this.
 fn has_larger_file(folder: &Path, most: u64) -> bool {
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {

@@ -68,7 +68,7 @@ fn remove_abandoned_objects(common_dir: &Path) {
     }
 }
 
-/// Whether a git works in this folder, as one that receives does.
+/// Whether a git works in this directory, as one that receives does.
 fn is_git_at_work(folder: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes

@@ -27,7 +27,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(120);
 const MOST_PATHS: usize = 100;
 /// Files that changed.
 const MOST_CHANGES: usize = 1_000;
-/// The longest list of files in new folders that is read.
+/// The longest list of files in new directories that is read.
 const MOST_LISTED: usize = 4 << 20;
 
 /// What happened to a file.
@@ -65,7 +65,7 @@ type Change = (PathBuf, Changed);
 
 /// What is in a worktree and not in its branch.
 pub(crate) struct Work {
-    /// Paths, folders among them; at most a hundred.
+    /// Paths, directories among them; at most a hundred.
     pub(crate) uncommitted: Vec<PathBuf>,
     /// Files.
     pub(crate) changes: Vec<Change>,
@@ -80,7 +80,7 @@ impl Workspace {
         Ok(self.look_for_work(false)?.uncommitted)
     }
 
-    /// Looks for work; where asked to, in folders that are closed to their owner too.
+    /// Looks for work; where asked to, in directories that are closed to their owner too.
     pub(crate) fn look_for_work(&self, opens: bool) -> Result<Work, WorkspaceError> {
         let status = || {
             self.patiently(|| {
@@ -120,7 +120,7 @@ impl Workspace {
         Ok(Work { uncommitted, changes, is_all: is_all && unseen.is_empty() })
     }
 
-    /// The same file by file, where whole folders are new.
+    /// The same file by file, where whole directories are new.
     fn files(&self, entries: Vec<Change>) -> (Vec<Change>, bool) {
         let is_folder = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
         let (folders, mut files): (Vec<_>, Vec<_>) =
@@ -173,7 +173,7 @@ impl Workspace {
     fn move_pipes(&self, folder: &Path) -> io::Result<()> {
         let mut folders = vec![folder.to_path_buf()];
         while let Some(folder) = folders.pop() {
-            // A folder that cannot be read holds nothing git could read either.
+            // A directory that cannot be read holds nothing git could read either.
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let Ok(kind) = entry.file_type() else { continue };
                 if kind.is_dir() {
@@ -196,7 +196,7 @@ impl Workspace {
             return true;
         }
         let place = self.record.worktree.join(path);
-        // A file that goes leaves its mark on the folder it was in.
+        // A file that goes leaves its mark on the directory it was in.
         let mut witnesses = place.ancestors().skip(usize::from(change == Changed::Deleted));
         let found = witnesses.find_map(|path| path.symlink_metadata().ok());
         // Clocks of file systems tick coarsely: a file can seem older than it is.
@@ -219,7 +219,7 @@ fn entry(line: &[u8]) -> Option<Change> {
     Some((PathBuf::from(OsStr::from_bytes(path)), change))
 }
 
-/// Folders of the top that git says it could not look into, or not wholly.
+/// Directories of the top that git says it could not look into, or not wholly.
 pub(crate) fn unseen(message: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for mark in UNREADABLE_DIRECTORY {

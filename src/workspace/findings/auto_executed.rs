@@ -22,7 +22,7 @@ pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
             return Some(runner);
         }
     }
-    name.ends_with(b".code-workspace").then_some("an editor, when the folder is opened")
+    name.ends_with(b".code-workspace").then_some("an editor, when the directory is opened")
 }
 
 const NAMES: [(&[&str], &str); 8] = [
@@ -59,7 +59,7 @@ const NAMES: [(&[&str], &str); 8] = [
     ),
     (
         &[".envrc", ".mise.toml", "mise.toml", ".mise.local.toml", ".rtx.toml", ".autoenv", ".autoenv.zsh"],
-        "a shell, when it enters the folder (direnv, mise, autoenv)",
+        "a shell, when it enters the directory (direnv, mise, autoenv)",
     ),
     (
         &[
@@ -72,7 +72,7 @@ const NAMES: [(&[&str], &str); 8] = [
             ".dir-locals-2.el",
             ".devcontainer.json",
         ],
-        "an editor, when the folder or a file in it is opened",
+        "an editor, when the directory or a file in it is opened",
     ),
     (
         &[".gdbinit", ".lldbinit", ".irbrc", ".pryrc", ".rspec", ".pythonstartup"],
@@ -105,7 +105,7 @@ const FOLDERS: [(&[&str], &str); 6] = [
     (&[".husky", ".githooks", ".git-hooks", ".lefthook", ".hooks"], "git, as a hook"),
     (
         &[".vscode", ".idea", ".fleet", ".zed", ".devcontainer", ".nvim", ".vim"],
-        "an editor, when the folder is opened",
+        "an editor, when the directory is opened",
     ),
     (
         &[".claude", ".gemini", ".codex", ".cursor", ".opencode", ".guard"],

@@ -38,7 +38,7 @@ pub(crate) fn wrong(part: &[u8]) -> Option<(Wrong, &'static str)> {
     if part.contains(&b'\\') || part.contains(&b':') {
         return Some((
             Wrong::Clash,
-            "on Windows this is a path of several folders, another drive, or a hidden stream of a file",
+            "on Windows this is a path of several directories, another drive, or a hidden stream of a file",
         ));
     }
     if part.ends_with(b".") && part != b"." && part != b".." || part.ends_with(b" ") || is_device(part) {
@@ -122,7 +122,7 @@ pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
 /// Why a link leads out of the tree; `None` when it cannot.
 ///
 /// Only names, no file system: the links of a commit need not be anywhere. It is enough, because all links are looked
-/// at. One that begins with no more `..` than it has folders above it, and goes on with names alone, stays inside as
+/// at. One that begins with no more `..` than it has directories above it, and goes on with names alone, stays inside as
 /// long as every link on its way does. A `..` behind a name is reported: that name may be a link to anywhere higher.
 pub(crate) fn leaves(path: &[u8], target: &[u8]) -> Option<&'static str> {
     if target.starts_with(b"/") {
@@ -137,7 +137,7 @@ pub(crate) fn leaves(path: &[u8], target: &[u8]) -> Option<&'static str> {
             b".." if left == 0 => return Some("it leads out of the tree"),
             b".." => left -= 1,
             _ if looks_like(part, b".git", b"git~1") => {
-                return Some("it leads into a repository's own folder");
+                return Some("it leads into a repository's own directory");
             }
             _ => named = true,
         }

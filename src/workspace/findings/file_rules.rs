@@ -40,7 +40,7 @@ pub(crate) fn file(
     let name = last(path.bytes());
     let change = if old.is_some() { "changed" } else { "new" };
     if is_hook(path.bytes(), hooks) {
-        let what = format!("a {change} file in the folder of hooks that `core.hooksPath` names");
+        let what = format!("a {change} file in the directory of hooks that `core.hooksPath` names");
         findings.add(
             DangerKind::Automatic,
             path,
@@ -124,7 +124,8 @@ fn submodules(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
                 || path.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| part == b"..")
         };
         if outside(&module) || module.starts_with(b"-") {
-            let why = "the name of a submodule becomes a folder in the repository: this one leads out of it";
+            let why =
+                "the name of a submodule becomes a directory in the repository: this one leads out of it";
             findings.add(DangerKind::Submodule, path, what.clone(), why);
         }
         let why = match setting.name.as_slice() {
@@ -155,7 +156,7 @@ pub(crate) fn link(path: &Name, target: &[u8], tracked: bool, findings: &mut Fin
 /// What a repository inside the tree would make git do.
 pub(crate) fn repository(folder: &Name, config: Option<&[u8]>, what: &str, findings: &mut Findings) {
     let why =
-        "git, and editors that use it, take the folder for a repository of its own when they come to it";
+        "git, and editors that use it, take the directory for a repository of its own when they come to it";
     findings.add(DangerKind::Repository, folder, what, why);
     for setting in settings(config.unwrap_or_default()) {
         if let Some(effect) = effect(&setting) {

@@ -221,7 +221,7 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
         (b"core", false, b"fsmonitor") => {
             "a program for every `git status`, also of the repository around it"
         }
-        (b"core", false, b"hookspath") => "hooks from another folder",
+        (b"core", false, b"hookspath") => "hooks from another directory",
         (b"core", false, b"sshcommand" | b"gitproxy") => "a program for every fetch and push",
         (b"core", false, b"pager") | (b"pager", _, _) if is_boolean => return None,
         (b"core", false, b"pager") | (b"pager", _, _) => "a program for all output",
@@ -232,7 +232,7 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
         (b"core", false, b"alternaterefscommand") => "a program for every fetch",
         (b"core", false, b"virtualfilesystem") => "a program for every look at the index",
         (b"core", false, b"attributesfile") => "attributes from another file, which choose filters",
-        (b"core", false, b"worktree") => "another folder as the working tree",
+        (b"core", false, b"worktree") => "another directory as the working tree",
         (b"diff", false, b"external") => "a program for every `git diff`",
         (b"diff", true, b"command" | b"textconv") => {
             "a program for every `git diff` of files with that attribute"

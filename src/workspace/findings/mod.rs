@@ -1,7 +1,7 @@
 //! What a run left that is a danger to whoever looks at it: reported to the reviewer, and never removed.
 //!
 //! Two places are looked at. The commits, which are in the real repository by now: only what changed since the base.
-//! And the agent's folder as it lies there, with everything that is not committed: by descriptors, without following a
+//! And the agent's directory as it lies there, with everything that is not committed: by descriptors, without following a
 //! single link, and without starting anything in it. Both are the agent's work down to the last byte, so every reading is
 //! bounded in size, number and time; where something is left out, the result says so.
 
@@ -30,22 +30,22 @@ use objects::{Blob, Commits, Objects};
 /// What is looked at.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The real repository's shared folder, which has the commits.
+    /// The real repository's shared directory, which has the commits.
     pub repository: PathBuf,
-    /// Folders with its objects, where they are elsewhere.
+    /// Directories with its objects, where they are elsewhere.
     pub objects: Vec<PathBuf>,
-    /// The folder that the agent worked in. Nothing of it may still run.
+    /// The directory that the agent worked in. Nothing of it may still run.
     pub worktree: PathBuf,
     /// The commit that the run began with; `None` when the branch had none.
     pub base: Option<String>,
     /// The commit that was received; `None` when the branch still has none.
     pub tip: Option<String>,
-    /// Folders that the repository takes its hooks from, relative to the worktree, as `core.hooksPath` says in the user's
+    /// Directories that the repository takes its hooks from, relative to the worktree, as `core.hooksPath` says in the user's
     /// configuration. What the repository's own file says is known anyway.
     pub hooks: Vec<Name>,
     /// The longest it may take.
     pub time: Duration,
-    /// Files and folders that are looked at.
+    /// Files and directories that are looked at.
     pub most_entries: usize,
     /// Dangers of one kind that are listed.
     pub most_of_a_kind: usize,
@@ -180,7 +180,7 @@ impl Findings {
 fn instead(kind: DangerKind) -> &'static str {
     match kind {
         DangerKind::Repository => {
-            "do not run git or open an editor in that folder; remove its `.git`, or the whole folder, first"
+            "do not run git or open an editor in that directory; remove its `.git`, or the whole directory, first"
         }
         DangerKind::Gitlink => {
             "do not run git in the worktree before the repository at that path is removed; take the gitlink out of the commit unless it is a submodule you know"
@@ -295,7 +295,7 @@ pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
 /// The largest configuration of the repository's own that is read.
 const MOST_CONFIG: usize = 16 << 20;
 
-/// Where hooks come from if not from the repository itself: relative folders are taken from the worktree.
+/// Where hooks come from if not from the repository itself: relative directories are taken from the worktree.
 fn hook_folders(inspection: &Inspection) -> Vec<Name> {
     let mut folders = inspection.hooks.clone();
     let text = read_linked(&inspection.repository.join("config"), MOST_CONFIG).unwrap_or_default();
@@ -349,7 +349,7 @@ fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findi
             _ => {}
         }
     }
-    // Files of a repository among the files: git takes the folder for a repository when somebody enters it.
+    // Files of a repository among the files: git takes the directory for a repository when somebody enters it.
     let changed_heads = commits.changed.keys().filter_map(|path| {
         let folder = match path.bytes() {
             b"HEAD" => Some(&b""[..]),
@@ -386,7 +386,7 @@ fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findi
     }
 }
 
-/// The folder that would be a repository if this is one of its files.
+/// The directory that would be a repository if this is one of its files.
 fn repository_of(path: &[u8]) -> Option<&[u8]> {
     for end in ["/config", "/commondir"] {
         if let Some(folder) = path.strip_suffix(end.as_bytes()) {
@@ -416,7 +416,7 @@ fn check_names(path: &Name, findings: &mut Findings) {
 
 /// Paths that differ only in case, where at least one of them is new.
 fn clashes(commits: &Commits, findings: &mut Findings) {
-    // Every folder and file of the changes, as a system without case knows them.
+    // Every directory and file of the changes, as a system without case knows them.
     let mut known: BTreeMap<Vec<u8>, &[u8]> = BTreeMap::new();
     for path in commits.changed.keys().filter(|path| commits.tip.contains_key(*path)) {
         for part in prefixes(path.bytes()) {
@@ -439,14 +439,14 @@ fn clashes(commits: &Commits, findings: &mut Findings) {
                     DangerKind::Clash,
                     &Name::from(*other),
                     format!("differs only in case from `{}`", Name::from(part)),
-                    "where case does not count, one takes the place of the other, a link that of a folder",
+                    "where case does not count, one takes the place of the other, a link that of a directory",
                 );
             }
         }
     }
 }
 
-/// A path's folders, and the path itself.
+/// A path's directories, and the path itself.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.iter()
         .enumerate()

@@ -1,5 +1,5 @@
-//! The agent's folder as it lies there. Folders are opened one below the other, never through a link; nothing is opened
-//! but folders, and plain files of known names.
+//! The agent's directory as it lies there. Directories are opened one below the other, never through a link; nothing is opened
+//! but directories, and plain files of known names.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,9 +10,9 @@ use super::objects::{Blob, Commits, LARGEST, Objects};
 use super::{DangerKind, Findings, Inspection, check_names, file_rules, unseen};
 use crate::workspace::snapshot::{DirectoryState, Entry, Name, join, whole};
 
-/// Folders below folders that are entered. Each one is an open descriptor.
+/// Directories below directories that are entered. Each one is an open descriptor.
 const DEEPEST: usize = 128;
-/// Folders of what was installed or built. Thousands of files in them would be reported, each rightly and none of any
+/// Directories of what was installed or built. Thousands of files in them would be reported, each rightly and none of any
 /// use, so only repositories are looked for in there.
 const OF_MACHINES: [&[u8]; 6] = [b"node_modules", b"target", b".venv", b"venv", b"__pycache__", b".tox"];
 
@@ -27,7 +27,7 @@ struct Walk<'a, 'b> {
     findings: &'a mut Findings,
 }
 
-/// Looks through the folder.
+/// Looks through the directory.
 pub(crate) fn walk(
     inspection: &Inspection,
     commits: &Commits,
@@ -116,12 +116,12 @@ impl Walk<'_, '_> {
         of_machines: bool,
     ) -> io::Result<()> {
         let Ok(mut entries) = folder.entries_up_to(self.left) else {
-            unseen(path, "a folder that cannot be read", self.findings);
+            unseen(path, "a directory that cannot be read", self.findings);
             return Ok(());
         };
         // The same order every time, so that the same things are left out.
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        // Either has one of these; most folders have neither, and need no calls to find out.
+        // Either has one of these; most directories have neither, and need no calls to find out.
         if entries.iter().any(|entry| matches!(entry.name.to_bytes(), b".git" | b"HEAD"))
             || entries.len() > self.left
         {
@@ -141,7 +141,7 @@ impl Walk<'_, '_> {
         for (entry, of_machines) in folders {
             let below = Name::own(join(path.bytes(), &entry.name));
             if depth >= DEEPEST {
-                unseen(&below, "folders below folders below folders", self.findings);
+                unseen(&below, "directories below directories below directories", self.findings);
             } else if let Ok(Some(inner)) = folder.inside(&entry.name) {
                 self.folder(&inner, &below, depth + 1, of_machines)?;
             }
@@ -160,7 +160,7 @@ impl Walk<'_, '_> {
         let name = entry.name.to_bytes();
         let below = Name::own(join(path.bytes(), &entry.name));
         if name == b".git" {
-            // Its content was looked at with the folder, and is nobody's files.
+            // Its content was looked at with the directory, and is nobody's files.
             return Ok(());
         }
         // Only the last part: the others were looked at on the way here.
@@ -178,7 +178,7 @@ impl Walk<'_, '_> {
             _ => folder.stat_of(&entry.name).unwrap_or(None),
         };
         if entry.is_folder == Some(true) || stat.is_some_and(|stat| stat.is_folder()) {
-            // A folder of that name that is committed is not one of them.
+            // A directory of that name that is committed is not one of them.
             let of_machines = of_machines || OF_MACHINES.contains(&name) && !self.is_tracked(&below);
             folders.push((entry, of_machines));
             return Ok(());
@@ -224,7 +224,7 @@ impl Walk<'_, '_> {
             .is_some_and(|(path, _)| path.bytes().starts_with(start.bytes()))
     }
 
-    /// Whether a folder is a repository, or has one in `.git`, and what that would do.
+    /// Whether a directory is a repository, or has one in `.git`, and what that would do.
     fn repository_at(&mut self, folder: &DirectoryState, path: &Name) -> io::Result<()> {
         let is_top = path.bytes().is_empty();
         match folder.stat_of(c".git").unwrap_or(None) {
@@ -251,7 +251,7 @@ impl Walk<'_, '_> {
             Some(stat) if stat.is_file() && !is_top => {
                 let text = read(folder, c".git").unwrap_or_default();
                 let target = text.strip_prefix(b"gitdir:").map(<[u8]>::trim_ascii);
-                // Submodules of the user's have their folder in the real repository, which the agent cannot write to.
+                // Submodules of the user's have their directory in the real repository, which the agent cannot write to.
                 let own = target.is_some_and(|target| self.is_in_repository(path, target));
                 if let Some(target) = target
                     && !own

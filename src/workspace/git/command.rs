@@ -1,7 +1,7 @@
 //! Every call of git that guard makes for itself.
 //!
 //! A call names its repository (`GIT_DIR`, and `GIT_WORK_TREE` where one is needed): nothing is ever discovered from a
-//! folder an agent has written. The caller's `GIT_*` variables are gone, and what configuration could make git run is
+//! directory an agent has written. The caller's `GIT_*` variables are gone, and what configuration could make git run is
 //! switched off by variables, so that the processes git starts inherit it.
 
 use std::ffi::{OsStr, OsString};
@@ -44,7 +44,7 @@ const ALWAYS: &[(&str, &str)] = &[
     ("core.pager", "cat"),
     ("core.editor", "false"),
     ("sequence.editor", "false"),
-    // Hooks that are settings (git 2.54) are in no folder: every event that a call of guard's could be.
+    // Hooks that are settings (git 2.54) are in no directory: every event that a call of guard's could be.
     ("hook.post-checkout.enabled", "false"),
     ("hook.post-index-change.enabled", "false"),
     ("hook.reference-transaction.enabled", "false"),
@@ -276,7 +276,7 @@ impl Git {
         this
     }
 
-    /// The folder git is started in.
+    /// The directory git is started in.
     pub(crate) fn within(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
@@ -405,7 +405,7 @@ impl Git {
     }
 }
 
-/// Does something again that failed because another git was just making a worktree: git reads the folders of all worktrees,
+/// Does something again that failed because another git was just making a worktree: git reads the directories of all worktrees,
 /// and ends when the file that says where the repository is has no words in it yet, or not any more.
 pub(crate) fn again_when_interfered<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,

@@ -1,7 +1,7 @@
 //! The worktree that has a branch, found from the user's repository: to go on in it.
 //!
-//! Its files are an agent's. What they say about where they belong (a `.git` that was replaced, a folder that became a
-//! link) is held against what git's own folder says, which no agent can write; nothing is looked for from inside it.
+//! Its files are an agent's. What they say about where they belong (a `.git` that was replaced, a directory that became a
+//! link) is held against what git's own directory says, which no agent can write; nothing is looked for from inside it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +25,7 @@ impl Repository {
             return lost(format!("was {} and is {} now", worktree.display(), place.display()));
         }
         if !place.symlink_metadata().is_ok_and(|data| data.is_dir()) {
-            return lost(format!("is no folder any more: {}", place.display()));
+            return lost(format!("is no directory any more: {}", place.display()));
         }
         let Some(git_dir) = self.own_folder(&place)? else {
             return lost("is the repository's main one".to_string());
@@ -47,7 +47,7 @@ impl Repository {
         Ok(self.commit(&format!("refs/heads/{branch}"))?.is_some())
     }
 
-    /// git's own folder of a linked worktree: the one that names this place.
+    /// git's own directory of a linked worktree: the one that names this place.
     fn own_folder(&self, place: &Path) -> Result<Option<PathBuf>, WorkspaceError> {
         let all = self.common_dir.join("worktrees");
         let entries = match std::fs::read_dir(&all) {
@@ -73,7 +73,7 @@ fn place_of(listing: &[u8], branch: &str) -> Option<PathBuf> {
     None
 }
 
-/// Whether a small plain file of one line leads to a path, from a folder.
+/// Whether a small plain file of one line leads to a path, from a directory.
 fn leads_to(file: &Path, prefix: &[u8], from: &Path, wanted: &Path) -> bool {
     let Ok(text) = read_small(file, 8192) else { return false };
     let Some(target) = text.strip_prefix(prefix) else { return false };

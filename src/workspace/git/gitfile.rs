@@ -1,7 +1,7 @@
-//! The worktree's `.git`: a file that leads to the quarantine while an agent works, and to the real git folder otherwise.
+//! The worktree's `.git`: a file that leads to the quarantine while an agent works, and to the real git directory otherwise.
 //!
-//! It lies in a folder the agent writes, so whatever is found there afterwards is foreign: it is moved into the run's
-//! folder, never followed, read into memory only to compare it, and never deleted.
+//! It lies in a directory the agent writes, so whatever is found there afterwards is foreign: it is moved into the run's
+//! directory, never followed, read into memory only to compare it, and never deleted.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::sys::remove_tree::remove_tree;
 
-/// The folder in the run's folder for what agents left in places that are not theirs.
+/// The directory in the run's directory for what agents left in places that are not theirs.
 const FOREIGN: &str = "foreign";
 
 /// What a `.git` file with this target says.
@@ -20,7 +20,7 @@ pub(crate) fn content(target: &Path) -> Vec<u8> {
     [b"gitdir: ", target.as_os_str().as_bytes(), b"\n"].concat()
 }
 
-/// Makes `.git` of a worktree lead to a folder; what else was there comes back as the place it was moved to.
+/// Makes `.git` of a worktree lead to a directory; what else was there comes back as the place it was moved to.
 pub(crate) fn point(worktree: &Path, target: &Path, run_folder: &Path) -> io::Result<Option<PathBuf>> {
     open_folder(worktree)?;
     let wanted = content(target);
@@ -81,7 +81,7 @@ fn read_with(file: &Path, most: usize, flags: i32) -> io::Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Moves a foreign thing into the run's folder, under a name of its own.
+/// Moves a foreign thing into the run's directory, under a name of its own.
 pub(crate) fn take_away(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> {
     // To be moved it must let its owner in.
     open_folder(thing)?;
@@ -124,7 +124,7 @@ impl Default for Budget {
     }
 }
 
-/// Copies files, folders and links as they are; pipes, sockets and devices are left out.
+/// Copies files, directories and links as they are; pipes, sockets and devices are left out.
 pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     if budget.entries == 0 || budget.depth == 0 {
         return Err(io::Error::other("more entries, or deeper, than can be copied"));
@@ -152,7 +152,7 @@ pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut Budget) -> io::Resu
     }
 }
 
-/// Lets its owner into a folder that an agent has closed.
+/// Lets its owner into a directory that an agent has closed.
 fn open_folder(folder: &Path) -> io::Result<()> {
     let data = folder.symlink_metadata();
     match data {

@@ -16,7 +16,7 @@ pub(crate) struct Tree<'t> {
     pub(crate) object_format: &'t str,
     /// The user's own list of what is ignored; need not be there.
     pub(crate) excludes: &'t Path,
-    /// Where git may write: not the real git folder, guard itself puts there what git has made.
+    /// Where git may write: not the real git directory, guard itself puts there what git has made.
     pub(crate) scratch: &'t Path,
 }
 

@@ -25,7 +25,7 @@ const MOST_REFS: usize = 20_000;
 pub(crate) const MOST_CHANGED: usize = 1_000;
 /// Bytes of the names of those.
 const MOST_CHANGED_BYTES: usize = 256 << 10;
-/// Deeper folders of refs are not listed.
+/// Deeper directories of refs are not listed.
 const DEEPEST: usize = 32;
 
 /// Why a ref cannot be taken.
@@ -37,7 +37,7 @@ pub enum RefError {
     /// It leads to another ref.
     #[error("it was made a symbolic ref to {0:?}")]
     Symbolic(String),
-    /// It, or a folder above it, is a link or something else that is no plain file.
+    /// It, or a directory above it, is a link or something else that is no plain file.
     #[error("it is {0}, not a plain file")]
     NotPlain(&'static str),
     /// It holds something else than an object's name.
@@ -97,7 +97,7 @@ fn loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
         match parts.peek() {
             _ if kind.is_symlink() => return Err(RefError::NotPlain("a link")),
             Some(_) if kind.is_dir() => {}
-            // An empty folder where the ref was: git packs it and leaves that.
+            // An empty directory where the ref was: git packs it and leaves that.
             None if kind.is_dir() => return Ok(None),
             None if kind.is_file() => {}
             _ => return Err(RefError::NotPlain("no file")),

@@ -37,7 +37,7 @@ pub enum Pushed {
     Refused(String),
 }
 
-/// What a push can be over in a repository that may be planted: a folder of this machine would have its own hooks and
+/// What a push can be over in a repository that may be planted: a directory of this machine would have its own hooks and
 /// settings, and they would run here.
 const OVER_THE_NETWORK: &str = "git:http:https:ssh";
 

@@ -1,4 +1,4 @@
-//! The user's repository, found from the user's folder before an agent has run.
+//! The user's repository, found from the user's directory before an agent has run.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -34,9 +34,9 @@ impl Head {
 /// A repository and the working tree it was found from.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    /// The git folder of the working tree it was found from.
+    /// The git directory of the working tree it was found from.
     pub git_dir: PathBuf,
-    /// The folder that all working trees share.
+    /// The directory that all working trees share.
     pub common_dir: PathBuf,
     /// The top of the working tree; none in a bare repository.
     pub toplevel: Option<PathBuf>,
@@ -62,7 +62,7 @@ const FACTS: [&str; 4] =
     ["--is-bare-repository", "--is-shallow-repository", "--show-object-format", "--show-ref-format"];
 
 impl Repository {
-    /// The repository that a folder of the user's lies in; none when it lies in none.
+    /// The repository that a directory of the user's lies in; none when it lies in none.
     pub fn find(folder: &Path) -> Result<Option<Self>, WorkspaceError> {
         let answer = Git::new(Trust::User, "rev-parse")?
             .within(folder)
@@ -93,7 +93,7 @@ impl Repository {
         };
         let word = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
-        // A bare repository and the inside of a git folder have no top.
+        // A bare repository and the inside of a git directory have no top.
         let toplevel = match rest {
             [] => None,
             [top] => Some(path(top)),
@@ -170,7 +170,7 @@ impl Repository {
         self.git_dir != self.common_dir
     }
 
-    /// The repository's name, for folders: that of its main working tree, or of itself.
+    /// The repository's name, for directories: that of its main working tree, or of itself.
     pub fn name(&self) -> Vec<u8> {
         let place = self.place();
         let name = place.file_name().unwrap_or(OsStr::new("repository")).as_bytes();
@@ -179,7 +179,7 @@ impl Repository {
         name[visible..].to_vec()
     }
 
-    /// The main working tree, or the folder of a bare repository.
+    /// The main working tree, or the directory of a bare repository.
     pub fn place(&self) -> PathBuf {
         if !self.is_linked()
             && let Some(top) = &self.toplevel
@@ -204,7 +204,7 @@ impl Repository {
         Ok(if self.trusted { git } else { offline(git) })
     }
 
-    /// Every folder with objects: the repository's own and those it borrows from.
+    /// Every directory with objects: the repository's own and those it borrows from.
     pub(crate) fn object_folders(&self) -> Vec<PathBuf> {
         let mut folders = vec![self.common_dir.join("objects")];
         let mut next = 0;
@@ -236,7 +236,7 @@ fn alternate(line: &[u8], folder: &Path) -> Option<PathBuf> {
         return None;
     }
     let plain = if line.starts_with(b"\"") { unquote(line)? } else { line.to_vec() };
-    // A relative one is meant from the objects folder.
+    // A relative one is meant from the objects directory.
     folder.join(PathBuf::from(std::ffi::OsString::from_vec(plain))).canonicalize().ok()
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn receive(quarantine: &Path, common_dir: &Path, most: u64) -> io::Re
     Ok(left)
 }
 
-/// Files two folders down; links are not followed.
+/// Files two directories down; links are not followed.
 fn objects(folder: &Path, depth: usize) -> Vec<PathBuf> {
     let is_folder = folder.symlink_metadata().is_ok_and(|data| data.is_dir());
     if !is_folder || depth > 2 {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   objects an agent wrote ──► git pack-objects ══ pipe ══► git receive-pack ──► git's own quarantine, fsck, connectivity
-//!                              jailed; in a git folder        jailed too; one ref,
+//!                              jailed; in a git directory        jailed too; one ref,
 //!                              guard made; no configuration   compared and swapped
 //! ```
 //!
@@ -184,7 +184,7 @@ impl Workspace {
         tree_size::most_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
     }
 
-    /// The object folders that are sent from: the agent's first.
+    /// The object directories that are sent from: the agent's first.
     fn sent_objects(&self) -> Vec<PathBuf> {
         let mut objects = vec![self.quarantine().join("objects")];
         objects.extend(self.record.objects.iter().cloned());
@@ -202,7 +202,7 @@ impl Workspace {
         Ok(sender.start_into(to)?)
     }
 
-    /// A git that reads what the agent wrote, in a jail, with a git folder that guard has made a moment ago.
+    /// A git that reads what the agent wrote, in a jail, with a git directory that guard has made a moment ago.
     fn reader(&self, verb: &str, limits: &Limits) -> Result<Git, ReceiveError> {
         let folder = self.run_folder.join("sender");
         let objects = self.sent_objects();
@@ -241,7 +241,7 @@ fn only_plain_files(objects: &Path) -> Result<(), String> {
     let unreadable = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
     let data = objects.symlink_metadata().map_err(|error| unreadable(objects, &error))?;
     if !data.is_dir() {
-        return Err(format!("{} is no folder", objects.display()));
+        return Err(format!("{} is no directory", objects.display()));
     }
     let mut folders = vec![objects.to_path_buf()];
     while let Some(folder) = folders.pop() {

@@ -26,7 +26,7 @@ use crate::workspace::{WorkspaceError, at, trust};
 pub struct Request {
     /// The run.
     pub run_id: String,
-    /// The run's own folder; made if it is not there.
+    /// The run's own directory; made if it is not there.
     pub run_folder: PathBuf,
     /// What the task is called; the run's id unless given.
     pub name: Option<String>,
@@ -36,7 +36,7 @@ pub struct Request {
     pub here: bool,
     /// What task branches begin with: `task/`.
     pub prefix: String,
-    /// Where worktrees are put, from the repository's own folder; `../.worktrees` unless given.
+    /// Where worktrees are put, from the repository's own directory; `../.worktrees` unless given.
     pub root: Option<PathBuf>,
     /// Where they are put when that cannot be written.
     pub fallback_root: PathBuf,
@@ -59,7 +59,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What a policy says of it; the run, its folder and the fallback are the caller's to fill in.
+    /// What a policy says of it; the run, its directory and the fallback are the caller's to fill in.
     pub fn new(policy: &Policy) -> Self {
         Self {
             prefix: policy.git.branch_prefix.clone(),
@@ -326,9 +326,9 @@ impl Workspace {
         format!("guard run {}", self.record.run_id)
     }
 
-    /// The workspace of a run's folder, to be finished or removed by another process than the one that made it.
+    /// The workspace of a run's directory, to be finished or removed by another process than the one that made it.
     pub fn load(run_folder: &Path) -> Result<Self, WorkspaceError> {
-        // First the record: a folder without one gets no lock file either.
+        // First the record: a directory without one gets no lock file either.
         Record::read(run_folder)?;
         let lock = Lock::take(run_folder)?;
         let record = Record::read(run_folder)?;
@@ -357,7 +357,7 @@ impl Workspace {
         &self.record
     }
 
-    /// The folder the agent works in.
+    /// The directory the agent works in.
     pub fn worktree(&self) -> &Path {
         &self.record.worktree
     }
@@ -367,7 +367,7 @@ impl Workspace {
         self.record.branch.strip_prefix("refs/heads/").unwrap_or(&self.record.branch)
     }
 
-    /// The private git folder.
+    /// The private git directory.
     pub fn quarantine(&self) -> PathBuf {
         self.run_folder.join("git")
     }
@@ -429,8 +429,8 @@ impl Workspace {
         at("point at the quarantine from", &self.record.worktree, pointed).map(drop)
     }
 
-    /// Makes the worktree's `.git` lead to the real git folder, whatever an agent left there: that is moved into the run's
-    /// folder, and its place comes back. The agent must have ended.
+    /// Makes the worktree's `.git` lead to the real git directory, whatever an agent left there: that is moved into the run's
+    /// directory, and its place comes back. The agent must have ended.
     pub fn point_at_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
         let record = &self.record;
         let is_folder = record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
@@ -551,7 +551,7 @@ impl WorkspaceSpec {
     }
 }
 
-/// The branch and the worktree's folder, named after the task.
+/// The branch and the worktree's directory, named after the task.
 pub(crate) fn names(
     repository: &Repository,
     request: &Request,
@@ -606,7 +606,7 @@ pub(crate) fn base(repository: &Repository, request: &Request) -> Result<String,
     })
 }
 
-/// The folder for worktrees, made if it is not there.
+/// The directory for worktrees, made if it is not there.
 pub(crate) fn root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
     let place = repository.place();
     if let Some(root) = &request.root {
@@ -626,7 +626,7 @@ pub(crate) fn root(repository: &Repository, request: &Request) -> Result<PathBuf
     at("find", root, root.canonicalize())
 }
 
-/// A folder of this user's own that nobody else can put things into, made if it is not there.
+/// A directory of this user's own that nobody else can put things into, made if it is not there.
 fn usable(root: &Path) -> bool {
     if DirBuilder::new().mode(0o755).create(root).is_ok() {
         // Where the repository lies within another one, its `git status` does not show the worktrees.

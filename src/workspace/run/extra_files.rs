@@ -31,8 +31,8 @@ pub struct ExtraFile {
     pub seal: String,
 }
 
-/// Brings these paths of the user's worktree. What is not there, or is there already, or leads out of `within`, is left
-/// out; so is what would have to be put through a link, which the commit may have in the place of a folder.
+/// Brings these paths of the user's worktree. What is not there, or already exists, or leads out of `within`, is left
+/// out; so is what would have to be put through a link, which the commit may have in the place of a directory.
 pub(crate) fn bring(
     from: &Path,
     within: Option<&Path>,
@@ -102,7 +102,7 @@ pub(crate) fn ignore_line(path: &Path) -> Vec<u8> {
     line
 }
 
-/// Nothing but folders lies on the way to a path, as far as there is one.
+/// Nothing but directories lies on the way to a path, as far as there is one.
 pub(crate) fn is_way_plain(top: &Path, path: &Path) -> bool {
     let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
     above
@@ -110,7 +110,7 @@ pub(crate) fn is_way_plain(top: &Path, path: &Path) -> bool {
         .all(|data| data.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |data| data.is_dir()))
 }
 
-/// Below the folder it is joined to, and no part of git's own.
+/// Below the directory it is joined to, and no part of git's own.
 pub fn is_inside(path: &Path) -> bool {
     let plain =
         path.components().all(|part| matches!(part, Component::Normal(name) if name != OsStr::new(".git")));

@@ -12,11 +12,11 @@ use super::quarantine::settings_path;
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::repository::Repository;
 
-/// Hook folders are small; a larger one is something else (a whole project, a home).
+/// Hook directories are small; a larger one is something else (a whole project, a home).
 pub(crate) const MOST_FILES: usize = 2_000;
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Copies the hooks below `to`; the folder that `core.hooksPath` must name.
+/// Copies the hooks below `to`; the directory that `core.hooksPath` must name.
 pub(crate) fn bring(
     repository: &Repository,
     settings: &Settings,
@@ -70,7 +70,7 @@ fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     budget.files += 1;
     budget.bytes += if data.is_file() { data.len() } else { 0 };
     if budget.files > MOST_FILES || budget.bytes > MOST_BYTES {
-        return Err(io::Error::other(format!("{} is too large for a folder of hooks", from.display())));
+        return Err(io::Error::other(format!("{} is too large for a directory of hooks", from.display())));
     }
     if data.is_dir() {
         fs::DirBuilder::new().mode(0o755).recursive(true).create(to)?;

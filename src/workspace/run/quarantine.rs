@@ -1,4 +1,4 @@
-//! The private git folder of a run: own HEAD, index, configuration, refs and objects, with the real objects to read.
+//! The private git directory of a run: own HEAD, index, configuration, refs and objects, with the real objects to read.
 //!
 //! Made by writing files, not by starting git: every file here is one that git's own documentation describes. Refs are in
 //! the format `files` whatever the real repository's is.
@@ -42,10 +42,10 @@ pub(crate) struct Parts<'a> {
     pub(crate) refs: &'a [u8],
     pub(crate) branch: &'a str,
     pub(crate) tip: &'a str,
-    /// The worktree's real git folder.
+    /// The worktree's real git directory.
     pub(crate) admin_dir: &'a Path,
     pub(crate) objects: &'a [PathBuf],
-    /// The folder of the copied hooks.
+    /// The directory of the copied hooks.
     pub(crate) hooks: &'a Path,
     pub(crate) committer: Committer<'a>,
 }
@@ -56,7 +56,7 @@ pub(crate) fn refs_call(repository: &Repository) -> Result<Git, GitError> {
     Ok(repository.git("for-each-ref")?.arg("--format=%(objectname) %(refname) %(symref)"))
 }
 
-/// Makes the folder. `before` gets a copy of the packed refs, outside the agent's reach.
+/// Makes the directory. `before` gets a copy of the packed refs, outside the agent's reach.
 pub(crate) fn make(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
     let folder = |name: &str| DirBuilder::new().mode(0o700).recursive(true).create(git.join(name));
     for name in ["objects/info", "objects/pack", "refs/heads", "refs/tags", "info"] {
@@ -134,7 +134,7 @@ fn home() -> PathBuf {
 }
 
 /// The path a setting names. A relative one is meant from the top of the working tree, where hooks run and most calls
-/// begin, whatever folder guard was started in.
+/// begin, whatever directory guard was started in.
 pub(crate) fn settings_path(repository: &Repository, value: &[u8]) -> PathBuf {
     let path = Path::new(OsStr::from_bytes(value));
     match path.strip_prefix("~") {
@@ -172,7 +172,7 @@ fn refs(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
     fs::write(own, format!("{}\n", parts.tip))
 }
 
-/// The list of borrowed object folders.
+/// The list of borrowed object directories.
 pub(crate) fn alternates(folders: &[PathBuf]) -> Vec<u8> {
     let mut text = Vec::new();
     for folder in folders {
@@ -208,7 +208,7 @@ fn config(git: &Path, parts: &Parts<'_>) -> Vec<u8> {
     settings.push(set("core.hooksPath", parts.hooks.as_os_str().as_bytes()));
     settings.push(set("core.excludesFile", git.join(EXCLUDES).as_os_str().as_bytes()));
     settings.push(set("core.attributesFile", git.join(ATTRIBUTES).as_os_str().as_bytes()));
-    // The folder goes with the run; tidying it is wasted time.
+    // The directory goes with the run; tidying it is wasted time.
     settings.push(set("gc.auto", b"0"));
     settings.push(set("maintenance.auto", b"false"));
     // Without either, git would ask the agent who it is.

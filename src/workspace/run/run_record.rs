@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::extra_files::ExtraFile;
 use crate::workspace::{WorkspaceError, at};
 
-/// The record's name in the run's folder.
+/// The record's name in the run's directory.
 const FILE: &str = "workspace.json";
 /// Held by the process that works on the workspace.
 const LOCK: &str = "workspace.lock";
@@ -62,14 +62,14 @@ pub struct Record {
     pub run_id: String,
     /// How far it is.
     pub state: State,
-    /// The folder that all working trees of the repository share.
+    /// The directory that all working trees of the repository share.
     #[serde(with = "path")]
     pub common_dir: PathBuf,
     /// `sha1` or `sha256`.
     pub object_format: String,
     /// `files` or `reftable`.
     pub ref_format: String,
-    /// Folders with the repository's objects.
+    /// Directories with the repository's objects.
     #[serde(with = "paths")]
     pub objects: Vec<PathBuf>,
     /// The task's branch, a full ref name.
@@ -81,7 +81,7 @@ pub struct Record {
     /// The working tree.
     #[serde(with = "path")]
     pub worktree: PathBuf,
-    /// Its real git folder.
+    /// Its real git directory.
     #[serde(with = "path")]
     pub admin_dir: PathBuf,
     /// The worktree was there before the run, and is not guard's to remove.
@@ -102,7 +102,7 @@ impl Record {
         VERSION
     }
 
-    /// The record of a run's folder.
+    /// The record of a run's directory.
     pub fn read(run_folder: &Path) -> Result<Self, WorkspaceError> {
         let path = run_folder.join(FILE);
         let bytes = at("read", &path, std::fs::read(&path))?;
@@ -114,7 +114,7 @@ impl Record {
         Ok(record)
     }
 
-    /// True when a run's folder has one.
+    /// True when a run's directory has one.
     pub fn exists(run_folder: &Path) -> bool {
         run_folder.join(FILE).is_file()
     }

@@ -1,4 +1,4 @@
-//! Names for branches and folders, made from whatever a user or an orchestrator calls a task.
+//! Names for branches and directories, made from whatever a user or an orchestrator calls a task.
 
 /// The longest slug: branch names become files, with a prefix and a suffix around them.
 const LONGEST: usize = 64;

@@ -19,12 +19,12 @@ pub struct ExpectedChanges {
     pub branch: Option<Name>,
     /// Where guard left that branch, if that is known: a branch that is elsewhere was moved by somebody else.
     pub tip: Option<String>,
-    /// The name of the run's folder in `worktrees/`.
+    /// The name of the run's directory in `worktrees/`.
     pub worktree: Option<Name>,
-    /// What guard itself wrote in that folder between the two looks, relative to it: `index`, `logs/HEAD`. What changed
+    /// What guard itself wrote in that directory between the two looks, relative to it: `index`, `logs/HEAD`. What changed
     /// apart from that would have needed the agent.
     pub wrote: BTreeSet<Name>,
-    /// The folders that the agent could write to.
+    /// The directories that the agent could write to.
     pub grants: Vec<PathBuf>,
 }
 
@@ -66,11 +66,11 @@ pub enum Kind {
     Alternates,
     /// What is staged.
     Index,
-    /// A linked worktree as a whole, or another file of its folder.
+    /// A linked worktree as a whole, or another file of its directory.
     Worktree,
     /// A file of a submodule's repository.
     Module,
-    /// Any other file of the repository's folder.
+    /// Any other file of the repository's directory.
     Other,
 }
 
@@ -79,7 +79,7 @@ pub enum Kind {
 pub struct Difference {
     /// What it is.
     pub kind: Kind,
-    /// The ref's name, or the file's path below the repository's folder.
+    /// The ref's name, or the file's path below the repository's directory.
     pub name: Name,
     /// What it was; `None` when it was not there.
     pub old: Option<String>,
@@ -242,7 +242,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The run's own folder is guard's to write to, and nobody else has business there.
+    /// The run's own directory is guard's to write to, and nobody else has business there.
     fn in_worktree(&self, name: &Name) -> Actor {
         match (worktree_of(name), &self.ours.worktree) {
             (Some((id, rest)), Some(own)) if id == *own => {
@@ -277,7 +277,7 @@ fn worktree_of(name: &Name) -> Option<(Name, Name)> {
     Some((Name::from(&rest[..slash]), Name::from(&rest[slash + 1..])))
 }
 
-/// A folder in `worktrees/` is a worktree if it says where: an empty one, or one that is being made, is not yet.
+/// A directory in `worktrees/` is a worktree if it says where: an empty one, or one that is being made, is not yet.
 fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     let mut found = BTreeSet::new();
     for (name, _) in of.files.range(Name::from("worktrees/")..) {

@@ -8,7 +8,7 @@
 //! - **refs** by value, in every storage format, of every worktree: a difference says from what to what. Loose refs come
 //!   first and `packed-refs` after them, in the order git reads them, so that a ref that is packed meanwhile is not missed.
 //!   Where a value is stored is not compared: packing changes no ref.
-//! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else in the folder but
+//! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else in the directory but
 //!   objects) by their SHA-256, so that a file written again with the same content is no difference. Files of more than a
 //!   MiB (a large index) by their identity alone: inode, size, times. The change time cannot be set by anybody.
 //! - **reflogs** by their SHA-256 as well, because `git gc` writes all of them again with the same content. Where there is
@@ -42,7 +42,7 @@ use state::{Content, MOST_HASHED, Stat, State, hash};
 #[derive(Debug, thiserror::Error)]
 #[error("the repository {} cannot be looked at: {source}", path.display())]
 pub struct FingerprintError {
-    /// The repository's folder.
+    /// The repository's directory.
     pub path: PathBuf,
     /// Why.
     pub source: io::Error,
@@ -51,29 +51,29 @@ pub struct FingerprintError {
 /// A repository as it was at one moment. It can be stored: a run that was cut short is compared by the next one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// The shared folder of the repository, without links.
+    /// The shared directory of the repository, without links.
     common: Name,
-    /// The device of that folder.
+    /// The device of that directory.
     device: u64,
     /// When the look began, in nanoseconds since 1970.
     looked: i64,
     /// By their names; those of linked worktrees as git names them, `worktrees/ID/HEAD`.
     refs: BTreeMap<Name, Ref>,
-    /// By their paths below the shared folder.
+    /// By their paths below the shared directory.
     files: BTreeMap<Name, State>,
-    /// By their paths below the shared folder.
+    /// By their paths below the shared directory.
     logs: BTreeMap<Name, State>,
     /// The repository is larger than what is looked at.
     cut: bool,
 }
 
-/// Entries of folders that are looked at.
+/// Entries of directories that are looked at.
 const MOST_ENTRIES: usize = 2_000_000;
 /// Bytes of files that are hashed; after that, identities must do.
 const MOST_BYTES: u64 = 16 << 20;
 /// Reflogs that are hashed.
 const MOST_LOGS: usize = 1_000;
-/// Folders below folders.
+/// Directories below directories.
 const DEEPEST: usize = 32;
 /// From so many entries on, several threads share the work.
 const MANY: usize = 1_000;
@@ -105,7 +105,7 @@ impl Look<'_> {
 }
 
 impl Fingerprint {
-    /// Looks at a repository, by the folder that all its worktrees share (`git rev-parse --git-common-dir`).
+    /// Looks at a repository, by the directory that all its worktrees share (`git rev-parse --git-common-dir`).
     pub fn take(common: &Path) -> Result<Self, FingerprintError> {
         Self::look(common, None)
     }
@@ -196,7 +196,7 @@ impl Fingerprint {
         }
     }
 
-    /// One git folder: the shared one, or a worktree's own.
+    /// One git directory: the shared one, or a worktree's own.
     fn admin(&mut self, common: &DirectoryState, path: &[u8], look: &mut Look<'_>) -> io::Result<()> {
         let below = |name: &[u8]| if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
         let Some(folder) = common.below(if path.is_empty() { b"." } else { path })? else { return Ok(()) };
@@ -241,7 +241,7 @@ impl Fingerprint {
         self.walk(folder, path, rest, look)
     }
 
-    /// All files below a folder, but for what is no setting of anything.
+    /// All files below a directory, but for what is no setting of anything.
     fn walk(
         &mut self,
         folder: DirectoryState,
@@ -422,7 +422,7 @@ fn shared<A: Sync, B: Send>(
 }
 
 /// Files that other gits make and remove again as they work, a list of refs for plain web servers that `git gc` makes, and
-/// folders of data that is not a setting.
+/// directories of data that is not a setting.
 fn is_passing(path: &[u8], entry: &Entry) -> bool {
     let name = entry.name.to_bytes();
     let in_submodule = path.split(|byte| *byte == b'/').any(|part| part == b"modules");

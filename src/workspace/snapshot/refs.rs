@@ -52,10 +52,10 @@ pub(crate) type Found = (Vec<(Name, Ref)>, Option<String>);
 const LONGEST: u64 = 8 << 10;
 /// The largest `packed-refs` that is read: some millions of refs.
 const LARGEST_PACKED: u64 = 512 << 20;
-/// Folders below folders.
+/// Directories below directories.
 const DEEPEST: usize = 100;
 
-/// Reads the files below a folder of refs.
+/// Reads the files below a directory of refs.
 pub(crate) fn loose(
     common: &DirectoryState,
     top: &[u8],
@@ -64,14 +64,14 @@ pub(crate) fn loose(
     let mut found = Vec::new();
     let mut open = vec![(top.to_vec(), false)];
     while let Some((path, linked)) = open.pop() {
-        // Reftable repositories have a file where the folder was, so that old versions of git stop.
+        // Reftable repositories have a file where the directory was, so that old versions of git stop.
         let Some(folder) = common.below(&path)? else { continue };
         let mut entries = folder.entries()?;
         entries.retain(|entry| !is_lock(&entry.name));
         look.charge(&mut entries);
         let mut files = Vec::new();
         for entry in entries {
-            // Git reads through links to folders. Through one, that is: links can lead round in circles.
+            // Git reads through links to directories. Through one, that is: links can lead round in circles.
             let behind = |entry: &Entry| {
                 Ok::<_, io::Error>(folder.stat_behind(&entry.name)?.is_some_and(|stat| stat.is_folder()))
             };

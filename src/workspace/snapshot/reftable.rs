@@ -15,7 +15,7 @@ const LARGEST: u64 = 512 << 20;
 /// Another git may compact the tables away that were just listed.
 const MOST_TRIES: usize = 10;
 
-/// The refs of a stack of tables in a folder, and the hash of what could not be read; `None` when there is no stack.
+/// The refs of a stack of tables in a directory, and the hash of what could not be read; `None` when there is no stack.
 pub(crate) fn stack(common: &DirectoryState, path: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
     let mut missing = false;
     for _ in 0..MOST_TRIES {

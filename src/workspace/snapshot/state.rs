@@ -107,10 +107,10 @@ impl State {
     }
 }
 
-/// An open folder.
+/// An open directory.
 pub(crate) struct DirectoryState(OwnedFd);
 
-/// An entry of a folder.
+/// An entry of a directory.
 pub(crate) struct Entry {
     pub(crate) name: CString,
     pub(crate) is_folder: Option<bool>,
@@ -125,13 +125,13 @@ impl DirectoryState {
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
-    /// A folder below; `None` when there is none.
+    /// A directory below; `None` when there is none.
     pub(crate) fn below(&self, path: &[u8]) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(there(openat(&self.0, path, flags, Mode::empty()))?.map(Self))
     }
 
-    /// A folder right below, which must not be a link; `None` when there is none.
+    /// A directory right below, which must not be a link; `None` when there is none.
     pub(crate) fn inside(&self, name: &CStr) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(there(openat(&self.0, name, flags, Mode::empty()))?.map(Self))
@@ -167,7 +167,7 @@ impl DirectoryState {
 
     /// All entries but `.` and `..`, in order: what is looked up and put in order by their names is next to each other.
     ///
-    /// On some file systems a file that is replaced while the folder is read is not seen at all. So the folder is read
+    /// On some file systems a file that is replaced while the directory is read is not seen at all. So the directory is read
     /// again if it changed meanwhile, and the names of all readings count: those that are gone are found out later.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut before = self.stat()?;
@@ -187,7 +187,7 @@ impl DirectoryState {
 
     /// The first so many entries, and one more if there are more, in a single reading.
     pub(crate) fn entries_up_to(&self, most: usize) -> io::Result<Vec<Entry>> {
-        // A description of its own: the position in the folder belongs to it.
+        // A description of its own: the position in the directory belongs to it.
         let Some(fd) = there(openat(
             &self.0,
             c".",
@@ -225,7 +225,7 @@ impl AsFd for DirectoryState {
 }
 
 const MOST_READINGS: usize = 4;
-/// Entries of one folder that are held at once; what counts them leaves out more.
+/// Entries of one directory that are held at once; what counts them leaves out more.
 const MOST_AT_ONCE: usize = 2_000_000;
 
 /// What is gone, or became something else, between one call and the next, is not an error: others work here too.

@@ -39,7 +39,7 @@ const SKIP_SMUDGE: (&str, &str) = ("GIT_LFS_SKIP_SMUDGE", "1");
 pub struct TaskTree {
     /// Who it was made for; stands in reflogs.
     pub mark: String,
-    /// The folder that all working trees share.
+    /// The directory that all working trees share.
     #[serde(with = "run_record::path")]
     pub common_dir: PathBuf,
     /// `sha1` or `sha256`.
@@ -161,7 +161,7 @@ impl TaskTree {
         self.branch.strip_prefix("refs/heads/").unwrap_or(&self.branch)
     }
 
-    /// The worktree's own git folder: of the repository's worktrees the one that leads there and has an index. What the
+    /// The worktree's own git directory: of the repository's worktrees the one that leads there and has an index. What the
     /// worktree itself says is an agent's word.
     fn admin_dir(&self) -> Result<PathBuf, WorkspaceError> {
         let wanted = self.worktree.join(".git");
@@ -301,7 +301,7 @@ impl TaskTree {
         Ok(!output.is_empty())
     }
 
-    /// The first of these that is there in a commit and is no folder.
+    /// The first of these that is there in a commit and is no directory.
     pub fn no_folder(&self, commit: &str, ways: &[String]) -> Result<Option<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["-z", commit, "--"]).args(ways).run()?;
         // Where one of them lies below another, what is beside it is listed too.
@@ -376,7 +376,7 @@ impl TaskTree {
         Ok(id)
     }
 
-    /// Moves the branch from one commit to another, unless it is there already.
+    /// Moves the branch from one commit to another, unless it already exists.
     pub fn move_branch(&self, to: &str, from: &str) -> Result<(), WorkspaceError> {
         if self.tip()?.as_deref() == Some(to) {
             return Ok(());
@@ -421,7 +421,7 @@ impl TaskTree {
         Ok(paths.map(|line| String::from_utf8_lossy(&line[3..]).into_owned()).collect())
     }
 
-    /// Whether git passes over anything below a folder, by whatever rule: what is there is in no list of work.
+    /// Whether git passes over anything below a directory, by whatever rule: what is there is in no list of work.
     pub fn passes_over(&self, folder: &str) -> Result<bool, WorkspaceError> {
         let index = self.index_copy()?;
         let below = format!(":(top,literal){folder}");
@@ -429,7 +429,7 @@ impl TaskTree {
         Ok(!self.tree_git("ls-files", &index, false)?.args(shape).run()?.is_empty())
     }
 
-    /// Takes a folder of the working tree away with whatever is in it. What is on the branch comes back with a check-out.
+    /// Takes a directory of the working tree away with whatever is in it. What is on the branch comes back with a check-out.
     pub fn take_away(&self, folder: &str) -> Result<(), WorkspaceError> {
         let place = self.worktree.join(folder);
         at("remove", &place, remove_tree(&place))
@@ -442,7 +442,7 @@ impl TaskTree {
         if let Some(admin_dir) = admin_dir {
             at("remove", &self.worktree, remove_tree(&self.worktree))?;
             at("remove", &admin_dir, remove_tree(&admin_dir))?;
-            // As git does: the folder of all worktrees goes with the last one.
+            // As git does: the directory of all worktrees goes with the last one.
             let _ = fs::remove_dir(self.common_dir.join("worktrees"));
         }
         let Some(tip) = self.tip()? else { return Ok(true) };
@@ -515,7 +515,7 @@ impl TaskTree {
         Ok((format!("{}\n{text}", String::from_utf8_lossy(&stat)), false))
     }
 
-    /// Paths below a folder that are not the same in two commits.
+    /// Paths below a directory that are not the same in two commits.
     pub fn changed_below(&self, from: &str, to: &str, folder: &str) -> Result<Vec<String>, WorkspaceError> {
         let paths = format!(":(literal,icase){folder}");
         let shape = ["--name-only", "--no-renames", "-z", from, to, "--", &paths];
@@ -532,7 +532,7 @@ impl TaskTree {
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
-    /// What the branch has changed since it left another one, outside a folder: to see whether it is the same again.
+    /// What the branch has changed since it left another one, outside a directory: to see whether it is the same again.
     pub fn changed_outside(&self, from: &str, folder: &str) -> Result<Vec<u8>, WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let paths = [".".to_string(), format!(":(exclude,literal){folder}")];
@@ -555,7 +555,7 @@ impl TaskTree {
     }
 
     /// Ends what a run that was killed left of itself in this worktree: its `.git` leads to the repository again. What it
-    /// committed and nobody received stays in its own folder.
+    /// committed and nobody received stays in its own directory.
     pub fn settle_runs(&self, runs: &Path) -> Result<(), WorkspaceError> {
         let deadline = Instant::now() + PATIENCE;
         for entry in list(runs)? {

@@ -13,7 +13,7 @@ use crate::workspace::git::gitfile::read_small;
 use crate::workspace::git::repository::Repository;
 use crate::workspace::run::hooks;
 
-/// Folders of a git folder that git or guard reads or writes, and how deep they go; what is deeper there is nobody's.
+/// Directories of a git directory that git or guard reads or writes, and how deep they go; what is deeper there is nobody's.
 const PARTS: &[(&str, usize)] = &[
     ("", 0),
     ("hooks", DEEPEST),
@@ -32,7 +32,7 @@ const MOST_ENTRIES: usize = 2_000_000;
 /// The most of one kind that are gathered.
 const MOST_FOUND: usize = 20;
 
-/// The working tree and its git folder must lead to each other, as `git init`, `git worktree add` and submodules make
+/// The working tree and its git directory must lead to each other, as `git init`, `git worktree add` and submodules make
 /// them: an agent can write only one of two that are not its own.
 pub(crate) fn pointer(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Repository { git_dir, common_dir, toplevel, .. } = repository;
@@ -68,7 +68,7 @@ pub(crate) fn pointer(repository: &Repository, settings: &Settings, doubts: &mut
     }
 }
 
-/// The path that a file of one line names, from a folder.
+/// The path that a file of one line names, from a directory.
 fn line(file: &Path, prefix: &[u8], from: &Path) -> Option<PathBuf> {
     let text = read_small(file, 8192).ok()?;
     Some(from.join(OsStr::from_bytes(text.strip_prefix(prefix)?.trim_ascii_end())))
@@ -95,7 +95,7 @@ pub(crate) fn parts(repository: &Repository, doubts: &mut Vec<String>) {
     }
 }
 
-/// The folder of hooks is copied with what its links lead to; the user's own outside the repository may have any.
+/// The directory of hooks is copied with what its links lead to; the user's own outside the repository may have any.
 pub(crate) fn hooks(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Some(folder) = hooks::source(repository, settings) else { return };
     if inside(&folder, repository) && !same(&folder, &repository.common_dir.join("hooks")) {

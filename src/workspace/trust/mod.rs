@@ -1,8 +1,8 @@
 //! What a repository says that guard does not follow unasked.
 //!
-//! The folder somebody starts a run in may have been written by an agent before: an earlier run without a repository, a
-//! repository planted in a subfolder. What is found there as "the user's repository" may be the agent's, made to have
-//! guard run a program outside the sandbox (filters), or to have it hand out something else than this folder (a `.git`
+//! The directory somebody starts a run in may have been written by an agent before: an earlier run without a repository, a
+//! repository planted in a subdirectory. What is found there as "the user's repository" may be the agent's, made to have
+//! guard run a program outside the sandbox (filters), or to have it hand out something else than this directory (a `.git`
 //! that leads to another repository, borrowed objects, copied files). Nothing distinguishes it from the user's own but
 //! what it asks for; so whoever asks for such things must be trusted by name.
 
@@ -29,7 +29,7 @@ pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
     layout::parts(repository, &mut doubts);
     layout::hooks(repository, settings, &mut doubts);
     settings::all(repository, settings, &mut doubts);
-    // Later calls name the folder that all worktrees share, which may have settings that this worktree does not see.
+    // Later calls name the directory that all worktrees share, which may have settings that this worktree does not see.
     let beside = repository.common_dir.join("config.worktree");
     if repository.is_linked() && beside.symlink_metadata().is_ok() {
         let call = Settings::call(repository)?.dir(&repository.common_dir);
@@ -65,7 +65,7 @@ fn told(repository: &Repository, mut doubts: Vec<String>, hint: &str) -> Result<
     ))
 }
 
-/// Below the working tree, the main one, or the git folder. What is not there is nowhere.
+/// Below the working tree, the main one, or the git directory. What is not there is nowhere.
 fn inside(path: &Path, repository: &Repository) -> bool {
     let Ok(real) = path.canonicalize() else { return false };
     let place = repository.place();

@@ -50,7 +50,7 @@ fn is_doubtful(repository: &Repository, filtered: bool, setting: &Setting) -> bo
     };
     match (section, name) {
         ("filter", "clean" | "smudge" | "process") => true,
-        // Hooks that are settings: no folder of hooks switches them off.
+        // Hooks that are settings: no directory of hooks switches them off.
         ("hook", "command") => true,
         ("include" | "includeif", "path") => true,
         ("core", "hookspath" | "excludesfile" | "attributesfile") => leads_out(),

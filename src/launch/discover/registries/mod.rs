@@ -3,7 +3,7 @@
 //! A policy may allow "what cargo needs" without anybody naming a host: mirrors and proxies differ from user to user, and
 //! the tools know. Their settings are read where they lie, and a tool without settings is asked for its default (by its own
 //! words, or by the host it asks a proxy for that is not one). Only the
-//! user's own files and the machine's count, never those of the working folder, which an agent may have written.
+//! user's own files and the machine's count, never those of the working directory, which an agent may have written.
 //!
 //! Enters: a home, an environment. Leaves: entries for `[network] allow`, and notes. A file that cannot be read is a note
 //! and never an error; addresses may hold passwords, so notes name files, not what is in them.
@@ -69,7 +69,7 @@ pub fn of(tool: Tool, home: Option<&Path>, environment: &[(OsString, OsString)])
     of_system(tool, home, environment, Path::new("/etc"), folder.as_deref())
 }
 
-/// The same with another folder for the machine's own settings, and another one to work in.
+/// The same with another directory for the machine's own settings, and another one to work in.
 pub fn of_system(
     tool: Tool,
     home: Option<&Path>,
@@ -93,7 +93,7 @@ pub fn of_system(
     search.found
 }
 
-/// The working tree of a folder, by its real path; not if the home lies in it, with everything the user has.
+/// The working tree of a directory, by its real path; not if the home lies in it, with everything the user has.
 fn tree(folder: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let folder = folder.canonicalize().ok()?;
     let tree = folder.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&folder);
@@ -125,7 +125,7 @@ impl Search<'_> {
         self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// A folder of the base directory specification: the variable's, or the usual one below the home.
+    /// A directory of the base directory specification: the variable's, or the usual one below the home.
     fn base(&self, variable: &str, usual: &str) -> Option<PathBuf> {
         self.folder(variable).or_else(|| Some(self.home?.join(usual)))
     }

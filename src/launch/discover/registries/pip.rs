@@ -34,7 +34,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
                 search.address(value, from);
             }
             "extra-index-url" => value.split_whitespace().for_each(|value| _ = search.address(value, from)),
-            // Mostly folders; whatever else it may be is not needed to be understood.
+            // Mostly directories; whatever else it may be is not needed to be understood.
             "find-links" => {
                 for value in value.split_whitespace() {
                     if let Place::Host(host) = url::host(value) {

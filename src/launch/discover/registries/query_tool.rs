@@ -31,7 +31,7 @@ pub(crate) fn ask(search: &Search<'_>, programs: &[&str], arguments: &[&str]) ->
 }
 
 /// The `host:port` that a program fetches from first, for a program that does not print it: its proxy is a port of guard's
-/// own, which hears the host and hangs up. `proxied` makes the variables that name this proxy, and a folder that the program
+/// own, which hears the host and hangs up. `proxied` makes the variables that name this proxy, and a directory that the program
 /// may write to.
 pub(crate) fn first_host(
     search: &Search<'_>,
