@@ -1,4 +1,4 @@
-//! What the phase runner costs: `cargo bench --bench phase`. A scripted agent takes no time of its own worth mentioning; what
+//! What the task pipeline costs: `cargo bench --bench pipeline`. A scripted agent takes no time of its own worth mentioning; what
 //! is measured is what the runner does between two agents, in a repository of 50,000 files.
 //!
 //! `-- --quick` takes a smaller repository. A row that misses its bar says so, and nothing fails: a loaded machine is no bug.
