@@ -151,7 +151,8 @@ pub(crate) struct TaskOutput {
     /// Print only how the task ended, as JSON
     #[arg(long, conflicts_with = "stream_json")]
     pub(crate) json: bool,
-    /// End this process at the n-th write to the journal: for tests
+    /// End this process at its Nth write to the journal; in debug builds only, for the tests
+    #[cfg(debug_assertions)]
     #[arg(long, hide = true, value_name = "N")]
     pub(crate) die_at: Option<u64>,
 }

@@ -126,13 +126,16 @@ pub struct Decision {
 }
 
 /// Told after every write, with the number of writes so far.
+#[cfg(debug_assertions)]
 type Watcher = Box<dyn FnMut(u64) + Send>;
 
 /// The journal of a user.
 pub struct Journal {
     path: PathBuf,
     connection: Connection,
+    #[cfg(debug_assertions)]
     writes: u64,
+    #[cfg(debug_assertions)]
     watcher: Option<Watcher>,
 }
 
@@ -175,10 +178,18 @@ impl Journal {
         };
         let connection =
             patiently(open).map_err(|source| StoreError::Database { path: path.to_path_buf(), source })?;
-        Ok(Self { path: path.to_path_buf(), connection, writes: 0, watcher: None })
+        Ok(Self {
+            path: path.to_path_buf(),
+            connection,
+            #[cfg(debug_assertions)]
+            writes: 0,
+            #[cfg(debug_assertions)]
+            watcher: None,
+        })
     }
 
-    /// Tells somebody after every write: how tests end a process at each of them.
+    /// Calls `watcher` after every write: tests end the process at each of them.
+    #[cfg(debug_assertions)]
     pub fn watch(&mut self, watcher: impl FnMut(u64) + Send + 'static) {
         self.watcher = Some(Box::new(watcher));
     }
@@ -188,9 +199,12 @@ impl Journal {
     }
 
     fn wrote(&mut self) {
-        self.writes += 1;
-        if let Some(watcher) = &mut self.watcher {
-            watcher(self.writes);
+        #[cfg(debug_assertions)]
+        {
+            self.writes += 1;
+            if let Some(watcher) = &mut self.watcher {
+                watcher(self.writes);
+            }
         }
     }
 
