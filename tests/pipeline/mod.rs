@@ -11,8 +11,8 @@ mod gemini;
 mod large;
 mod others;
 mod people;
-mod pipeline;
 mod roles;
+mod whole_tasks;
 mod workflows;
 
 use std::path::{Path, PathBuf};
