@@ -1,4 +1,6 @@
-//! Questions to GitHub's API: asked again where that helps, and answers told in words without the token.
+//! Client for GitHub's REST API. Takes a repository path, returns the status and JSON body.
+//!
+//! Requests are retried on server errors and rate limits. Error texts never contain the token.
 
 use std::time::Duration;
 
@@ -12,25 +14,24 @@ use super::remote::GitHub;
 use super::token::Token;
 use crate::egress::{Asked, Client, Question};
 
-/// The largest answer.
+/// Maximum size of a response body, in bytes.
 const LARGEST: usize = 4 << 20;
-/// How long is waited before a question is asked again.
+/// Delays before each retry.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(1000), Duration::from_millis(2000)];
-/// What an answer's own words are cut to.
+/// Maximum length of a service's error text that guard repeats.
 const LONGEST_WORDS: usize = 300;
 
-/// The API of one repository.
 pub(super) struct Api<'a> {
     github: &'a GitHub,
     token: Option<&'a Token>,
     client: Client,
 }
 
-/// An answer that came, whatever it says.
+/// A response, whatever its status.
 pub(super) struct Answer {
     pub(super) status: u16,
-    /// Null where it is not JSON.
+    /// Null if the body is not JSON.
     pub(super) body: Value,
     is_json: bool,
     headers: HeaderMap,
@@ -43,7 +44,7 @@ impl<'a> Api<'a> {
         Ok(Self { github, token, client })
     }
 
-    /// Asks for something of the repository. `rest` begins with a slash, and is escaped already.
+    /// Sends a GET below the repository's URL. `rest` starts with a slash and is already escaped.
     pub(super) fn get(&self, rest: &str) -> Result<Answer, String> {
         self.call(&Method::GET, rest, None)
     }
@@ -52,8 +53,8 @@ impl<'a> Api<'a> {
         self.call(&Method::POST, rest, Some(body))
     }
 
-    /// Asks, and asks again where the other side is troubled. Safe for what makes something too: GitHub refuses a second
-    /// pull request for the same branch.
+    /// Sends a request and retries on server errors and rate limits. Retrying a POST is safe too: GitHub
+    /// refuses a second pull request for the same branch.
     fn call(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Answer, String> {
         let mut pauses = PAUSES.iter();
         loop {
@@ -92,7 +93,7 @@ impl<'a> Api<'a> {
         })
     }
 
-    /// What an answer that is not the wanted one says.
+    /// Describes an unexpected response for an error message.
     pub(super) fn explain(&self, answer: &Answer) -> String {
         let status = answer.status;
         let words = self.plain(&answer.words());
@@ -119,7 +120,7 @@ impl<'a> Api<'a> {
         }
     }
 
-    /// Without the token, without what moves a cursor, and not too long.
+    /// Removes the token and terminal control characters, and truncates.
     fn plain(&self, text: &str) -> String {
         let text = self.token.map_or(text.to_string(), |token| token.cut_from(text));
         text.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(LONGEST_WORDS).collect()
@@ -137,14 +138,14 @@ impl Answer {
         }
     }
 
-    /// The other side's own words: `message`, and those of `errors`.
+    /// The service's own error text: `message`, and the messages of `errors`.
     pub(super) fn words(&self) -> String {
         let text = |value: &Value| value["message"].as_str().map(str::to_string);
         let errors = self.body["errors"].as_array().into_iter().flatten().filter_map(text);
         text(&self.body).into_iter().chain(errors).take(5).collect::<Vec<_>>().join("; ")
     }
 
-    /// There is another page.
+    /// True if there is another page of results.
     pub(super) fn has_more(&self) -> bool {
         let links = self.headers.get(LINK).and_then(|value| value.to_str().ok());
         links.is_some_and(|links| links.contains("rel=\"next\""))
@@ -163,19 +164,19 @@ impl Answer {
                 || self.number("x-ratelimit-remaining") == Some(0))
     }
 
-    /// How long to wait at least before the same is asked again; none where that would not help.
+    /// The minimum delay before a retry; `None` if a retry would not help.
     fn wants_patience(&self) -> Option<Duration> {
         let is_used_up = self.number("x-ratelimit-remaining") == Some(0);
         let is_troubled = (500..=599).contains(&self.status);
         if !is_troubled && (!self.is_limited() || is_used_up) {
-            // What is used up comes back within the hour, not within seconds.
+            // An exhausted rate limit resets within the hour, not within seconds.
             return None;
         }
         Some(Duration::from_secs(self.number("retry-after").unwrap_or(0)))
     }
 }
 
-/// A text as a part of a path or a query: everything that could mean something there is escaped.
+/// Percent-encodes a text for use in a URL path or query.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

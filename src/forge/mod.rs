@@ -1,13 +1,14 @@
-//! What guard does with a hosting service on behalf of the user, outside every sandbox.
+//! Operations on a hosting service (GitHub) on behalf of the user, outside every sandbox.
 //!
 //! ```text
-//!   Remote::of ── where `origin` is ──► protection   is the base branch protected?  (two questions, no changes)
-//!                                  └──► push         the task's branch, forward, and nothing else
-//!                                  └──► pull_request found if it is there, made if not
+//!   Remote::of ── where `origin` is ──► protection   is the base branch protected?  (two requests, no changes)
+//!                                  └──► push         the task's branch, fast-forward, and nothing else
+//!                                  └──► pull_request finds the open one, or opens a new one
 //! ```
 //!
-//! A token goes to the API of the service that the user or GitHub names, never to where a repository's configuration
-//! leads, and never to where an answer leads. What cannot be found out is told as that: "cannot tell" is not "protected".
+//! A token is sent only to the API that the user's environment names, or to GitHub's own: never to a host
+//! that a repository's configuration or a redirect names. What cannot be determined is reported as unknown,
+//! never as "protected".
 #![forbid(unsafe_code)]
 
 mod api;
@@ -25,37 +26,37 @@ pub use token::Token;
 
 use crate::workspace::WorkspaceError;
 
-/// Why something with a hosting service was not done.
+/// An operation on a hosting service that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForgeError {
-    /// git, or the repository.
+    /// git failed, or the repository cannot be used.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// Guard does not do that, or cannot as things are.
+    /// Guard refuses the operation, or cannot do it in the current situation.
     #[error("{problem}")]
     Refused {
-        /// What, and why not.
+        /// What was refused, and why.
         problem: String,
-        /// The next step.
+        /// What the user can do next.
         hint: String,
     },
-    /// The remote's branch has commits that the local one has not.
+    /// The remote's branch has commits that the local branch lacks.
     #[error(
         "{branch} of the remote {remote} has commits that the local branch does not have; nothing was pushed"
     )]
     NotForward {
-        /// The branch.
+        /// The short name of the branch.
         branch: String,
-        /// The remote.
+        /// The name of the remote.
         remote: String,
     },
-    /// The other side does not want to, or cannot be understood.
+    /// The service refused, or its response cannot be understood.
     #[error("{what}: {why}")]
     Service {
-        /// What was asked of it.
+        /// The operation that guard asked for.
         what: String,
-        /// What it says, or does not.
+        /// The service's error text, or what is wrong with its response.
         why: String,
     },
 }
@@ -65,7 +66,7 @@ impl ForgeError {
         Self::Refused { problem: problem.into(), hint: hint.into() }
     }
 
-    /// The next step for the user, where there is one to name.
+    /// What the user can do next, if there is anything to suggest.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Workspace(error) => error.hint(),
@@ -78,7 +79,7 @@ impl ForgeError {
     }
 }
 
-/// A branch by its short name.
+/// Strips `refs/heads/`.
 fn short(branch: &str) -> &str {
     branch.strip_prefix("refs/heads/").unwrap_or(branch)
 }

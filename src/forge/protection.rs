@@ -1,7 +1,7 @@
-//! Whether a branch of the remote is protected: no changes but by a pull request, and no force pushes.
+//! Determines whether a branch of the remote is protected: changes only by pull request, and no force pushes.
 //!
-//! GitHub has two ways to protect a branch, which add up: rules (of the repository and its organization), which everybody
-//! who can read may read, and the older branch protection, which only administrators may.
+//! GitHub has two mechanisms, which add up: rulesets (of the repository and its organization), readable by
+//! everyone who can read the repository, and the older branch protection, readable only by administrators.
 
 use std::ops::BitOr;
 
@@ -12,28 +12,28 @@ use super::remote::{GitHub, Remote};
 use super::short;
 use super::token::Token;
 
-/// Pages of rules that are read.
+/// Maximum number of pages of rules to read.
 const MOST_PAGES: usize = 10;
 
-/// How a branch is protected.
+/// The protection of a branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub enum Protection {
     /// A pull request is required, and force pushes are blocked.
     Protected,
-    /// It is known that this is missing.
+    /// The branch is known to lack some protection.
     Unprotected {
-        /// What, in words.
+        /// What is missing, as text for the user.
         missing: Vec<String>,
     },
-    /// It cannot be told. Never to be taken for "protected".
+    /// The protection cannot be determined. Callers must never treat this as protected.
     Unknown {
-        /// Why not.
+        /// Why it cannot be determined.
         why: String,
     },
 }
 
-/// What is known to be in force.
+/// Protections known to be in force.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct InForce {
     pull_request: bool,
@@ -51,7 +51,7 @@ impl BitOr for InForce {
     }
 }
 
-/// What one of the two ways says: what is in force, and what about it could not be read.
+/// The result of one mechanism: what is in force, and what could not be read.
 #[derive(Debug, Default)]
 struct Found {
     in_force: InForce,
@@ -64,7 +64,7 @@ impl Found {
     }
 }
 
-/// Asks whether a branch is protected. Without a token only what everybody may know is asked.
+/// Determines whether a branch is protected. Without a token, only public information is read.
 pub fn protection(remote: &Remote, token: Option<&Token>, branch: &str) -> Protection {
     let Some(github) = remote.github() else {
         return Protection::Unknown { why: format!("{} is not on GitHub", remote.shown) };
@@ -99,7 +99,7 @@ fn add_up(github: &GitHub, rules: Found, classic: Found) -> Protection {
     Protection::Unprotected { missing: missing.collect() }
 }
 
-/// The rules that are in force for a branch.
+/// Reads the rulesets that apply to a branch.
 fn rules(api: &Api<'_>, branch: &str) -> Found {
     let mut found = Found::default();
     for page in 1..=MOST_PAGES {
@@ -122,13 +122,13 @@ fn rules(api: &Api<'_>, branch: &str) -> Found {
     Found { problem: Some(format!("there are more than {MOST_PAGES} pages of them")), ..found }
 }
 
-/// The kinds of a list of rules, if it is one.
+/// The `type` of every rule; `None` if the response is not a list of rules.
 fn types_of(answer: &Answer) -> Option<Vec<&str>> {
     let rules = answer.body.as_array().filter(|_| answer.status == 200)?;
     rules.iter().map(|rule| rule["type"].as_str()).collect()
 }
 
-/// The older branch protection.
+/// Reads the older branch protection.
 fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
     if token.is_none() {
         return Found::unreadable("that needs a token (GH_TOKEN, or `gh auth login`)".to_string());
@@ -143,7 +143,8 @@ fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
             let no_force = answer.body["allow_force_pushes"]["enabled"] == false;
             Found { in_force: InForce { pull_request, no_force }, problem: None }
         }
-        // In these words, and only to who may know. A plain "Not Found" is what strangers are told.
+        // GitHub sends this exact message only to callers who may read the protection. Others get a plain
+        // "Not Found".
         404 if answer.words() == "Branch not protected" => Found::default(),
         _ => Found::unreadable(api.explain(&answer)),
     }

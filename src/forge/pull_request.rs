@@ -1,4 +1,6 @@
-//! A pull request for a branch: the one that is open, or a new one.
+//! Finds the open pull request of a branch, or opens a new one.
+//!
+//! Idempotent: after a crash, a second call finds the pull request that the first one opened.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -8,37 +10,37 @@ use super::remote::{GitHub, Remote};
 use super::token::Token;
 use super::{ForgeError, short};
 
-/// What GitHub takes of a title and a text, in letters.
+/// GitHub's limits for the title and the body, in characters.
 const LONGEST_TITLE: usize = 256;
 const LONGEST_BODY: usize = 65_536;
-/// What stands where a text was cut.
+/// Appended to a text that was truncated.
 const CUT: &str = "\n\n… (cut here: the text was too long)";
 
-/// What a pull request is to say.
+/// The contents of a pull request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal<'a> {
-    /// The branch with the work, which has been pushed.
+    /// The branch with the work. It must have been pushed.
     pub head: &'a str,
-    /// The branch it is to be merged into.
+    /// The branch to merge into.
     pub base: &'a str,
-    /// One line; cut to what GitHub takes.
+    /// One line; truncated to GitHub's limit.
     pub title: &'a str,
-    /// Markdown; cut to what GitHub takes.
+    /// Markdown; truncated to GitHub's limit.
     pub body: &'a str,
 }
 
-/// A pull request.
+/// A pull request on GitHub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullRequest {
-    /// Its number.
+    /// The number that GitHub assigned.
     pub number: u64,
-    /// Where people look at it.
+    /// The address of its web page.
     pub url: String,
-    /// It was there before; then it says what it said before.
+    /// It was already open. Its title and body were not changed.
     pub existed: bool,
 }
 
-/// Finds the open pull request of a branch, or opens one. Asked again after a crash it finds what it had made.
+/// Finds the open pull request of a branch, or opens one. Safe to repeat after a crash.
 pub fn pull_request(
     remote: &Remote,
     token: &Token,
@@ -68,7 +70,7 @@ pub fn pull_request(
     let answer = api.post("/pulls", &content(github, head, base, proposal)).map_err(failed)?;
     match (answer.status, understand(&answer.body, github, false)) {
         (201, Some(made)) => Ok(made),
-        // Somebody was faster, or an answer was lost on its way.
+        // Somebody else opened it first, or the response to our own request was lost.
         (422, _) if answer.words().contains("already exists") => find(&api, github, head, base)
             .map_err(failed)?
             .ok_or_else(|| failed(format!("{}, but it is not to be found", api.explain(&answer)))),
@@ -84,7 +86,8 @@ fn explain(api: &Api<'_>, answer: &Answer) -> String {
     }
 }
 
-/// The open one. Everything is compared here as well: a filter that the other side does not understand filters nothing.
+/// Finds the open pull request. Compares every field again, because a service that does not know a filter
+/// ignores it.
 fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option<PullRequest>, String> {
     let whose = &github.pushes_to;
     let label = escaped(&format!("{whose}:{head}"));
@@ -104,11 +107,12 @@ fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option
     }
 }
 
-/// A pull request as the API says it.
+/// Parses a pull request from the API's JSON.
 fn understand(pull: &Value, github: &GitHub, existed: bool) -> Option<PullRequest> {
     let number = pull["number"].as_u64().filter(|number| *number > 0)?;
     let url = pull["html_url"].as_str()?;
-    // It is printed, and opened by people.
+    // The URL is printed and users open it, so it must be this pull request's page and have no unusual
+    // characters.
     let GitHub { owner, repo, .. } = github;
     let end = format!("/{owner}/{repo}/pull/{number}").to_ascii_lowercase();
     let is_fine = url.len() <= 2048
@@ -127,7 +131,7 @@ fn content(github: &GitHub, head: &str, base: &str, proposal: &Proposal<'_>) -> 
         body = body.chars().take(LONGEST_BODY - CUT.chars().count()).collect();
         body.push_str(CUT);
     }
-    // A branch of another owner's repository is named with its owner.
+    // GitHub wants `owner:branch` for a branch of a fork.
     let head = if github.pushes_to == github.owner {
         head.to_string()
     } else {

@@ -1,4 +1,4 @@
-//! The task's branch to the user's remote.
+//! Pushes a task's branch to the user's remote. Fast-forward only, and never to the base branch.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use super::remote::Remote;
 use super::{ForgeError, short};
 use crate::workspace::{Pushed, Repository};
 
-/// How long a push may take.
+/// Timeout of a push.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Where finished work is, by the names everybody uses: never a task's.
+/// Branches that guard never pushes to, whatever the configuration says.
 const NEVER: [&str; 2] = ["main", "master"];
 
-/// What was pushed.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
-    /// The branch, by its short name.
+    /// The short name of the branch.
     pub branch: String,
-    /// The commit that the remote has now.
+    /// The commit that the remote's branch points to now.
     pub tip: String,
-    /// It had it before.
+    /// The remote had this commit before; nothing was sent.
     pub already: bool,
 }
 
-/// Pushes a branch to the branch of the same name, forward only. `base` is what the work is to be merged into: that is
-/// never pushed to, nor the remote's default branch, nor `main` or `master`.
+/// Pushes a branch to the remote branch of the same name, fast-forward only. Refuses `base` (the branch that
+/// the work will be merged into), the remote's default branch, `main` and `master`.
 pub fn push(repository: &Repository, remote: &Remote, branch: &str, base: &str) -> Result<Push, ForgeError> {
     let branch = short(branch);
     if is_base(repository, remote, branch, base)? {
@@ -48,7 +48,7 @@ pub fn push(repository: &Repository, remote: &Remote, branch: &str, base: &str) 
     }
 }
 
-/// `base` may be said in every way that git takes a branch.
+/// Compares in every form that git accepts for a branch: `main`, `refs/heads/main`, `origin/main`.
 fn is_base(repository: &Repository, remote: &Remote, branch: &str, base: &str) -> Result<bool, ForgeError> {
     let tracking = format!("{}/", remote.name);
     let local = base.strip_prefix("refs/").unwrap_or(base);

@@ -1,4 +1,6 @@
-//! The address of a git remote → which service it is on, and where that service's API is.
+//! Parses the URL of a git remote: which service hosts it, and where that service's API is.
+//!
+//! The API's address comes from the user's environment or is GitHub's own, never from the repository.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,62 +10,63 @@ use crate::egress::{CompanyProxy, Upstream};
 use crate::policy::Host;
 use crate::workspace::Repository;
 
-/// GitHub's own host, and where its API is.
+/// GitHub's host, and its API.
 const GITHUB: (&str, &str) = ("github.com", "https://api.github.com");
-/// Other names that lead to the same: the second is for ssh through firewalls.
+/// Aliases of GitHub's host. `ssh.github.com` serves ssh on the HTTPS port, for firewalls.
 const ALSO_GITHUB: [&str; 2] = ["www.github.com", "ssh.github.com"];
-/// How long an API may take for one answer.
+/// Timeout of one API request.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The longest name of an owner or a repository.
+/// Maximum length of an owner's or a repository's name.
 const LONGEST: usize = 100;
 
-/// A remote of a repository.
+/// A git remote of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
-    /// git's name for it: `origin`.
+    /// git's name for the remote, for example `origin`.
     pub name: String,
-    /// Where it is, for people: without credentials.
+    /// The address to show to the user, without credentials.
     pub shown: String,
-    /// The host it is on; none on this machine, or where git needs a helper to get there.
+    /// The remote's host; `None` for a local path, or if git needs a remote helper.
     pub host: Option<String>,
-    /// Which service.
+    /// The service that hosts it.
     pub kind: Kind,
 }
 
-/// What a remote is hosted by.
+/// The service that hosts a remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// GitHub, or a GitHub Enterprise that the user's environment names.
+    /// GitHub, or a GitHub Enterprise server that the user's environment names.
     GitHub(Box<GitHub>),
-    /// Anything else: a directory, another service.
+    /// Anything else: a local directory, or another service.
     Other,
 }
 
 /// A repository on GitHub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitHub {
-    /// Whose repository.
+    /// The owner of the repository.
     pub owner: String,
-    /// Its name.
+    /// The name of the repository.
     pub repo: String,
-    /// Whose repository is pushed to: a fork's owner, where the remote has an address of its own for that.
+    /// The owner of the repository that pushes go to: differs from `owner` if the remote has a separate push
+    /// URL, for a fork.
     pub pushes_to: String,
-    /// Where the API is.
+    /// The address of the API.
     pub api: Upstream,
-    /// The way there.
+    /// The proxy on the way to the API.
     pub proxy: CompanyProxy,
-    /// How long one answer may take.
+    /// Timeout of one request.
     pub patience: Duration,
 }
 
 impl Remote {
-    /// A remote of a repository, by its name; none of that name is none. `GITHUB_API_URL` and `GITHUB_SERVER_URL` name a
-    /// GitHub Enterprise, as in its own workflows.
+    /// Reads the remote of this name; `None` if there is none. `GITHUB_API_URL` and `GITHUB_SERVER_URL` name
+    /// a GitHub Enterprise server, as in GitHub Actions.
     pub fn of(repository: &Repository, name: &str) -> Result<Option<Self>, ForgeError> {
         Self::with(repository, name, |variable| std::env::var(variable).ok())
     }
 
-    /// The same with an environment of one's own.
+    /// Like [`Remote::of`], with the environment given by the caller.
     pub fn with(
         repository: &Repository,
         name: &str,
@@ -73,7 +76,7 @@ impl Remote {
         Self::understand(name, &urls.fetch, &urls.push, variable).map(Some)
     }
 
-    /// A remote by its addresses: where is fetched from, and where is pushed to.
+    /// Parses a remote from its fetch URL and its push URL.
     pub fn understand(
         name: &str,
         fetch: &str,
@@ -100,7 +103,7 @@ impl Remote {
         Ok(Self { name: name.to_string(), shown: address.to_string(), host, kind })
     }
 
-    /// It, if it is on GitHub.
+    /// The GitHub repository, if the remote is on GitHub.
     pub fn github(&self) -> Option<&GitHub> {
         match &self.kind {
             Kind::GitHub(github) => Some(github),
@@ -109,8 +112,8 @@ impl Remote {
     }
 }
 
-/// The API that serves a host, if that is a GitHub. Only the environment names one: a token must not follow what a
-/// repository says.
+/// The API that serves a host, if that host is a GitHub. Only the environment can name one: a repository must
+/// not be able to redirect the token.
 fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Upstream>, ForgeError> {
     let filled = |name: &str| variable(name).filter(|text| !text.is_empty());
     if let Some(text) = filled("GITHUB_API_URL") {
@@ -127,14 +130,14 @@ fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<
 
 fn named_api(text: &str) -> Result<Upstream, ForgeError> {
     let hint = "give it like `https://HOST/api/v3`, or unset it for github.com";
-    // Its own error repeats the text.
+    // The parser's own error would repeat the text, which may hold a password.
     if text.contains('@') {
         return Err(ForgeError::refused("GITHUB_API_URL has a user name in it", hint));
     }
     Upstream::parse(text).map_err(|error| ForgeError::refused(format!("GITHUB_API_URL: {error}"), hint))
 }
 
-/// `owner/repo`, with and without `.git`, as a service names them.
+/// Splits `owner/repo` or `owner/repo.git`.
 fn owner_and_repo(path: &str) -> Option<(String, String)> {
     let (owner, repo) = path.trim_matches('/').split_once('/')?;
     let repo = repo.strip_suffix(".git").unwrap_or(repo);
@@ -145,7 +148,7 @@ fn owner_and_repo(path: &str) -> Option<(String, String)> {
     (is_name(owner) && is_name(repo)).then(|| (owner.to_string(), repo.to_string()))
 }
 
-/// Where an address leads, as git reads it.
+/// A remote's URL, parsed as git parses it.
 #[derive(Debug, PartialEq, Eq)]
 enum Address {
     Host {
@@ -154,9 +157,9 @@ enum Address {
         port: Option<u16>,
         path: String,
     },
-    /// A path of this machine.
+    /// A local path.
     Here(String),
-    /// Through a helper, or not to be understood: only how it begins.
+    /// Needs a remote helper, or cannot be parsed. Holds only the start of the URL.
     Unknown(String),
 }
 
@@ -174,7 +177,7 @@ impl Address {
         if !word.is_empty() && text[word.len()..].starts_with("::") {
             return Self::Unknown(format!("{word}::…"));
         }
-        // `host:path` is one only where no slash comes before the colon.
+        // `host:path` (scp syntax) needs the colon before any slash.
         match text.find([':', '/', '[']) {
             Some(at) if !text[at..].starts_with('/') => {
                 Self::scp(text).unwrap_or_else(|| Self::Unknown("…".to_string()))
@@ -208,7 +211,7 @@ impl Address {
         let place = place.rsplit('@').next()?;
         let inner = place.strip_prefix('[').unwrap_or(place);
         let inner = inner.strip_suffix(']').unwrap_or(inner);
-        // In brackets there is an address, or a host with a port.
+        // Brackets hold an IPv6 address, or a host with a port.
         let host =
             Host::parse(inner).or_else(|_| Host::parse_with_port(inner, Some(22)).map(|found| found.0));
         Self::at("ssh", &host.ok()?, None, &format!("/{}", path.trim_start_matches('/')))
@@ -219,7 +222,7 @@ impl Address {
         if ALSO_GITHUB.contains(&host.as_str()) {
             host = GITHUB.0.to_string();
         }
-        // What follows a question mark may be a credential too, and an `@` may belong to one that was cut.
+        // A query may hold a credential, and an `@` may be part of one that was split.
         let is_fine = !path.contains(['?', '#', '@']);
         is_fine.then(|| Self::Host { scheme, host, port, path: path.to_string() })
     }

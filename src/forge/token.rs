@@ -1,6 +1,7 @@
-//! The user's token for a hosting service: from the environment, or from the service's own program.
+//! The user's token for GitHub: from the environment, or from `gh auth token`.
 //!
-//! It is held in a page that no child process sees, has no text form, and is cut out of whatever is told.
+//! The token is stored in memory that child processes do not inherit. Its `Debug` output names only the
+//! source, and guard removes it from every text that it shows.
 
 use std::fmt;
 use std::path::Path;
@@ -12,12 +13,12 @@ use super::remote::Remote;
 use crate::sys::programs::ProgramSearch;
 use crate::sys::secret::Secret;
 
-/// Where a token may be, the first before the second.
+/// Environment variables that may hold the token, in order of precedence.
 const VARIABLES: [&str; 2] = ["GH_TOKEN", "GITHUB_TOKEN"];
-/// How long `gh` may take: it may have to unlock a keyring.
+/// Timeout of `gh`: it may have to unlock a keyring.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A token.
+/// A GitHub token, and where it came from.
 pub struct Token {
     secret: Secret,
     source: &'static str,
@@ -30,13 +31,13 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// The user's token for a remote: `GH_TOKEN`, `GITHUB_TOKEN`, or what `gh auth token` prints. None for a remote that is
-    /// not on GitHub.
+    /// Finds the user's token for a remote: `GH_TOKEN`, `GITHUB_TOKEN`, or the output of `gh auth token`.
+    /// `None` if the remote is not on GitHub, or there is no token.
     pub fn find(remote: &Remote) -> Result<Option<Self>, ForgeError> {
         Self::with(remote, |variable| std::env::var(variable).ok())
     }
 
-    /// The same with an environment of one's own.
+    /// Like [`Token::find`], with the environment given by the caller.
     pub fn with(
         remote: &Remote,
         variable: impl Fn(&str) -> Option<String>,
@@ -60,24 +61,24 @@ impl Token {
         let mut command = Command::new(gh);
         command.args(["auth", "token", "--hostname", host]).current_dir("/").env("PATH", search.path());
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        // Who is not logged in has no token, as who has no `gh`.
+        // A user who is not logged in has no token, and neither has one without `gh`. Both are fine.
         let printed = Secret::printed_by(&mut command, PATIENCE).ok();
         Ok(printed.map(|secret| Self { secret, source: "gh auth token" }))
     }
 
-    /// Where it is from, to be told.
+    /// Where the token came from, as text for the user.
     pub fn source(&self) -> &str {
         self.source
     }
 
-    /// The value of the header that carries it.
+    /// The value of the `Authorization` header.
     pub(super) fn header(&self) -> Vec<u8> {
         [b"Bearer ", self.secret.expose()].concat()
     }
 
-    /// A text without it: the other side may repeat what it was sent.
+    /// Removes the token from a text: the service may repeat what it was sent.
     pub(super) fn cut_from(&self, text: &str) -> String {
-        // A secret is one word of ASCII.
+        // A token is one ASCII word.
         let secret = std::str::from_utf8(self.secret.expose()).unwrap_or_default();
         if secret.is_empty() { text.to_string() } else { text.replace(secret, "…") }
     }
