@@ -1,6 +1,8 @@
-//! The papers of a task: documents that agents write, and those the runner keeps for everybody (backlog, lessons, notes).
+//! Reads and writes a task's documents: those that agents write, and those that the runner keeps for all
+//! tasks (backlog, lessons, notes).
 //!
-//! What an agent wrote is read without following links, and bounded; what it claims to have written is looked at.
+//! Agents can create anything in the worktree, so nothing here follows a symbolic link, and every read is
+//! bounded.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -9,12 +11,13 @@ use std::path::Path;
 
 use super::workflow::model::Document;
 
-/// A larger document is none.
+/// Larger documents are ignored.
 const LARGEST: u64 = 4 << 20;
-/// A directory with more in it is not looked through.
+/// Maximum number of entries that `is_plain_folder` visits.
 const MOST_LOOKED_AT: usize = 20_000;
 
-/// A file below a directory, if it is a plain one whose way has no links: what an agent left may lead anywhere.
+/// Reads a regular file below a directory. Fails on symbolic links on the path: an agent may have pointed
+/// them anywhere.
 pub(crate) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
     if !walk(folder, path, false)? {
         return Ok(None);
@@ -37,7 +40,7 @@ pub(crate) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Writes a file below a directory, whose way has no links; directories on the way are made.
+/// Writes a file below a directory and creates missing parents. Fails on symbolic links on the path.
 pub(crate) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
     walk(folder, path, true)?;
     let place = folder.join(path);
@@ -52,7 +55,7 @@ pub(crate) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-/// Removes a file whose way has no links; one that is not there is fine.
+/// Removes a file; a missing file is not an error. Fails on symbolic links on the path.
 pub(crate) fn remove(folder: &Path, path: &str) -> io::Result<()> {
     if !walk(folder, path, false)? {
         return Ok(());
@@ -63,13 +66,15 @@ pub(crate) fn remove(folder: &Path, path: &str) -> io::Result<()> {
     }
 }
 
-/// Whether a path is a plain file whose way has no links, and that has no second name: who may write it writes only it.
+/// True for a regular file with no symbolic link on its path and no second hard link: writing to it changes
+/// only this file.
 pub(crate) fn is_plain(folder: &Path, path: &str) -> bool {
     let is_there = walk(folder, path, false).unwrap_or(false);
     is_there && folder.join(path).symlink_metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1)
 }
 
-/// Whether a path is a directory whose way has no links, with nothing below but directories and plain files, and no repository.
+/// True for a directory with no symbolic link on its path that contains only directories and regular files,
+/// and no git repository.
 pub(crate) fn is_plain_folder(folder: &Path, path: &str) -> bool {
     let is_there = walk(folder, &format!("{path}/."), false).unwrap_or(false);
     is_there && holds_plain(&folder.join(path), &mut 0)
@@ -81,7 +86,7 @@ fn holds_plain(folder: &Path, seen: &mut usize) -> bool {
         *seen += 1;
         let found = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)));
         let Ok((path, found)) = found else { return false };
-        // What is in a repository of its own is not looked at by git.
+        // git ignores the contents of a nested repository, so guard could not see changes there.
         let is_repository = path.file_name().is_some_and(|name| name.eq_ignore_ascii_case(".git"));
         let is_plain =
             (found.is_file() && found.nlink() == 1) || (found.is_dir() && holds_plain(&path, seen));
@@ -92,7 +97,8 @@ fn holds_plain(folder: &Path, seen: &mut usize) -> bool {
     true
 }
 
-/// Makes room for a file: what is no directory on its way, and what is no plain file in its place, is moved aside.
+/// Makes a path writable: moves aside non-directories among its parents, and anything but a regular file at
+/// its end.
 pub(crate) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
     let mut at = folder.to_path_buf();
     let parts: Vec<&str> = path.split('/').collect();
@@ -100,7 +106,7 @@ pub(crate) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
         at.push(part);
         let Ok(found) = at.symlink_metadata() else { return Ok(()) };
         let is_last = index + 1 == parts.len();
-        // A second name of another file is that file: who may write one writes the other.
+        // A file with a second hard link is another file too: whoever writes one writes the other.
         let is_plain = if is_last { found.is_file() && found.nlink() == 1 } else { found.is_dir() };
         if is_plain {
             continue;
@@ -112,8 +118,8 @@ pub(crate) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Goes the way to a file: a link or a file in the place of a directory is an error. Directories that are not there are made, or end
-/// it: whether all are there.
+/// Walks the parent directories of a path. A symbolic link or a file in place of a directory is an error.
+/// With `makes`, missing directories are created; without, the result is false if one is missing.
 fn walk(folder: &Path, path: &str, makes: bool) -> io::Result<bool> {
     let mut at = folder.to_path_buf();
     let Some((way, _)) = path.rsplit_once('/') else { return Ok(true) };
@@ -130,7 +136,7 @@ fn walk(folder: &Path, path: &str, makes: bool) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What is missing of a document, in words; nothing when all is there.
+/// What the document lacks, as text for the agent; `None` if it is complete.
 pub(crate) fn missing(document: &Document, text: &str) -> Option<String> {
     if text.trim().is_empty() {
         return Some("is empty".to_string());
@@ -170,7 +176,7 @@ fn unticked(text: &str) -> Option<String> {
     (!items.iter().any(is_ticked)).then(|| "has no ticked item (`- [x] …`)".to_string())
 }
 
-/// A list file with new items; none when there is nothing new. Items that stand there are not added again.
+/// The text of a list file with the new items appended; `None` if every item is already listed.
 pub(crate) fn appended(text: &str, title: &str, items: &[String]) -> Option<String> {
     let plain = |line: &str| -> String {
         line.trim_start_matches(['-', '*', ' '])
@@ -197,7 +203,8 @@ pub(crate) fn appended(text: &str, title: &str, items: &[String]) -> Option<Stri
     is_new.then_some(out)
 }
 
-/// Tokens a text has, about: a quarter of its plain characters, one and a half for each other.
+/// Estimates the number of tokens of a text: a quarter per ASCII character, one and a half for every other
+/// character.
 pub(crate) fn tokens(text: &str) -> u64 {
     let (plain, other) =
         text.chars().fold(
@@ -209,7 +216,8 @@ pub(crate) fn tokens(text: &str) -> u64 {
     plain / 4 + other * 3 / 2
 }
 
-/// The lessons that have most in common with a request, newest first among equals, within a budget of tokens.
+/// Selects the lessons with the most words in common with a request, newest first among equals, within a
+/// token budget.
 pub(crate) fn relevant(memory: &str, request: &str, budget: u64) -> String {
     let words = |text: &str| -> Vec<String> {
         text.split(|c: char| !c.is_alphanumeric())

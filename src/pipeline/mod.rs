@@ -1,14 +1,15 @@
-//! The phase runner: from a sentence to a reviewed branch.
+//! The task pipeline (`guard task`): from a request to a reviewed branch.
 //!
 //! ```text
-//!   workflow (data) ─► step ─► prompt ─► executor: a fresh sandboxed agent ─► answer, read and checked ─► commit ─► next step
-//!                       ▲        │ written down before and after, each on the disk first                          │
-//!                       └────────┴───────────────────────────────────────────────────────────────────────────────┘
+//!   workflow ─► step ─► prompt ─► agent_exec: fresh sandboxed agent ─► answer, checked ─► commit ─► next step
+//!              ▲        │ a journal entry before and after each effect, synced to disk                  │
+//!              └────────┴──────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! State passes between steps by files only. What a role may change is held by the kernel; what it claims is looked at. The
-//! runner alone decides where a verdict leads, and moves the branch by plumbing, so that a crash at any moment loses and
-//! doubles nothing: an agent that was interrupted is asked again, from where it began.
+//! Steps pass state only through files. The kernel enforces what a role may change, and the runner verifies
+//! what an agent claims. Only the runner decides which step follows a verdict. It moves the branch with git
+//! plumbing, so a crash at any point loses no work and repeats none: an interrupted agent call is repeated
+//! from the state in which it began.
 #![forbid(unsafe_code)]
 
 mod documents;

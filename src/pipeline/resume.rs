@@ -1,4 +1,5 @@
-//! Going on with a task: where it stood, what is to be done again, and what somebody has taken away meanwhile.
+//! Resumes a task: restores the state it stopped in, decides which effects to repeat, and detects what the
+//! user changed or removed in the meantime.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +9,16 @@ use super::runner::{PipelineError, Runner, understood};
 use super::steps::agent_step::Asked;
 use super::task::state::{RUNNER, State, Status};
 
-/// How things stood when a step began.
+/// The task's state when a step began.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StepSnapshot {
     pub(crate) state: State,
-    /// Where the branch was.
+    /// The commit of the branch.
     pub(crate) tip: String,
 }
 
 impl Runner<'_> {
-    /// How things stood when the step that the task is at began.
+    /// The snapshot taken when the current step began.
     pub(crate) fn began(&self) -> Result<Option<StepSnapshot>, PipelineError> {
         let entries = self.journal.entries(&self.id)?;
         let visit = self.state.visit;
@@ -25,8 +26,8 @@ impl Runner<'_> {
         began.map(|entry| understood(entry.intent.clone())).transpose()
     }
 
-    /// Whether the last call failed and whoever worked on the task could not even write that down: a disk that was full, say.
-    /// What the step's calls used is counted then, which nobody has done yet.
+    /// True if the last agent call failed and the runner died before it could record that, for example
+    /// because the disk was full. Counts the usage of the step's calls, which has not been counted yet.
     fn died_of_a_call(&mut self, status: Status) -> Result<bool, PipelineError> {
         if !matches!(status, Status::Running | Status::Interrupted) {
             return Ok(false);
@@ -45,7 +46,7 @@ impl Runner<'_> {
         Ok(has_failed)
     }
 
-    /// That the branch is gone, and where it was last known to be.
+    /// The error for a branch that was deleted, with its last known commit.
     pub(crate) fn branch_is_gone(&self) -> PipelineError {
         let branch = self.setting.tree.short_branch();
         let entries = self.journal.entries(&self.id).unwrap_or_default();
@@ -61,7 +62,7 @@ impl Runner<'_> {
         ))
     }
 
-    /// What a person lets go on, or has changed meanwhile.
+    /// Prepares a stopped task for its next step, depending on how it stopped and what the user has changed.
     pub(crate) fn take_up(&mut self, status: Status) -> Result<(), PipelineError> {
         let status = if self.died_of_a_call(status)? { Status::Failed } else { status };
         let began = self.began()?;
@@ -79,25 +80,26 @@ impl Runner<'_> {
             Status::Failed | Status::BudgetExhausted | Status::NeedsHuman if is_merged_by_hand => {
                 self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
             }
-            // They have not merged it: the agent tries again.
+            // The user did not merge by hand: the agent tries again.
             Status::NeedsHuman if is_unsolved && began.is_some() => {
                 self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
                 self.journal.forget_from(&self.id, self.state.visit, false)?;
             }
-            // The step is to be tried again, from its beginning.
+            // Try the step again from its beginning.
             Status::Failed | Status::BudgetExhausted => {
                 let visit = self.state.visit;
-                // What was decided by a person stays; what the step had done is begun anew.
+                // Keep the user's decision, but discard what the step did.
                 self.restore(began.as_ref().map(|began| began.tip.as_str()))?;
                 self.journal.forget_from(&self.id, visit, false)?;
                 self.state.warned.clear();
             }
-            // They have seen it: it may go round once more.
+            // The user has seen the problem: allow one more round.
             Status::NeedsHuman => {
                 self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
                 self.state.said.clear();
             }
-            // What the step's calls have used is counted when it is gone through again.
+            // Replaying the step counts the usage of its calls again, so start from the usage at its
+            // beginning.
             Status::Interrupted => {
                 if let Some(began) = began {
                     self.state.used = began.state.used;
@@ -110,7 +112,8 @@ impl Runner<'_> {
         self.write_down(Status::Running, "")
     }
 
-    /// Goes back to the last time a step began: what came after it is kept under `refs/guard/`, and forgotten.
+    /// Goes back to the last time that a step began. The later work is kept under `refs/guard/`, and its
+    /// journal entries are deleted.
     pub(crate) fn retry(&mut self, step: &str) -> Result<(), PipelineError> {
         let entries = self.journal.entries(&self.id)?;
         let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");

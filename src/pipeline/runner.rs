@@ -1,4 +1,5 @@
-//! A task from where it stands to its end: one step after the other, each written down before and after.
+//! Runs a task step by step until it ends or cannot continue. The journal records every effect before and
+//! after it happens.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,78 +17,78 @@ use crate::pipeline::task::journal::{EffectState, Journal, StoreError, TaskRow, 
 use crate::transcript::EventType;
 use crate::workspace::{Repository, WorkspaceError};
 
-/// Why a task cannot go on for now. What it has done is written down.
+/// Why a task cannot continue for now. Its progress is in the journal.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
-    /// The journal.
+    /// The journal cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The repository.
+    /// git failed, or the repository cannot be used.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// A file.
+    /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Somebody else works on the task.
+    /// Another process works on the task.
     #[error("another guard works on the task {id} (process {process})")]
     Busy {
-        /// The task.
+        /// The id of the task.
         id: String,
-        /// The process.
+        /// The id of that process, if known.
         process: String,
     },
-    /// There is no such task.
+    /// No task, or more than one, matches this id.
     #[error("there is no task `{0}`, or more than one")]
     Unknown(String),
-    /// There is no task yet: it could not even be written down.
+    /// The task could not be created.
     #[error("{0}")]
     NotBegun(String),
-    /// Something that cannot be.
+    /// The state is inconsistent.
     #[error("{0}")]
     Strange(String),
-    /// A signal.
+    /// A signal ended the run.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// How a task ended, for now.
+/// The result of running a task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ending {
-    /// The task.
+    /// The id of the task.
     pub task_id: String,
-    /// How it stands.
+    /// The status in which the task stopped.
     pub status: Status,
-    /// Why.
+    /// Why it stopped.
     pub reason: String,
-    /// The branch.
+    /// The task's branch.
     pub branch: String,
-    /// The worktree.
+    /// The path of the task's worktree.
     pub worktree: String,
-    /// Its commits, the oldest first.
+    /// The commits of the task, oldest first.
     pub commits: Vec<String>,
-    /// Its documents.
+    /// The task's documents: name → path.
     pub documents: BTreeMap<String, String>,
-    /// What was used.
+    /// What the task has used so far.
     pub used: Used,
-    /// Where it was delivered.
+    /// Where the branch was delivered, for example the URL of a pull request.
     pub delivered: Option<String>,
 }
 
-/// What a step came to.
+/// What follows a step.
 pub(crate) enum Next {
-    /// On to another.
+    /// Continue with another step.
     Go { to: String, feedback: String },
-    /// Not for now.
+    /// Stop the task for now.
     Stop(Status, String),
 }
 
-/// Works on one task.
+/// Runs one task. Holds the task's lock while it lives.
 pub struct Runner<'r> {
     pub(crate) id: String,
     pub(crate) request: String,
@@ -103,7 +104,7 @@ pub struct Runner<'r> {
 }
 
 impl<'r> Runner<'r> {
-    /// Begins a task: it is written down, and nothing else has happened.
+    /// Creates a task in the journal. Nothing else happens yet.
     pub fn begin(
         task_store: TaskStore,
         mut journal: Journal,
@@ -157,7 +158,7 @@ impl<'r> Runner<'r> {
         Ok(runner)
     }
 
-    /// Goes on with a task that is written down: where it was, or from a step it has been at.
+    /// Resumes a task from the journal: where it stopped, or from an earlier step.
     pub fn resume(
         task_store: TaskStore,
         journal: Journal,
@@ -168,7 +169,7 @@ impl<'r> Runner<'r> {
     ) -> Result<Self, PipelineError> {
         let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
         let lock = task_store.lock(&found.id)?;
-        // Another may have gone on with it in between.
+        // Another process may have advanced the task before we took the lock.
         let row = journal.task(&found.id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
         let strange = |what: &str, error: serde_json::Error| {
             PipelineError::Strange(format!("the task's {what}: {error}"))
@@ -191,7 +192,8 @@ impl<'r> Runner<'r> {
             is_resumed: true,
             _lock: lock,
         };
-        // A worktree that is gone is made again from the branch. A branch that is gone is not: it had the work.
+        // A missing worktree is created again from the branch. A missing branch is an error: it held the
+        // work.
         let was_made = matches!(runner.journal.look(&runner.id, 0, "worktree")?, Some(EffectState::Done(_)));
         if was_made && runner.setting.tree.tip()?.is_none() {
             return Err(runner.branch_is_gone());
@@ -204,19 +206,19 @@ impl<'r> Runner<'r> {
         Ok(runner)
     }
 
-    /// The task's id.
+    /// The id of the task.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Steps until the task ends, or cannot go on for now.
+    /// Runs steps until the task ends or cannot continue for now.
     pub fn run(mut self) -> Result<Ending, PipelineError> {
         let ended = self.steps();
         let (status, reason) = match ended {
             Ok((status, reason)) => (status, reason),
             Err(PipelineError::Interrupted) => (Status::Interrupted, "ended by a signal".to_string()),
             Err(error) => {
-                // What cannot even be written down is told all the same.
+                // If the failure cannot be recorded (a full disk), report the original error all the same.
                 let _ = self.write_down(Status::Failed, &error.to_string());
                 return Err(error);
             }
@@ -269,14 +271,13 @@ impl<'r> Runner<'r> {
         }
     }
 
-    /// Writes down how things stood when the step began, so that it can be begun again: `guard task retry`.
+    /// Records the state at the beginning of the step, so that `guard task retry` can return to it.
     fn note_visit(&mut self, step: &Step) -> Result<(), PipelineError> {
         let tip = self.setting.tree.tip()?.unwrap_or_default();
         let began = StepSnapshot { state: self.state.clone(), tip };
         self.effect_at(self.state.visit, &step.id, "visit", &began, |_, _, _| Ok(()))
     }
 
-    /// On to another step.
     fn go(&mut self, to: &str, feedback: String) -> Result<(), PipelineError> {
         let to = if to == BACK { self.state.from.clone().unwrap_or_default() } else { to.to_string() };
         self.state.from = Some(std::mem::replace(&mut self.state.step, to.clone()));
@@ -288,7 +289,7 @@ impl<'r> Runner<'r> {
         self.write_down(Status::Running, "")
     }
 
-    /// Branch and worktree, before anybody is asked.
+    /// Creates the branch and the worktree before the first agent call.
     fn make_place(&mut self) -> Result<(), PipelineError> {
         let tree = self.setting.tree.clone();
         let branch = tree.short_branch().to_string();
@@ -308,8 +309,8 @@ impl<'r> Runner<'r> {
         Ok(())
     }
 
-    /// Has an effect of this visit: written down before, had, written down after. `act` is told whether it may have
-    /// happened before, with the intent as it was then.
+    /// Runs an effect of this visit: records the intent, acts, records the outcome. `act` receives the
+    /// recorded intent, and whether an earlier attempt may already have acted.
     pub(crate) fn effect<I, O>(
         &mut self,
         step: &str,
@@ -353,8 +354,8 @@ impl<'r> Runner<'r> {
         Ok(outcome)
     }
 
-    /// Puts branch and working tree back to where they were before an agent that was interrupted, or failed; what it did is
-    /// kept under `refs/guard/`. Without a commit the branch stays where it is.
+    /// Resets the branch and the working tree to the state before an interrupted or failed agent call. What
+    /// the agent did is kept under `refs/guard/`. Without a commit, the branch does not move.
     pub(crate) fn restore(&mut self, tip: Option<&str>) -> Result<(), PipelineError> {
         let tree = &self.setting.tree;
         tree.settle_runs(&self.task_store.runs)?;
@@ -371,7 +372,7 @@ impl<'r> Runner<'r> {
         Ok(())
     }
 
-    /// Keeps what is on the branch and in the working tree under `refs/guard/`, before it goes.
+    /// Keeps the branch and the working tree under `refs/guard/` before they are reset.
     pub(crate) fn keep_all(&mut self) -> Result<(), PipelineError> {
         let kept = self.setting.tree.keep(&format!("task-{}/{}", self.id, uuid::Uuid::now_v7()))?;
         let data = json!({ "ref": kept });
@@ -388,7 +389,7 @@ impl<'r> Runner<'r> {
         Ok(self.journal.advance(&self.id, status.name(), reason, &state)?)
     }
 
-    /// The step's way for a word, or its only one.
+    /// The step that follows a verdict, or the only next step if there is no verdict.
     pub(crate) fn way(step: &Step, word: Option<&str>) -> Result<String, PipelineError> {
         let way = word
             .map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));

@@ -1,4 +1,7 @@
-//! A step that an agent does: it is asked, its answer is read, what it claims is looked at, and what it left is committed.
+//! Runs a step that an agent performs: asks the agent, parses its answer, verifies its claims, and commits
+//! its work.
+//!
+//! An unusable answer is sent back once for repair. The agent's own statements are never trusted.
 
 use std::collections::BTreeMap;
 
@@ -16,33 +19,33 @@ use crate::pipeline::workflow::model::{Role, Step, Work};
 use crate::pipeline::workflow::template::Template;
 use crate::transcript::EventType;
 
-/// How much of a diff is put into a prompt.
+/// Maximum size of the diff in a prompt, in bytes.
 const MOST_DIFF: usize = 192 << 10;
-/// How much of an answer is put into a request to mend it.
+/// Maximum size of the answer quoted in a repair request, in bytes.
 const MOST_QUOTED: usize = 16 << 10;
 
-/// What an agent is to be asked.
+/// The inputs of one agent call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Question {
     pub(crate) prompt: String,
-    /// Where the branch was.
+    /// The commit of the branch before the call.
     pub(crate) tip: String,
-    /// The one file it may write.
+    /// The one file that the agent may write.
     pub(crate) document: Option<String>,
-    /// More that it may write.
+    /// More files and directories that the agent may write.
     #[serde(default)]
     pub(crate) writes: Vec<String>,
 }
 
-/// What it answered.
+/// The result of one agent call.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Asked {
     pub(crate) answer: String,
     pub(crate) run_id: String,
-    /// Kind and words.
+    /// The kind of the error, and its message.
     pub(crate) error: Option<(ErrorKind, String)>,
     pub(crate) used: Used,
-    /// Where the branch was before, and is.
+    /// The commit of the branch before and after the call.
     pub(crate) before: String,
     pub(crate) after: String,
 }
@@ -71,7 +74,7 @@ impl Runner<'_> {
         self.conclude(step, &role, &answer)
     }
 
-    /// Asks, reads, and once asks to mend what cannot be used.
+    /// Asks the agent and validates its answer. An unusable answer is sent back once for repair.
     fn agents_answer(
         &mut self,
         step: &Step,
@@ -79,7 +82,8 @@ impl Runner<'_> {
     ) -> Result<Result<Map<String, Value>, Next>, PipelineError> {
         self.say(RUNNER, format!("Spawning {}...", role.title));
         let asked = self.ask(step, role, "agent", None)?;
-        // Who comes back after a crash finds a working tree in which more has happened: what was judged then stays judged.
+        // After a crash the working tree may have changed since the answer was validated. Do not validate
+        // again: the journal already shows how that ended.
         let (is_judged, is_mended) = (self.has_begun("commit")?, self.has_begun("repair")?);
         let judged = match (is_judged, is_mended) {
             (_, true) => Validation::Wrong("it was asked to mend it".to_string()),
@@ -96,7 +100,8 @@ impl Runner<'_> {
         }
         self.say(RUNNER, format!("{}'s answer cannot be used ({problem}). Asking once more.", role.title));
         let again = self.ask(step, role, "repair", Some((&problem, &asked.answer)))?;
-        // Who commits has done so in both calls; who reads looked anew.
+        // A committing role commits in both calls, so the work starts before the first. A reading role starts
+        // over.
         let before = if role.work == Work::Commit { asked.before } else { again.before.clone() };
         let again = Asked { before, ..again };
         if is_judged {
@@ -112,18 +117,18 @@ impl Runner<'_> {
         })
     }
 
-    /// Whether something of this visit was begun, by whoever worked on the task before.
+    /// True if the journal has this effect for the current visit, possibly from an earlier process.
     fn has_begun(&self, effect: &str) -> Result<bool, PipelineError> {
         Ok(self.journal.look(&self.id, self.state.visit, effect)?.is_some())
     }
 
-    /// The answer that was taken before.
+    /// Parses an answer that was accepted before a crash.
     fn taken(&self, step: &Step, asked: &Asked) -> Result<Map<String, Value>, PipelineError> {
         answer::extract(&asked.answer, &step.answer)
             .map_err(|problem| PipelineError::Strange(format!("the journal has another answer: {problem}")))
     }
 
-    /// One call of the agent. Interrupted, it is made again from where it began.
+    /// Makes one agent call. An interrupted call is repeated from the state in which it began.
     pub(crate) fn ask(
         &mut self,
         step: &Step,
@@ -169,12 +174,12 @@ impl Runner<'_> {
                 &answer[from..]
             );
         }
-        // Who commits writes its document like every other file of the worktree.
+        // A committing role writes its document like every other file of the worktree.
         let document = document.filter(|_| role.work == Work::Read);
         Ok(Question { prompt, tip, document, writes: Vec::new() })
     }
 
-    /// Where the step's document goes, this time.
+    /// The path of the step's document in this round.
     pub(crate) fn place(&self, step: &Step) -> Option<String> {
         let document = step.document.as_ref()?;
         let n = self.state.rounds.get(&step.id).copied().unwrap_or(1);
@@ -201,7 +206,7 @@ impl Runner<'_> {
         Ok(template.fill(&values))
     }
 
-    /// What every prompt and sentence can say.
+    /// The values available to every prompt and message.
     pub(crate) fn values(&self, role: &Role) -> BTreeMap<String, String> {
         let setting = &self.setting;
         let mut values = self.state.documents.clone();
@@ -229,7 +234,7 @@ impl Runner<'_> {
         Ok(format!("{text}{}", if is_all { "" } else { more }))
     }
 
-    /// What a person wrote down for the agents: in their own working tree, or at the base.
+    /// The user's notes for the agents: from their working tree, or from the base branch.
     fn notes(&self) -> Result<String, PipelineError> {
         let Some(file) = &self.setting.workflow.notes else { return Ok(String::new()) };
         let path = format!("{}/{file}", self.setting.workflow.documents);
@@ -248,15 +253,16 @@ impl Runner<'_> {
         Ok(documents::relevant(&text, &self.request, memory.tokens))
     }
 
-    /// A file below the documents, as it is on the branch.
+    /// A file below the documents directory, as committed on the branch.
     pub(crate) fn committed(&self, file: &str) -> Result<String, PipelineError> {
         let path = format!("{}/{file}", self.setting.workflow.documents);
         let found = self.setting.tree.file_at(&self.setting.tree.branch, &path)?;
         Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default())
     }
 
-    /// Makes the one file that the agent may write: the kernel can only open what is there. What lies there and is not the
-    /// step's own is nobody's: an earlier role could have written another's document beforehand.
+    /// Creates the one file that the agent may write, because the sandbox can only grant access to an
+    /// existing file. Anything else at that path is moved aside: an agent in an earlier role could have
+    /// written this document in advance.
     fn lay_out(&mut self, step: &Step, question: &Question, is_mended: bool) -> Result<(), PipelineError> {
         let (Some(document), Some(place)) = (&step.document, &question.document) else { return Ok(()) };
         let worktree = self.setting.tree.worktree.clone();
@@ -271,7 +277,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Asks the agent, in the sandbox its role has, within what is left for the step.
+    /// Calls the agent in its role's sandbox, within the step's remaining budget.
     pub(crate) fn call(
         &mut self,
         step: &str,
@@ -292,7 +298,7 @@ impl Runner<'_> {
         let after = tree.tip()?.unwrap_or_default();
         let mut asked = asked(&result, question.tip.clone(), after);
         if asked.error.as_ref().is_some_and(|(kind, _)| *kind == ErrorKind::Timeout) {
-            // It had its whole time, whatever of it was counted.
+            // A timed-out call used its whole time, whatever was measured.
             asked.used.agent_ms = asked.used.agent_ms.max(request.max_duration.saturating_mul(1000));
         }
         Ok(asked)
@@ -313,7 +319,7 @@ impl Runner<'_> {
         if let Some(minutes) = self.left(step, "minutes") {
             let seconds = (minutes * 60.0).ceil().max(1.0) as u64;
             if seconds < request.max_duration {
-                // Another try would have the same time once more, and there is none.
+                // A retry would need the same time again, and none is left.
                 request.max_duration = seconds;
                 request.max_retries = 0;
             }
@@ -332,7 +338,7 @@ impl Runner<'_> {
 
 fn asked(result: &ExecResult, before: String, after: String) -> Asked {
     let run = &result.run;
-    // What an attempt used that was made again is used too.
+    // Include the usage of failed attempts.
     let models = || result.attempts.iter().filter_map(|attempt| attempt.model.as_ref());
     let error = run.error_kind.map(|kind| (kind, run.error.clone().unwrap_or_default()));
     Asked {

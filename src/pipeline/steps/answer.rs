@@ -1,7 +1,7 @@
-//! An agent's answer → the object in it that the step asked for.
+//! Extracts the JSON object that a step asked for from an agent's answer.
 //!
-//! Agents talk around it: fences, filler, examples. Of all objects in the text the last one that fits counts. What is not
-//! JSON and what does not fit are different mistakes, and each is told so that it can be mended.
+//! Agents surround it with fences, filler and examples. The last matching object in the text counts. "No
+//! JSON" and "wrong fields" are separate errors, each worded so that the agent can repair its answer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,27 +10,27 @@ use serde_json::{Map, Value, json};
 
 use crate::pipeline::workflow::model::{Field, FieldType};
 
-/// Of a longer answer only the end is looked at.
+/// Only the end of a longer answer is parsed.
 const LONGEST: usize = 1 << 20;
-/// Beginnings of objects that are tried.
+/// Maximum number of positions at which parsing is tried.
 const MOST_TRIED: usize = 20_000;
 
 /// Why an answer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unusable {
-    /// There is no JSON object in it.
+    /// The text contains no JSON object.
     #[error("the answer has no JSON object at its end")]
     NoObject,
-    /// There is, and it does not fit.
+    /// The text contains an object, but its fields are wrong.
     #[error("the JSON object at the end of the answer does not fit: {0}")]
     Misfit(String),
 }
 
-/// The object that the step asked for.
+/// Extracts the object that the step asked for.
 ///
-/// What an agent quotes (a plan, a file, another's answer) may hold objects that look like one: so the last one that names a
-/// field of the step must fit, nothing after it may look like another that cannot be read, and a yes does not count
-/// beside a no.
+/// An agent may quote objects that look like an answer (a plan, a file, another agent's answer). Therefore
+/// the last object that names a field of the step must have all fields, nothing that looks like another
+/// object and cannot be parsed may follow it, and an approval does not count next to a rejection.
 pub(crate) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Map<String, Value>, Unusable> {
     let mut from = text.len().saturating_sub(LONGEST);
     while !text.is_char_boundary(from) {
@@ -60,7 +60,8 @@ pub(crate) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Ma
     }
 }
 
-/// A yes that stands beside something else: the first word of a verdict is its yes.
+/// The problem with an approval that an earlier object contradicts. The first word of a verdict is the
+/// approval.
 fn contradicted<'o>(
     object: &Map<String, Value>,
     mut earlier: impl Iterator<Item = &'o Map<String, Value>>,
@@ -79,11 +80,12 @@ fn contradicted<'o>(
     Some(format!("the answer says `{name}` {yes} and {word}; say one, in one object, and quote none"))
 }
 
-/// Every object of the text that is in no other, in order, with where it ends. What was once read is not read again.
+/// Every top-level object of the text, in order, with the offset of its end. Objects inside others are
+/// skipped.
 fn objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
     let mut found = Vec::new();
     let mut at = 0;
-    // A brace that opens nothing must not make the rest be read again and again.
+    // Bounds the work: a `{` that opens no object must not make us parse the rest again and again.
     let mut tries = 0;
     while let Some(begin) = text[at..].find('{').map(|found| at + found) {
         tries += 1;
@@ -102,7 +104,7 @@ fn objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
     found
 }
 
-/// Whether an object has what is asked for.
+/// Checks that an object has the required fields.
 fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result<(), String> {
     for (name, field) in fields {
         let is_wanted = field.is_wanted(object);
@@ -113,7 +115,7 @@ fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result
             }
             continue;
         };
-        // What is said beside the result has the same name, and any form.
+        // Optional feedback next to the result uses the same key and may have any type.
         if !is_wanted && (value.is_object() || name == "feedback") {
             continue;
         }
@@ -139,7 +141,7 @@ fn fits_field(name: &str, value: &Value, is: &FieldType) -> Result<(), String> {
     }
 }
 
-/// How to answer, in words and by example.
+/// The instructions for the answer's format, with an example.
 pub(crate) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -> String {
     let mut out =
         "\n## How to answer\nEnd your answer with one JSON object, strictly valid, nothing after it:\n\n"
@@ -185,7 +187,7 @@ pub(crate) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -
     out
 }
 
-/// Texts of a list that any answer may have.
+/// The strings of a list that any answer may contain, one line each.
 pub(crate) fn list(answer: &Map<String, Value>, name: &str) -> Vec<String> {
     let items = answer.get(name).and_then(Value::as_array).into_iter().flatten();
     let line = |item: &Value| {
@@ -240,7 +242,7 @@ mod tests {
             ("{\"verdict\": [\"APPROVE\"]}", "one of"),
             ("{verdict: 'APPROVE'}", "no JSON object"),
             ("{\"result\": {\"verdict\": \"APPROVE\"}}", "is missing"),
-            // What was quoted does not count for what was meant.
+            // A quoted object must not count as the answer.
             ("It says {\"verdict\":\"APPROVE\"}. {\"verdict\":\"REJECT\"}", "`feedback` is missing"),
             (
                 "It says {\"verdict\":\"APPROVE\"}. {\"verdict\":\"REJECT: no\",\"feedback\":\"x\"}",
@@ -265,7 +267,7 @@ mod tests {
         let text = format(&fields(), None);
         assert!(text.contains("{\"verdict\":\"APPROVE\"}"), "{text}");
         assert!(text.contains("{\"feedback\":\"…\",\"verdict\":\"REJECT\"}"), "{text}");
-        // What it shows is what it takes.
+        // The examples in the instructions must be accepted as answers.
         let shown = text.lines().filter(|line| line.trim_start().starts_with('{'));
         assert!(
             shown.count() == 2

@@ -1,4 +1,4 @@
-//! What the runner does itself: merging, archiving, delivering.
+//! The steps that the runner performs itself, without an agent: merge, archive, deliver.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -10,17 +10,15 @@ use crate::pipeline::workflow::model::Step;
 use crate::transcript::EventType;
 use crate::workspace::{Merged, StepCommit};
 
-/// What a service takes as the text of a pull request.
+/// Maximum length of a pull request's body.
 const LONGEST_SUMMARY: usize = 60_000;
 
-/// A merge that is to be made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct MergeIntent {
     commit: StepCommit,
     theirs: String,
 }
 
-/// What it came to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct MergeOutcome {
     word: String,
@@ -29,7 +27,7 @@ struct MergeOutcome {
 }
 
 impl Runner<'_> {
-    /// The commit the base is at now.
+    /// The current commit of the base branch.
     fn base_tip(&self) -> Result<String, PipelineError> {
         let base = &self.setting.workflow.base;
         let tip = self.setting.tree.commit_named(&format!("refs/heads/{base}"))?;
@@ -60,7 +58,7 @@ impl Runner<'_> {
                 match tree.merge(&meeting.commit.parent, &meeting.theirs)? {
                     Merged::UpToDate => Ok(met("UP_TO_DATE")),
                     Merged::Clean(merged) => {
-                        // Somebody may have worked here while the task waited.
+                        // The user may have worked in the worktree while the task waited.
                         if !tree.uncommitted()?.is_empty() {
                             runner.keep_all()?;
                         }
@@ -95,7 +93,8 @@ impl Runner<'_> {
         Ok(Next::Go { to: Self::way(step, Some(word))?, feedback: String::new() })
     }
 
-    /// Where a merge leads. One that was rejected and repaired is reviewed again, although there is nothing new to merge.
+    /// The verdict after a merge. A merge that was rejected and repaired is reviewed again, although there is
+    /// nothing new to merge.
     fn after_merge(&mut self, step: &Step, word: &str) -> &'static str {
         match word {
             "UP_TO_DATE" if self.state.merge_review.is_some() => "MERGED",
@@ -110,7 +109,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Moves the task's documents where finished tasks' are.
+    /// Moves the task's documents to the archive.
     pub(crate) fn archive(&mut self, step: &Step) -> Result<Next, PipelineError> {
         let moved: Vec<(String, String)> = self.effect(
             &step.id,
@@ -148,7 +147,7 @@ impl Runner<'_> {
         Ok(Next::Go { to: Self::way(step, None)?, feedback: String::new() })
     }
 
-    /// Every document this task has written, and where it goes: (from, to, text).
+    /// Every document of this task, and where it goes: (from, to, text).
     fn finished_papers(&self) -> Result<Vec<(String, String, String)>, PipelineError> {
         let (tree, workflow) = (&self.setting.tree, &self.setting.workflow);
         let mut found = Vec::new();
@@ -168,7 +167,7 @@ impl Runner<'_> {
         Ok(found)
     }
 
-    /// A place in the archive that no earlier task has taken.
+    /// A path in the archive that no earlier task uses.
     fn free_place(&self, wanted: &str) -> Result<String, PipelineError> {
         let tree = &self.setting.tree;
         let (stem, ending) = wanted.rsplit_once('.').unwrap_or((wanted, "md"));
@@ -209,12 +208,12 @@ impl Runner<'_> {
         Ok(Next::Go { to: Self::way(step, Some("DELIVERED"))?, feedback: String::new() })
     }
 
-    /// What was done, for whoever merges it.
+    /// A summary of the task for whoever merges it.
     fn summary(&self) -> Result<String, PipelineError> {
         let (tree, used) = (&self.setting.tree, self.state.used);
         let mut out = format!("# {}\n\n{}\n\n## Commits\n\n", self.setting.feat, self.request.trim());
         for subject in tree.subjects(&tree.base)? {
-            // In a span of code nothing is a mention or a link.
+            // As a code span, a subject cannot mention users or contain links.
             out.push_str(&format!("- `{}`\n", subject.replace('`', "'")));
         }
         out.push_str("\n## Documents\n\n");

@@ -1,6 +1,7 @@
-//! What an agent says beside its result: the optional `feedback` of an answer, as text, list or object.
+//! Interprets the optional `feedback` of an agent's answer: a text, a list or an object.
 //!
-//! It is read twice: as a remark that somebody decides about, and to see whether it takes a claimed success back.
+//! It serves two purposes: a remark to triage, and a check whether the feedback contradicts a claimed
+//! success.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +9,11 @@ use serde_json::{Map, Value};
 
 use crate::pipeline::workflow::model::{Field, FieldType};
 
-/// The key of an answer.
 const KEY: &str = "feedback";
-/// Words that deny what comes right after them.
+/// Words that negate what follows them.
 const NEGATIONS: [&str; 11] =
     ["no", "not", "never", "without", "nor", "neither", "none", "nothing", "zero", "0", "cannot"];
-/// Words that may stand between a negation and what it denies.
+/// Words that may stand between a negation and what it negates.
 const FILLERS: [&str; 21] = [
     "a",
     "an",
@@ -38,19 +38,19 @@ const FILLERS: [&str; 21] = [
     "had",
 ];
 
-/// Whether `feedback` is part of the result this answer must hold: the reason of a rejection, say.
+/// True if this answer must contain `feedback` as part of its result, for example the reason of a rejection.
 fn is_result(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> bool {
     fields.get(KEY).is_some_and(|field| field.is_wanted(answer))
 }
 
-/// What was said beside the result, for whoever decides about it.
+/// The feedback to triage: what the agent said in addition to its result.
 pub(crate) fn remark(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Option<String> {
     let feedback = answer.get(KEY).filter(|_| !is_result(answer, fields))?;
     let text = shown(feedback);
     (!text.is_empty()).then_some(text)
 }
 
-/// A value as people read it; nothing where nothing is said.
+/// Formats a value as text; empty if it says nothing.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.trim().to_string(),
@@ -78,7 +78,7 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// The first of `words` that the feedback beside a claimed success reports as having happened.
+/// The first of `words` that the feedback of a claimed success reports as having happened.
 pub(crate) fn contradiction(
     answer: &Map<String, Value>,
     fields: &BTreeMap<String, Field>,
@@ -92,7 +92,7 @@ pub(crate) fn contradiction(
     statements.iter().find_map(|statement| reported(statement, words))
 }
 
-/// The first word of a verdict is its yes; an answer without one claims success by being given.
+/// True if the verdict is the approval, its first word. An answer without a verdict claims success.
 fn claims_success(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> bool {
     let verdict = fields.iter().find_map(|(name, field)| match &field.is {
         FieldType::OneOf(words) if words.len() > 1 => Some((name, words.first())),
@@ -101,7 +101,7 @@ fn claims_success(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>)
     verdict.is_none_or(|(name, yes)| answer.get(name).and_then(Value::as_str) == yes.map(String::as_str))
 }
 
-/// Every statement of a feedback: its texts, and the names of what an object says is so.
+/// Collects every statement of a feedback: its strings, and the keys of an object whose values are true.
 fn gather(value: &Value, statements: &mut Vec<String>) {
     match value {
         Value::String(text) => statements.push(text.to_lowercase()),
@@ -127,7 +127,7 @@ fn is_negation(word: &str) -> bool {
     NEGATIONS.contains(&word) || word.ends_with("n't") || word.ends_with("n’t")
 }
 
-/// The first of `words` that stands in a statement, at the beginning of one of its words, and is not denied there.
+/// The first of `words` that starts a word of the statement and is not negated there.
 fn reported(statement: &str, words: &[String]) -> Option<String> {
     let begins_word = |at: usize| !statement[..at].ends_with(char::is_alphanumeric);
     let happened = |word: &str| {
@@ -137,9 +137,9 @@ fn reported(statement: &str, words: &[String]) -> Option<String> {
     words.iter().find(|word| !word.is_empty() && happened(word)).cloned()
 }
 
-/// Whether what comes after this text is denied by it: `no `, `without a single `, `no crashes or `.
+/// True if the text before a word negates it: `no `, `without a single `, `no crashes or `.
 fn is_denied(before: &str, words: &[String]) -> bool {
-    // A denial does not reach into the next sentence.
+    // A negation does not extend beyond its clause.
     let clause = before.rsplit(['.', '!', '?', ';', ',', '\n']).next().unwrap_or_default();
     for word in clause.split_whitespace().rev() {
         if is_negation(word) {

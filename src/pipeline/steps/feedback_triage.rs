@@ -1,8 +1,9 @@
-//! What an agent says beside its result: somebody decides what becomes of it, and what belongs into the documentation is
-//! brought there at once.
+//! Triages an agent's feedback: a triage agent decides what to do with it, and a documentation agent applies
+//! what belongs in the documentation.
 //!
-//! All of it happens within the visit of the step that said it, each part written down before and after. Nobody is asked about
-//! what these agents say themselves, so it goes round no further. What cannot be done stays visible: it goes to the backlog.
+//! Everything happens within the visit of the step that gave the feedback, with a journal entry before and
+//! after each part. The feedback of these two agents is not triaged, so this cannot loop. What cannot be done
+//! goes to the backlog, where it stays visible.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -16,34 +17,35 @@ use crate::pipeline::task::state::{RUNNER, Used};
 use crate::pipeline::workflow::model::{DocsConfig, Field, Role, Step, Triage};
 use crate::pipeline::workflow::template::Template;
 
-/// Files that are opened for one call: each is a rule of the kernel's.
+/// Maximum number of files opened for one call: each is one Landlock rule.
 const MOST_OPENED: usize = 512;
-/// Bytes that one remark may make of the documentation: they are written down before they are committed.
+/// Maximum number of bytes that one remark may change in the documentation. They are written to the journal
+/// before the commit.
 const MOST_WRITTEN: usize = 8 << 20;
 
-/// A file, and its text; gone without one.
+/// A path and its new text; `None` deletes the file.
 type Change = (String, Option<String>);
 
-/// What became of the documentation.
+/// The result of a documentation call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Written {
     used: Used,
     run_id: String,
-    /// The files as they are to be, gone where there is no text.
+    /// The new contents of the files; `None` deletes the file.
     changes: Vec<Change>,
-    /// Why nothing of it can be used.
+    /// Why the result cannot be used.
     problem: Option<String>,
 }
 
 impl Runner<'_> {
-    /// What was said beside the result goes to whoever decides about it.
+    /// Sends the feedback of an answer to the triage agent and acts on its decision.
     pub(crate) fn triage(
         &mut self,
         step: &Step,
         role: &Role,
         answer: &Map<String, Value>,
     ) -> Result<(), PipelineError> {
-        // What a person says with a decision is in its document.
+        // What a user says with a decision is in the decision's document.
         let is_persons = answer.contains_key("decided_by");
         let remark = feedback::remark(answer, &step.answer).filter(|_| !is_persons);
         let (Some(triage), Some(remark)) = (self.setting.workflow.triage.clone(), remark) else {
@@ -61,7 +63,7 @@ impl Runner<'_> {
         }
     }
 
-    /// What is to become of it, and in which words.
+    /// The decision about a remark, and the text to act on.
     fn decided(
         &mut self,
         step: &Step,
@@ -69,7 +71,7 @@ impl Runner<'_> {
         judge: &Role,
         remark: &str,
     ) -> Result<(String, String), PipelineError> {
-        // Where nothing is left to ask with, what should be decided about stays visible.
+        // Without budget for another call, the remark goes to the backlog, where it stays visible.
         let to_backlog = || ("BACKLOG".to_string(), remark.to_string());
         if self.used_up(&step.id).is_some() {
             return Ok(to_backlog());
@@ -87,7 +89,7 @@ impl Runner<'_> {
         Ok((text("decision").unwrap_or(decision), text("note").unwrap_or(note)))
     }
 
-    /// A question about a remark.
+    /// Prepares the question about a remark.
     fn aside(
         &mut self,
         prompt: &str,
@@ -105,7 +107,7 @@ impl Runner<'_> {
         Ok(Question { prompt: template.fill(&values), tip, document: None, writes: Vec::new() })
     }
 
-    /// Puts something on the list of ideas.
+    /// Adds an item to the backlog.
     fn remember(&mut self, step: &Step, item: &str) -> Result<(), PipelineError> {
         let shared = Map::from_iter([("backlog_items".to_string(), json!([item]))]);
         let _: Option<String> = self.effect(
@@ -125,7 +127,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Lets the documentation be brought up to date, and commits that. Whoever does it can write to nothing else.
+    /// Has an agent update the documentation, and commits the result. The sandbox lets this agent write
+    /// nothing else.
     fn document(
         &mut self,
         step: &Step,
@@ -157,7 +160,8 @@ impl Runner<'_> {
                 let (changes, problem) = match found {
                     Ok(changes) => (changes, None),
                     Err(problem) => {
-                        // Nothing but what is on the branch was in them; what is there now git may not even see.
+                        // These directories held only committed files. git may ignore what is there now, so
+                        // remove the directories; the restore below brings the committed files back.
                         folders.iter().try_for_each(|folder| runner.setting.tree.take_away(folder))?;
                         (Vec::new(), Some(problem))
                     }
@@ -198,7 +202,7 @@ impl Runner<'_> {
             },
             |runner, papers, _| {
                 let id = runner.put(papers)?;
-                // A file's mode, or what came after its content was read.
+                // Discards what was not committed: file modes, and changes made after the contents were read.
                 runner.restore(None)?;
                 Ok(id)
             },
@@ -210,14 +214,15 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// What is opened for who writes documentation: files that are there, and directories for new ones. The papers of tasks are
-    /// other roles', a file with a second name could be code, and in a directory where git passes something over nobody could
-    /// tell what is new.
+    /// The files and directories that the documentation agent may write: existing files, and directories for
+    /// new ones. Excluded are the tasks' documents (they belong to other roles), files with a second hard
+    /// link (the other name could be code), and directories that contain ignored files (new files could not
+    /// be told apart).
     fn opened(&self, upkeep: &DocsConfig, tip: &str) -> Result<(Vec<String>, Vec<String>), PipelineError> {
         let (tree, papers_folder) = (&self.setting.tree, &self.setting.workflow.documents);
         let mut files = tree.files(tip)?;
         files.retain(|path| self.is_upkept(upkeep, path) && documents::is_plain(&tree.worktree, path));
-        // Those on top are what most people read.
+        // Files near the top are the ones that most people read, so keep those.
         files.sort_by_key(|path| path.matches('/').count());
         files.truncate(MOST_OPENED);
         let mut folders = Vec::new();
@@ -237,7 +242,7 @@ impl Runner<'_> {
         upkeep.is_documentation(path) && !path.to_lowercase().starts_with(&papers)
     }
 
-    /// What there is now of the documentation, or why that cannot be used.
+    /// The changes to the documentation, or why they cannot be used.
     fn written(
         &self,
         upkeep: &DocsConfig,
@@ -285,7 +290,7 @@ impl Runner<'_> {
     }
 }
 
-/// A directory, or, where the papers of tasks are below it, those beside them.
+/// The directory itself, or, if it contains the tasks' documents, its subdirectories beside them.
 fn beside(worktree: &std::path::Path, folder: &str, papers: &str) -> Vec<String> {
     let is_below = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
     if is_below(folder, papers) {

@@ -1,4 +1,5 @@
-//! The end of an agent's step: what came of it is said, what it left is committed, and where it leads is decided.
+//! Completes an agent's step: reports the result, commits the work and documents, and decides which step
+//! follows.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -13,7 +14,7 @@ use crate::pipeline::workflow::template::sentence;
 use crate::transcript::EventType;
 use crate::workspace::StepCommit;
 
-/// A commit of the runner's own: what, and with which files.
+/// A commit by the runner, and the files it changes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DocumentCommit {
     pub(crate) commit: StepCommit,
@@ -21,7 +22,7 @@ pub(crate) struct DocumentCommit {
 }
 
 impl Runner<'_> {
-    /// What a person has decided at this gate.
+    /// The user's decision at this gate, as an answer.
     pub(crate) fn persons_answer(&mut self) -> Result<Option<Map<String, Value>>, PipelineError> {
         let decision = self.journal.decision(&self.id, self.state.visit)?;
         Ok(decision.map(|decision| {
@@ -43,7 +44,7 @@ impl Runner<'_> {
         )
     }
 
-    /// Says what came of it, commits what it left, and decides where it leads.
+    /// Reports the result, commits the step's documents, and decides which step follows.
     pub(crate) fn conclude(
         &mut self,
         step: &Step,
@@ -59,7 +60,7 @@ impl Runner<'_> {
         let said = answer.get("feedback").and_then(Value::as_str).unwrap_or_default().to_string();
         let mut values = self.values(role);
         values.insert("feedback".to_string(), said.clone());
-        // Only what guard has seen itself: a step that commits is not concluded unless its tests pass.
+        // Report only what guard verified: a committing step does not get here unless its tests pass.
         let tests = if self.tests_command()?.is_some() { "Tests passed." } else { "Tests not run." };
         values.insert("tests_result".to_string(), tests.to_string());
         for (name, field) in &step.answer {
@@ -78,7 +79,7 @@ impl Runner<'_> {
         }
         self.commit_papers(step, role, word, answer)?;
         self.triage(step, role, answer)?;
-        // The first word of a verdict is its yes.
+        // The first word of a verdict is the approval.
         if word.is_some()
             && word == step.words().first().copied()
             && self.state.merge_review.as_ref() == Some(&step.id)
@@ -100,7 +101,8 @@ impl Runner<'_> {
         Ok(Next::Go { to, feedback })
     }
 
-    /// A gate that says the same again, or about the same: nothing would come of another round.
+    /// Stops the task if a gate repeats its feedback, or gives feedback on unchanged work: another round
+    /// would change nothing.
     fn goes_round(&mut self, step: &Step, feedback: &str) -> Result<Option<Next>, PipelineError> {
         let workflow = &self.setting.workflow;
         let (base, reviews) =
@@ -109,7 +111,7 @@ impl Runner<'_> {
         let written = self
             .place(step)
             .and_then(|place| documents::read(&self.setting.tree.worktree, &place).ok().flatten());
-        // The path differs from round to round; what was said does not.
+        // The first line names the document, whose path differs from round to round. Compare the rest.
         let words = feedback.lines().skip(1).collect::<Vec<_>>().join("\n");
         let said = digest(format!("{words}\n{}", written.unwrap_or_default()).as_bytes());
         let last = self.state.said.insert(step.id.clone(), (said.clone(), about.clone()));
@@ -123,7 +125,7 @@ impl Runner<'_> {
         }))
     }
 
-    /// Commits the step's document, and what the answer has for everybody.
+    /// Commits the step's document, and the answer's additions to the shared documents.
     fn commit_papers(
         &mut self,
         step: &Step,
@@ -141,10 +143,10 @@ impl Runner<'_> {
                 let written = documents::read(&runner.setting.tree.worktree, &place).map_err(|source| {
                     PipelineError::Io { path: runner.setting.tree.worktree.join(&place), source }
                 })?;
-                // What a person decided is in their words, whatever lies there.
+                // A user's decision is recorded in their words, even if a file lies at this path.
                 let is_persons = answer.contains_key("decided_by");
                 let text = written.filter(|text| !text.trim().is_empty() && !is_persons);
-                // A step always leaves something.
+                // Every step leaves a document.
                 let text = text.unwrap_or_else(|| runner.decision(step, word, answer));
                 changes.push((place, Some(text)));
             }
@@ -174,13 +176,13 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// What the runner writes where the agent wrote nothing.
+    /// The document that the runner writes if the agent wrote none.
     fn decision(&self, step: &Step, word: Option<&str>, answer: &Map<String, Value>) -> String {
         let object = serde_json::to_string_pretty(answer).unwrap_or_default();
         format!("# {}: {}\n\n```json\n{object}\n```\n", step.status, word.unwrap_or("done"))
     }
 
-    /// Backlog and lessons, with what is new.
+    /// The backlog and the lessons, with new items added.
     pub(crate) fn shared_papers(
         &self,
         answer: &Map<String, Value>,
@@ -200,7 +202,7 @@ impl Runner<'_> {
         Ok(changes)
     }
 
-    /// A commit of the runner's own, on top of the branch.
+    /// Prepares a commit by the runner on top of the branch.
     pub(crate) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PipelineError> {
         self.setting.tree.is_there()?;
         let parent = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
@@ -210,7 +212,7 @@ impl Runner<'_> {
         Ok(StepCommit { parent, merges: None, tree: None, message, who: self.setting.who.clone(), date })
     }
 
-    /// Writes the files and commits them. Done again it is the same.
+    /// Writes the files and commits them. Idempotent.
     pub(crate) fn put(&mut self, papers: &DocumentCommit) -> Result<String, PipelineError> {
         let tree = self.setting.tree.clone();
         for (path, text) in &papers.changes {
@@ -231,7 +233,7 @@ impl Runner<'_> {
     }
 }
 
-/// A person as they stand in documents: `Name <address>`.
+/// A user's name as it appears in documents: `Name <address>`.
 pub(crate) fn signature((name, address): &(String, String)) -> String {
     match (name.is_empty(), address.is_empty()) {
         (true, _) => "a person".to_string(),
@@ -240,7 +242,7 @@ pub(crate) fn signature((name, address): &(String, String)) -> String {
     }
 }
 
-/// The person who gave an answer, where no agent did: name and address.
+/// The name and address of the user who gave the answer; `None` if an agent did.
 fn person_of(answer: &Map<String, Value>) -> Option<(String, String)> {
     let text = answer.get("decided_by")?.as_str()?;
     let (name, address) = text.rsplit_once(" <").unwrap_or((text, "guard@localhost"));

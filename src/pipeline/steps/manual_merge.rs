@@ -1,4 +1,5 @@
-//! A merge that no agent could make: the task waits, a person makes it in the worktree, and the task goes on from there.
+//! Merges made by hand: when an agent cannot resolve a conflict, the task waits until the user merges in the
+//! worktree, and continues from there.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +12,8 @@ use crate::pipeline::workflow::model::{FieldType, Role, Step};
 use crate::workspace::TaskTree;
 
 impl Runner<'_> {
-    /// The conflict is a person's now. Branch and worktree are as they were before the agent tried; what it did is kept.
+    /// Hands the conflict over to the user. Resets the branch and the worktree to the state before the
+    /// agent's attempt, and keeps what the agent did.
     pub(crate) fn unsolved(&mut self, asked: &Asked, problem: &str) -> Result<Next, PipelineError> {
         self.restore(Some(&asked.before))?;
         let (base, worktree) = (&self.setting.workflow.base, self.setting.tree.worktree.display());
@@ -23,8 +25,8 @@ impl Runner<'_> {
         Ok(Next::Stop(Status::NeedsHuman, reason))
     }
 
-    /// Looks for a merge that a person has made in the worktree since the task stopped, and notes whose it is.
-    /// Where the task only waits for that, what cannot be used is an error.
+    /// Looks for a merge that the user made in the worktree since the task stopped, and records its author.
+    /// If the task waits for exactly that, an unusable merge is an error.
     pub(crate) fn find_persons_merge(
         &mut self,
         began: Option<&StepSnapshot>,
@@ -59,7 +61,7 @@ impl Runner<'_> {
         Ok(true)
     }
 
-    /// Where the agents of this visit have left the branch.
+    /// The commits at which the agents of this visit left the branch.
     fn agents_tips(&self) -> Result<Vec<String>, PipelineError> {
         let entries = self.journal.entries(&self.id)?;
         let calls = entries.into_iter().filter(|entry| {
@@ -70,7 +72,7 @@ impl Runner<'_> {
         Ok(asked?.into_iter().map(|asked| asked.after).collect())
     }
 
-    /// A person's merge as the answer of the step, when it holds as an agent's would have to.
+    /// Accepts the user's merge as the step's answer if it passes the same checks as an agent's.
     pub(crate) fn persons_merge(
         &mut self,
         step: &Step,

@@ -1,4 +1,4 @@
-//! One step of a task, from the question to the commit.
+//! The steps of a task: ask an agent, validate its answer, commit its work, or perform a built-in step.
 pub(crate) mod agent_step;
 pub(crate) mod answer;
 pub(crate) mod builtin_steps;

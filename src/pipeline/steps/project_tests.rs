@@ -1,13 +1,14 @@
-//! The command that runs a project's tests, from the files that say so.
+//! Detects the command that runs a project's tests, from files such as `Cargo.toml` and `package.json`.
 //!
-//! What comes out is run by guard itself, in the sandbox. A project that says nothing has no command, and its tests are
-//! reported as not run; an agent's word that they pass counts for nothing.
+//! Guard runs the command itself, in the sandbox. Without a command, tests are reported as not run. An
+//! agent's claim that they pass counts for nothing.
 
 use std::path::Path;
 
 use crate::pipeline::runner::{PipelineError, Runner};
 
-/// The command for a project with these files at its top; `read` gives the text of one of them.
+/// The test command of a project with these files in its top directory; `read` returns the text of one of
+/// them.
 pub(crate) fn detect(files: &[String], read: impl Fn(&str) -> Option<String>) -> Option<Vec<String>> {
     let has = |name: &str| files.iter().any(|file| file == name);
     let text = |name: &str| if has(name) { read(name).unwrap_or_default() } else { String::new() };
@@ -47,7 +48,7 @@ pub(crate) fn detect(files: &[String], read: impl Fn(&str) -> Option<String>) ->
     others.iter().find(|(file, _)| has(file)).and_then(|(_, line)| command(line))
 }
 
-/// Whether a makefile or justfile has a target `test`.
+/// True if a makefile or justfile has a target `test`.
 fn has_target(text: &str) -> bool {
     text.lines().any(|line| {
         let rest = line.strip_prefix("test").map(str::trim_start);
@@ -55,28 +56,28 @@ fn has_target(text: &str) -> bool {
     })
 }
 
-/// Whether a `package.json` has a script `test` that is not the one `npm init` writes.
+/// True if a `package.json` has a `test` script other than the one that `npm init` writes.
 fn has_test_script(text: &str) -> bool {
     let package: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let script = package["scripts"]["test"].as_str().unwrap_or_default();
     !script.trim().is_empty() && !script.contains("no test specified")
 }
 
-/// Whether a program can be started: one named by a path is left to the run.
+/// True if the program is on the PATH. One named by a path is not checked here.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     program.contains('/') || std::env::split_paths(&path).any(|at| Path::new(&at).join(program).is_file())
 }
 
 impl Runner<'_> {
-    /// The command whose success guard itself looks at: the one that was named, or the project's own. None where there is
-    /// none, where its program is not installed, or where the user wants none to be run.
+    /// The test command that guard runs: the user's, or the project's own. `None` if there is none, if its
+    /// program is not installed, or if the user wants no tests.
     pub(crate) fn tests_command(&self) -> Result<Option<Vec<String>>, PipelineError> {
         if let Some(words) = self.state.tests.as_ref().or(self.setting.tests.as_ref()) {
             return Ok(Some(words.clone()).filter(|words| !words.is_empty()));
         }
         let tree = &self.setting.tree;
-        // What the project said before any agent worked on it counts first: a developer may not choose its own examiner.
+        // The base commit takes precedence: an agent must not choose the tests that judge its own work.
         for commit in [Some(tree.base.clone()), tree.tip()?].into_iter().flatten() {
             let read = |name: &str| {
                 let content = tree.file_at(&commit, name).ok().flatten()?;
@@ -91,7 +92,7 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    /// Whether the user has said which tests to run, or that none are to be run.
+    /// True if the user chose the tests to run, or chose to run none.
     pub(crate) fn has_named_tests(&self) -> bool {
         self.state.tests.is_some() || self.setting.tests.is_some()
     }

@@ -1,4 +1,5 @@
-//! The way to other people: is the base protected where they meet, and the branch as a pull request there.
+//! Publishes a task's branch: checks whether the base branch is protected at the remote, pushes, and opens a
+//! pull request.
 
 use serde_json::json;
 
@@ -8,16 +9,17 @@ use crate::pipeline::task::state::{RUNNER, TaskEvent};
 use crate::transcript::EventType;
 use crate::workspace::Repository;
 
-/// What is known of the base where the branch would go.
+/// What is known about the protection of the base branch at the remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Safety {
-    /// One line for people.
+    /// One line for the user.
     pub line: String,
-    /// A pull request is required there, and force pushes are blocked: known, not assumed.
+    /// Known for certain: the remote requires a pull request and blocks force pushes.
     pub is_protected: bool,
 }
 
-/// Asks whether the base is protected. What cannot be told is a warning, and never "protected".
+/// Determines whether the base branch is protected. What cannot be determined is a warning, never
+/// "protected".
 pub fn safety(repository: &Repository, remote: Option<&str>, base: &str) -> Safety {
     let unsure = |line: String| Safety { line, is_protected: false };
     let Some(name) = remote else { return unsure("The branch stays in this repository.".to_string()) };
@@ -44,8 +46,8 @@ pub fn safety(repository: &Repository, remote: Option<&str>, base: &str) -> Safe
 }
 
 impl Runner<'_> {
-    /// Pushes the branch and opens a pull request, where there is GitHub and a token; where it is, or why it could not be.
-    /// Nothing is done twice: what is there is found.
+    /// Pushes the branch and opens a pull request, if the remote is on GitHub and there is a token. Returns
+    /// where it is, or why there is none. Idempotent: an existing pull request is found.
     pub(crate) fn propose(
         &mut self,
         step: &str,

@@ -1,4 +1,5 @@
-//! Whether what came back is what was asked for: an answer's form, and everything it claims, looked at.
+//! Validates an agent's answer: its format, and every claim it makes about documents, commits, tests and
+//! merges.
 
 use serde_json::{Map, Value, json};
 
@@ -12,17 +13,17 @@ use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::pipeline::workflow::model::{FieldType, Role, Step, Work};
 use crate::transcript::EventType;
 
-/// What became of an answer.
+/// The result of validating an answer.
 pub(crate) enum Validation {
     Fine(Map<String, Value>),
-    /// It can be mended.
+    /// The agent can repair its answer.
     Wrong(String),
-    /// It cannot.
+    /// The step ends here.
     Over(Next),
 }
 
 impl Runner<'_> {
-    /// Whether what came back is what was asked for.
+    /// Validates an answer's format and claims.
     pub(crate) fn judge(
         &mut self,
         step: &Step,
@@ -55,7 +56,7 @@ impl Runner<'_> {
         Ok(problem.map_or_else(|| Validation::Fine(answer), Validation::Wrong))
     }
 
-    /// A claim that is not so.
+    /// The first claim of the answer that is not true, if any.
     fn untrue(
         &mut self,
         step: &Step,
@@ -73,7 +74,8 @@ impl Runner<'_> {
                     return Ok(Some(format!("`{name}` must be `{place}`, and is `{claimed}`")));
                 }
             }
-            // Who commits has its document on the branch, where it is looked at with the rest of its work.
+            // A committing role has its document on the branch, where it is checked with the rest of its
+            // work.
             if role.work == Work::Read {
                 let worktree = &self.setting.tree.worktree;
                 let written = documents::read(worktree, &place)
@@ -100,7 +102,8 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    /// What is wrong with work on the code: it touches documents of other roles, leaves things, or fails its tests.
+    /// What is wrong with work on the code: it changes other roles' documents, leaves uncommitted files, or
+    /// fails its tests.
     pub(crate) fn unfinished(
         &mut self,
         step: &Step,
@@ -138,14 +141,14 @@ impl Runner<'_> {
         let tests = self.tests_command()?;
         let problem = self.failing_tests(step, role, tests.as_deref())?;
         if tests.is_some() {
-            // Tests are the agent's own code: whatever they changed is not what was committed.
+            // Tests run the agent's code. Whatever they changed is not what was committed.
             self.restore(Some(&asked.after))?;
         }
         Ok(problem)
     }
 
-    /// What is wrong with the report of work on the code: it is not on the branch, it is not ticked off, or a file that it
-    /// says was updated is not.
+    /// What is wrong with the report about work on the code: it is not on the branch, it has unticked items,
+    /// or a file that it reports as updated is unchanged.
     fn unreported(&self, step: &Step, asked: &Asked) -> Result<Option<String>, PipelineError> {
         let tree = &self.setting.tree;
         let mut report = String::new();
@@ -174,8 +177,8 @@ impl Runner<'_> {
         }))
     }
 
-    /// Whether a path is where some step's document of this task is, or could be, or what the runner keeps for everybody.
-    /// In a merge that is everybody's: both sides may have written to it.
+    /// True if the path is or could be a step's document of this task, or is a shared document of the runner.
+    /// In a merge, shared documents are allowed: both sides may have changed them.
     fn is_a_document(&self, path: &str, is_merge: bool) -> bool {
         let workflow = &self.setting.workflow;
         let memory = workflow.memory.as_ref().map(|memory| &memory.file);
@@ -213,7 +216,8 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    /// What is wrong with a merge: it is none, it has markers, or it has not taken what the base alone has changed.
+    /// What is wrong with a merge: it does not contain the base, has conflict markers, or lost changes that
+    /// only the base made.
     pub(crate) fn not_merged(&self, asked: &Asked) -> Result<Option<String>, PipelineError> {
         let (tree, base, after) = (&self.setting.tree, &self.setting.workflow.base, &asked.after);
         let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
@@ -227,7 +231,7 @@ impl Runner<'_> {
             )));
         }
         let compared = tree.compare_merge(&asked.before, &wanted, after)?;
-        // The base may have moved on since the conflicts were found.
+        // The base branch may have moved since the conflicts were found.
         let mut conflicts = self.state.conflict_files.clone();
         conflicts.extend(compared.conflicts);
         if let Some(file) = tree.with_markers(after, &conflicts)? {
@@ -245,7 +249,7 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    /// Runs the tests in the sandbox of the role that wrote them, and says why they do not pass.
+    /// Runs the tests in the sandbox of the role that wrote them. Returns why they fail, if they do.
     fn failing_tests(
         &mut self,
         step: &Step,

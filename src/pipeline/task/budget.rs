@@ -1,12 +1,13 @@
-//! What a task and each of its steps may use, what they have used, and when that ends it. Every end by a bound can be resumed.
+//! The budget of a task and its steps: limits, usage, and when a limit stops the task. A task stopped by a
+//! limit can be resumed.
 
 use super::state::{LimitOverrides, RUNNER, Status, Used};
 use crate::pipeline::runner::{PipelineError, Runner};
 use crate::pipeline::workflow::model::{Bounds, StepExecutor};
 
-/// One bound, and how far it is used.
+/// One limit, and how much of it is used.
 struct Account {
-    /// The step, unless it is the whole task's.
+    /// The step; `None` for the whole task.
     step: Option<String>,
     name: &'static str,
     used: f64,
@@ -30,7 +31,7 @@ impl Account {
         self.step.as_ref().map_or_else(|| "the task".to_string(), |step| format!("the step {step}"))
     }
 
-    /// An amount as people write it.
+    /// Formats an amount for the user.
     fn amount(&self, amount: f64) -> String {
         match self.name {
             "tokens" => format!("{amount:.0}"),
@@ -38,7 +39,7 @@ impl Account {
         }
     }
 
-    /// That it is used up, and how to go on.
+    /// Says that the limit is reached, and how to continue.
     fn sentence(&self, id: &str) -> String {
         let more = self.step.as_ref().map(|step| format!("{step}=")).unwrap_or_default();
         format!(
@@ -53,13 +54,13 @@ impl Account {
 }
 
 impl Runner<'_> {
-    /// Names another command for the tests; with no words none are run.
+    /// Sets another test command; an empty one runs no tests.
     pub fn set_tests(&mut self, words: Vec<String>) -> Result<(), PipelineError> {
         self.state.tests = Some(words);
         self.write_down(Status::Running, "")
     }
 
-    /// Gives the task, or steps of it, more than they had.
+    /// Raises the limits of the task or of its steps.
     pub fn raise(&mut self, more: LimitOverrides) -> Result<(), PipelineError> {
         for step in more.steps.keys() {
             if self.setting.workflow.step(step).is_none() {
@@ -75,7 +76,7 @@ impl Runner<'_> {
         self.write_down(Status::Running, "")
     }
 
-    /// The task's bounds in force.
+    /// The task's limits in force.
     pub(crate) fn bounds(&self) -> Bounds {
         let limits = &self.setting.workflow.limits;
         self.state.raised.task.or(Bounds {
@@ -86,7 +87,7 @@ impl Runner<'_> {
         })
     }
 
-    /// A step's bounds in force.
+    /// A step's limits in force.
     fn bounds_of(&self, step: &str) -> Bounds {
         let workflow = &self.setting.workflow;
         let raised = self.state.raised.steps.get(step).copied().unwrap_or_default();
@@ -94,7 +95,7 @@ impl Runner<'_> {
         raised.or(own).or(workflow.limits.step)
     }
 
-    /// Everything that bounds a call of this step: the task's accounts, and the step's where an agent does it.
+    /// Every limit on an agent call of this step: the task's, and the step's own if an agent performs it.
     fn accounts(&self, step: &str) -> Vec<Account> {
         let mut all = Account::of(None, self.state.used, self.bounds());
         let doer = self.setting.workflow.step(step).map(|step| &step.doer);
@@ -105,21 +106,21 @@ impl Runner<'_> {
         all
     }
 
-    /// What is used up, of the task's or of the step's.
+    /// A message about the first limit that is reached, of the task or the step.
     pub(crate) fn used_up(&self, step: &str) -> Option<String> {
         let accounts = self.accounts(step);
         let over = accounts.iter().find(|account| account.used >= account.bound)?;
         Some(over.sentence(&self.id))
     }
 
-    /// The least that is left of a kind, for one more call.
+    /// The smallest remainder of a resource for one more call.
     pub(crate) fn left(&self, step: &str, name: &str) -> Option<f64> {
         let accounts = self.accounts(step).into_iter().filter(|account| account.name == name);
         accounts.map(|account| (account.bound - account.used).max(0.0)).min_by(f64::total_cmp)
     }
 
-    /// Counts what a call used. One that is written down counts once, also when its step is gone through again after a crash:
-    /// the state of the task is that of the step's beginning then.
+    /// Adds the usage of a call. A call in the journal counts once, even if its step is replayed after a
+    /// crash: the replay starts from the task's state at the beginning of the step.
     pub(crate) fn count(&mut self, step: &str, more: Used) {
         self.state.used += more;
         *self.state.used_by.entry(step.to_string()).or_default() += more;
@@ -136,7 +137,7 @@ impl Runner<'_> {
         }
     }
 
-    /// A bound that is reached.
+    /// The status and reason for stopping, if a limit is reached.
     pub(crate) fn bound(&self) -> Option<(Status, String)> {
         let (step, id) = (&self.state.step, &self.id);
         let rounds = self.state.since.get(step).copied().unwrap_or(0);

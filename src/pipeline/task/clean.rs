@@ -1,24 +1,25 @@
-//! The end of a finished task: its worktree, its branch where that is merged, and its record go.
+//! Removes a finished task: its worktree, its branch if that is merged, and its journal entries. Keeps
+//! uncommitted work under `refs/guard/`.
 
 use super::state::{Status, TaskSettings};
 use super::task_lock::TaskStore;
 use crate::pipeline::runner::{PipelineError, repository};
 use crate::pipeline::task::journal::Journal;
 
-/// What became of a task that was cleaned up.
+/// The result of removing a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cleaned {
-    /// The task.
+    /// The id of the task.
     pub id: String,
-    /// Its branch.
+    /// The task's branch.
     pub branch: String,
-    /// The branch had nothing that the base has not, and is gone.
+    /// The branch was fully merged into the base, and was deleted.
     pub is_branch_gone: bool,
-    /// Where work is kept that was not committed.
+    /// The ref that keeps work that was not committed.
     pub kept: Option<String>,
 }
 
-/// Removes what a finished task has left on the machine. The runs of its agents have records of their own, which stay.
+/// Removes what a finished task left on the machine. The records of its agents' runs stay.
 pub fn clean(task_store: &TaskStore, journal: &mut Journal, id: &str) -> Result<Cleaned, PipelineError> {
     let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
     let lock = task_store.lock(&found.id)?;
@@ -33,7 +34,7 @@ pub fn clean(task_store: &TaskStore, journal: &mut Journal, id: &str) -> Result<
         .map_err(|error| PipelineError::Strange(format!("the task's setting: {error}")))?;
     let tree = &setting.tree;
     let mut cleaned = Cleaned { id: row.id.clone(), branch: row.branch, is_branch_gone: true, kept: None };
-    // A repository that is gone has taken branch and worktree with it.
+    // If the repository is gone, so are the branch and the worktree.
     if repository(&setting).is_ok() {
         tree.settle_runs(&task_store.runs)?;
         if tree.is_there().is_ok() && !tree.uncommitted()?.is_empty() {

@@ -1,9 +1,9 @@
-//! What must survive anything: tasks and the journal of what was done for them, in one SQLite file.
+//! The journal: tasks and their effects, in one SQLite file that must survive a crash.
 //!
-//! Every effect on the world is written down twice: what is intended before it, what came of it after it, each on the disk
-//! before the next thing happens (write-ahead log, full synchronisation). Who comes back after a crash finds either nothing,
-//! an intent (the effect may or may not have happened: do it again with the very same intent) or what came of it.
-//! Commits are in the repository; this is never the only copy of one.
+//! Every effect on the world has two writes: the intent before it, and the outcome after it. Each write is on
+//! disk before the next action (write-ahead log, full synchronisation). After a crash, the runner finds
+//! nothing, an intent (the effect may or may not have happened: repeat it with exactly the same intent), or
+//! an outcome. Commits are in the repository; the journal is never the only copy of one.
 #![forbid(unsafe_code)]
 
 use std::fs::{DirBuilder, OpenOptions};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
-/// Several tasks write into one file; each waits its turn.
+/// How long a writer waits for another: several tasks write to one file.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const TABLES: &str = "
@@ -38,90 +38,90 @@ create table if not exists decision (
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The file or its directory.
+    /// The file or its directory cannot be created or opened.
     #[error("cannot open {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The database.
+    /// SQLite failed.
     #[error("the journal {}: {source}", path.display())]
     Database {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: rusqlite::Error,
     },
-    /// Something in it that cannot be understood.
+    /// A stored value cannot be parsed.
     #[error("the journal has something that cannot be understood: {0}")]
     Strange(String),
 }
 
-/// A task, as it is written down. What `setting` and `state` mean is its runner's business.
+/// A task as stored. Only its runner interprets `setting` and `state`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {
-    /// Its id.
+    /// The unique id of the task.
     pub id: String,
-    /// When it began.
+    /// When the task was created.
     pub created: String,
-    /// When something was last written.
+    /// When the task was last written.
     pub updated: String,
-    /// How it stands.
+    /// The name of the task's status.
     pub status: String,
-    /// Why.
+    /// Why the task has this status.
     pub reason: String,
-    /// What was asked for.
+    /// The user's request.
     pub request: String,
-    /// The repository.
+    /// The path of the repository.
     pub repository: String,
-    /// The branch.
+    /// The task's branch.
     pub branch: String,
-    /// What does not change.
+    /// The part that never changes (`TaskSettings`).
     pub setting: Value,
-    /// What does.
+    /// The part that changes with every step (`State`).
     pub state: Value,
 }
 
-/// An effect, as it is written down.
+/// An effect as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// The visit of a step.
+    /// The number of the visit: counts the steps that were begun.
     pub visit: u32,
-    /// The effect, unique in its visit.
+    /// The name of the effect, unique within its visit.
     pub effect: String,
-    /// The step.
+    /// The step that was visited.
     pub step: String,
-    /// What was intended.
+    /// The parameters of the effect, recorded before it.
     pub intent: Value,
-    /// What came of it.
+    /// The result of the effect; `None` until it is recorded.
     pub outcome: Option<Value>,
-    /// When it was begun.
+    /// When the intent was recorded.
     pub begun: String,
-    /// When it was done.
+    /// When the outcome was recorded.
     pub ended: Option<String>,
 }
 
-/// What is known of an effect that is to be had.
+/// What the journal knows about an effect that is about to run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EffectState {
-    /// Nothing was; the intent is written down now.
+    /// It was never begun. Its intent is recorded now.
     New,
-    /// It was intended, with this; whether it happened is not known.
+    /// It was begun with this intent. Whether it happened is unknown.
     Again(Value),
-    /// It happened, and this came of it.
+    /// It happened, with this outcome.
     Done(Value),
 }
 
-/// What a person decided.
+/// A user's decision at a gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// The verdict.
+    /// The verdict they chose.
     pub verdict: String,
-    /// What they said.
+    /// Their comment.
     pub feedback: String,
-    /// Who it was: name and address.
+    /// The user's name and address.
     pub who: (String, String),
 }
 
@@ -129,7 +129,7 @@ pub struct Decision {
 #[cfg(debug_assertions)]
 type Watcher = Box<dyn FnMut(u64) + Send>;
 
-/// The journal of a user.
+/// The journal of all of a user's tasks.
 pub struct Journal {
     path: PathBuf,
     connection: Connection,
@@ -139,7 +139,7 @@ pub struct Journal {
     watcher: Option<Watcher>,
 }
 
-/// Brings a journal of an earlier guard up to date.
+/// Migrates a journal written by an earlier version.
 fn add_missing_columns(connection: &Connection) -> rusqlite::Result<()> {
     for column in ["name", "address"] {
         let known = "select count(*) from pragma_table_info('decision') where name = ?1";
@@ -149,7 +149,7 @@ fn add_missing_columns(connection: &Connection) -> rusqlite::Result<()> {
         }
         let added = connection
             .execute(&format!("alter table decision add column {column} text not null default ''"), []);
-        // Another guard may have added it meanwhile.
+        // Another process may have added the column meanwhile.
         if added.is_err() && is_there()? == 0 {
             added?;
         }
@@ -158,13 +158,13 @@ fn add_missing_columns(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 impl Journal {
-    /// Opens it, and makes it where there is none.
+    /// Opens the journal, and creates it if it is missing.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let failed = |source| StoreError::Io { path: path.to_path_buf(), source };
         if let Some(folder) = path.parent() {
             DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(failed)?;
         }
-        // What agents were asked and answered is nobody else's to read.
+        // The journal holds prompts and answers: only the user may read it.
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(failed)?;
         let open = || -> rusqlite::Result<Connection> {
             let connection = Connection::open(path)?;
@@ -208,7 +208,7 @@ impl Journal {
         }
     }
 
-    /// Writes a new task down.
+    /// Adds a new task.
     pub fn create(&mut self, task: &TaskRow) -> Result<(), StoreError> {
         let done = self.connection.execute(
             "insert into task values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
@@ -230,7 +230,7 @@ impl Journal {
         Ok(())
     }
 
-    /// How a task stands now, and what it has come to, at once.
+    /// Updates a task's status and state in one write.
     pub fn advance(&mut self, id: &str, status: &str, reason: &str, state: &Value) -> Result<(), StoreError> {
         let done = self.connection.execute(
             "update task set status = ?2, reason = ?3, state = ?4, updated = ?5 where id = ?1",
@@ -241,7 +241,7 @@ impl Journal {
         Ok(())
     }
 
-    /// A task by its id, or a unique beginning or end of one.
+    /// Finds a task by its id, or by a unique prefix or suffix of it.
     pub fn task(&self, id: &str) -> Result<Option<TaskRow>, StoreError> {
         let select = "select * from task where id = ?1 or id like ?1 || '%' escape '\\' or id like '%' || ?1 escape '\\' limit 2";
         let plain = id.replace(['%', '_', '\\'], "");
@@ -265,7 +265,7 @@ impl Journal {
         read().map_err(|error| self.failed(error))
     }
 
-    /// What is known of an effect.
+    /// What the journal knows about an effect; `None` if it was never begun.
     pub fn look(&self, task: &str, visit: u32, effect: &str) -> Result<Option<EffectState>, StoreError> {
         let known: Option<(String, Option<String>)> = self
             .connection
@@ -283,7 +283,7 @@ impl Journal {
         })
     }
 
-    /// Writes down that an effect is intended, unless it was before.
+    /// Records the intent of an effect, unless one is recorded already.
     pub fn begin(
         &mut self,
         task: &str,
@@ -303,7 +303,7 @@ impl Journal {
         Ok(EffectState::New)
     }
 
-    /// Writes down what came of an effect.
+    /// Records the outcome of an effect.
     pub fn finish(
         &mut self,
         task: &str,
@@ -320,7 +320,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets a task altogether.
+    /// Deletes a task with its effects and decisions.
     pub fn remove(&mut self, task: &str) -> Result<(), StoreError> {
         let remove = || -> rusqlite::Result<()> {
             let all = self.connection.unchecked_transaction()?;
@@ -335,8 +335,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets what was written down from a visit on: it is to be done again. What a person decided about that very visit may
-    /// stay.
+    /// Deletes the effects from a visit on, so that they run again. The user's decision about that visit is
+    /// deleted only `with_decision`.
     pub fn forget_from(&mut self, task: &str, visit: u32, with_decision: bool) -> Result<(), StoreError> {
         let first = if with_decision { visit } else { visit + 1 };
         let forget = || -> rusqlite::Result<()> {
@@ -360,7 +360,7 @@ impl Journal {
         read().map_err(|error| self.failed(error))
     }
 
-    /// Writes down what a person decided about a visit; the first decision counts.
+    /// Records a user's decision about a visit. The first one counts; the result is false for a later one.
     pub fn decide(&mut self, task: &str, visit: u32, decision: &Decision) -> Result<bool, StoreError> {
         let done = self.connection.execute(
             "insert or ignore into decision values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -371,7 +371,7 @@ impl Journal {
         Ok(count == 1)
     }
 
-    /// What a person decided about a visit.
+    /// The user's decision about a visit.
     pub fn decision(&self, task: &str, visit: u32) -> Result<Option<Decision>, StoreError> {
         let read = self.connection.query_row(
             "select verdict, feedback, name, address from decision where task = ?1 and visit = ?2",
@@ -385,7 +385,8 @@ impl Journal {
     }
 }
 
-/// Turning a file into one with a write-ahead log is not waited for by SQLite itself when somebody else does the same.
+/// Retries while the database is busy: SQLite's own timeout does not cover two processes that switch to the
+/// write-ahead log at once.
 fn patiently<T>(work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
@@ -438,7 +439,7 @@ fn parsed(text: &str) -> Result<Value, StoreError> {
     serde_json::from_str(text).map_err(|error| StoreError::Strange(error.to_string()))
 }
 
-/// The time, as it is written down.
+/// The current time in the journal's format.
 pub fn now() -> String {
     jiff::Timestamp::now().to_string()
 }
@@ -479,7 +480,7 @@ mod tests {
             journal.begin("t-1", (1, "plan"), "commit", intent).unwrap_or_else(|error| panic!("{error}"))
         };
         assert_eq!(begin(&mut journal, &intent), EffectState::New);
-        // The first intent counts, whoever comes back with another.
+        // The first intent counts, even if a later attempt brings another.
         assert_eq!(begin(&mut journal, &json!({ "parent": "other" })), EffectState::Again(intent));
         assert!(journal.finish("t-1", 1, "commit", &json!("id")).is_ok());
         assert_eq!(begin(&mut journal, &json!(null)), EffectState::Done(json!("id")));

@@ -1,4 +1,4 @@
-//! A task: what it is from its beginning, how far it has come, and what it says on the way.
+//! The data of a task: its fixed settings, its progress, its status, and the events it reports.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,119 +10,120 @@ use crate::pipeline::workflow::model::{Agent, Bounds, Workflow};
 use crate::transcript::EventType;
 use crate::workspace::TaskTree;
 
-/// What does not change while a task goes on.
+/// The part of a task that never changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskSettings {
-    /// The workflow, as it was when the task began.
+    /// The workflow as it was when the task began.
     pub workflow: Workflow,
-    /// The mode.
+    /// The name of the workflow's mode.
     pub mode: String,
-    /// The task's name in file names.
+    /// The task's short name, used in file and branch names.
     pub feat: String,
-    /// Worktree and branch.
+    /// The task's worktree and branch.
     pub tree: TaskTree,
-    /// A directory of the repository that is the user's own.
+    /// A directory of the user's own checkout of the repository.
     pub repository: PathBuf,
-    /// The user said that the repository's configuration is theirs.
+    /// The user declared the repository's configuration trustworthy.
     #[serde(default)]
     pub trusted: bool,
-    /// Name and address in the runner's own commits.
+    /// Name and address for the runner's own commits.
     pub who: (String, String),
-    /// Gates at which a person decides.
+    /// The gates at which the user decides.
     #[serde(default)]
     pub gates: Vec<String>,
-    /// What is different from the workflow's agent.
+    /// Settings that override the workflow's agent.
     #[serde(default)]
     pub agent: Agent,
-    /// The command that must succeed after work on the code: the project's own unless one is named; with no words, none.
+    /// The command that must succeed after work on the code. `None` means the project's own; an empty one
+    /// runs no tests.
     #[serde(default)]
     pub tests: Option<Vec<String>>,
-    /// The remote that the branch is pushed to; none leaves it here.
+    /// The remote to push the branch to; `None` keeps the branch local.
     #[serde(default)]
     pub remote: Option<String>,
-    /// What was found out about the base there, before anything was made.
+    /// What was known about the base branch's protection at the remote when the task was created.
     #[serde(default)]
     pub safety: String,
 }
 
-/// How far a task has come.
+/// The progress of a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// The step it is at.
+    /// The current step.
     pub step: String,
-    /// The visit: how many steps have been begun.
+    /// The number of the visit: how many steps have been begun.
     pub visit: u32,
-    /// The step that led to this one.
+    /// The step that led to the current one.
     #[serde(default)]
     pub from: Option<String>,
-    /// How often each step was visited, this time included.
+    /// How often each step was visited, including the current visit.
     #[serde(default)]
     pub rounds: BTreeMap<String, u32>,
-    /// The same, since a person last let it go on.
+    /// Like `rounds`, since the user last resumed the task.
     #[serde(default)]
     pub since: BTreeMap<String, u32>,
-    /// Documents by name: where they are.
+    /// The documents: name → path.
     #[serde(default)]
     pub documents: BTreeMap<String, String>,
-    /// What was said when the task was sent back.
+    /// The feedback of the gate that sent the task back.
     #[serde(default)]
     pub feedback: String,
-    /// What git said of conflicts.
+    /// git's report about merge conflicts.
     #[serde(default)]
     pub conflicts: String,
-    /// The files it was about.
+    /// The files with conflicts.
     #[serde(default)]
     pub conflict_files: Vec<String>,
-    /// The step that reviews merges, while a merge waits for its approval.
+    /// The step that reviews merges, while a merge waits for approval.
     #[serde(default)]
     pub merge_review: Option<String>,
-    /// The person who has merged by hand what the agent of this step could not: name and address.
+    /// The name and address of the user who merged by hand what the agent of this step could not.
     #[serde(default)]
     pub merged_by: Option<(String, String)>,
-    /// What each gate said last, and about what: to see when nothing changes.
+    /// Digests of each gate's last feedback and of the work it was about, to detect rounds without progress.
     #[serde(default)]
     pub said: BTreeMap<String, (String, String)>,
-    /// What was used.
+    /// What the task has used so far.
     #[serde(default)]
     pub used: Used,
-    /// The same by step: what its own calls used, and those about what it said.
+    /// The usage by step: its own calls, and those to triage its feedback.
     #[serde(default)]
     pub used_by: BTreeMap<String, Used>,
-    /// Bounds that were warned of.
+    /// The limits that a warning was given for.
     #[serde(default)]
     pub warned: Vec<String>,
-    /// Where it was delivered.
+    /// Where the branch was delivered.
     #[serde(default)]
     pub delivered: Option<String>,
-    /// Another command for the tests, named since the task began.
+    /// A test command set since the task began.
     #[serde(default)]
     pub tests: Option<Vec<String>>,
-    /// Bounds that somebody has raised since the task began.
+    /// Limits raised since the task began.
     #[serde(default)]
     pub raised: LimitOverrides,
 }
 
-/// Bounds instead of the workflow's.
+/// Limits that override the workflow's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LimitOverrides {
-    /// The task's.
+    /// Overrides for the whole task.
     #[serde(default)]
     pub task: Bounds,
-    /// Those of steps, by name.
+    /// Overrides for single steps, by name.
     #[serde(default)]
     pub steps: BTreeMap<String, Bounds>,
 }
 
-/// What a task has used.
+/// The resources that a task has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Used {
-    /// Tokens of models.
+    /// Model tokens.
     pub tokens: u64,
-    /// Money.
+    /// Cost, in the currency of the user's prices.
     pub cost: f64,
-    /// Milliseconds of agents at work.
+    /// Milliseconds that agents were running.
     pub agent_ms: u64,
-    /// Calls of agents.
+    /// The number of agent calls.
     pub calls: u64,
 }
 
@@ -135,29 +136,29 @@ impl std::ops::AddAssign for Used {
     }
 }
 
-/// How a task stands.
+/// The status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Status {
-    /// Somebody works on it, or was interrupted.
+    /// A process works on it, or died while doing so.
     Running,
     /// The branch is ready.
     Succeeded,
     /// A step failed; `resume` tries it again.
     Failed,
-    /// A person must decide, or let it go on.
+    /// The user must decide or resume.
     NeedsHuman,
-    /// A bound was reached; `resume` with a larger one goes on.
+    /// A limit was reached; `resume` with a higher one continues.
     BudgetExhausted,
-    /// Ended by a signal; `resume` goes on.
+    /// Stopped by a signal; `resume` continues.
     Interrupted,
-    /// Given up.
+    /// The user gave the task up.
     Cancelled,
 }
 
 impl Status {
-    /// As it is written.
+    /// The status as written in the journal and in output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -170,20 +171,20 @@ impl Status {
         }
     }
 
-    /// As it is read.
+    /// Parses what [`Status::name`] returns.
     pub fn parse(name: &str) -> Option<Self> {
         serde_json::from_value(Value::from(name)).ok()
     }
 }
 
-/// What a task says: for people, and for programs.
+/// An event of a task, for people and for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskEvent {
     /// `task.said`, `task.step`, `task.step_ended`, `task.agent`, `task.commit`, `task.ended`, …
     pub event_type: EventType,
-    /// One line for people.
+    /// One line for the user.
     pub message: String,
-    /// More.
+    /// Structured data for programs.
     pub data: Value,
 }
 
@@ -192,16 +193,16 @@ impl TaskEvent {
         Self { event_type, message: message.into(), data }
     }
 
-    /// Somebody says something.
+    /// A message by a role or the runner.
     pub(crate) fn said(who: &str, message: impl Into<String>) -> Self {
         Self::new(EventType::TaskSaid, message, json!({ "who": who }))
     }
 }
 
-/// The runner's own name.
+/// The name under which the runner reports events.
 pub const RUNNER: &str = "ORCHESTRATOR";
 
-/// A name for files and branches from what was asked: its telling words.
+/// Derives a name for files and branches from a request: its significant words.
 pub fn name_of(request: &str) -> String {
     const FILLERS: [&str; 44] = [
         "a",

@@ -1,4 +1,5 @@
-//! Where tasks are kept, and who may work on one: an open file, so that whoever dies loses the right.
+//! The directory of tasks, and the lock on each task. The lock belongs to an open file, so the kernel
+//! releases it when the process dies.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,29 +13,29 @@ use crate::agent_exec::Executor;
 use crate::pipeline::runner::PipelineError;
 use crate::pipeline::task::journal::{Journal, StoreError};
 
-/// Where a task's own things are, and who works for it.
+/// The places and services that tasks need.
 #[derive(Debug, Clone)]
 pub struct TaskStore {
-    /// Runs requests.
+    /// Executes the agents' requests.
     pub executor: Executor,
-    /// Where runs are kept.
+    /// The directory of runs.
     pub runs: PathBuf,
-    /// Where tasks are: the journal, and a directory for each.
+    /// The directory of tasks: the journal, and one directory per task.
     pub tasks: PathBuf,
 }
 
 impl TaskStore {
-    /// The journal.
+    /// Opens the journal.
     pub fn journal(&self) -> Result<Journal, StoreError> {
         Journal::open(&self.tasks.join("journal.db"))
     }
 
-    /// A task's directory.
+    /// The directory of a task.
     pub fn folder(&self, id: &str) -> PathBuf {
         self.tasks.join(id)
     }
 
-    /// The right to work on a task. Whoever dies loses it.
+    /// Locks a task for this process. The kernel releases the lock when the process dies.
     pub(crate) fn lock(&self, id: &str) -> Result<Held, PipelineError> {
         let folder = self.folder(id);
         let failed = |path: &Path, source| PipelineError::Io { path: path.to_path_buf(), source };
@@ -57,13 +58,14 @@ impl TaskStore {
             }
             Err(error) => return Err(failed(&path, error.into())),
         }
-        // Only for people and `cancel`, who look whether it is so; a full disk is no reason not to work.
+        // Only the user and `cancel` read this number, and `cancel` verifies it. A full disk must not keep
+        // the task from running.
         let _ = file.set_len(0);
         let _ = write!(file, "{}", std::process::id());
         Ok(Held { _file: file })
     }
 
-    /// Who works on a task. Looking takes nothing, so it is in nobody's way.
+    /// The process that works on a task. Only queries the lock, so it blocks nobody.
     pub fn worker(&self, id: &str) -> Option<Worker> {
         let path = self.folder(id).join("lock");
         let mut file = File::open(&path).ok()?;
@@ -79,20 +81,21 @@ impl TaskStore {
     }
 }
 
-/// The right to work on a task, for as long as this lives.
+/// The lock on a task, released on drop.
 #[derive(Debug)]
 pub(crate) struct Held {
     _file: File,
 }
 
-/// Somebody who works on a task.
+/// A process that holds the lock on a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worker {
-    /// The process, when it is certain.
+    /// The process id, if it could be verified.
     pub process: Option<i32>,
 }
 
-/// A lock on a file as it is open here, not on what this process has of it: closing another one of it loses nothing.
+/// An open-file-description lock, not a POSIX one: closing another descriptor of the same file does not
+/// release it.
 fn whole_file() -> libc::flock {
     libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -103,7 +106,8 @@ fn whole_file() -> libc::flock {
     }
 }
 
-/// Whether a process has this file open: a number in it may be that of somebody who died, and by now anybody's.
+/// True if the process has this file open. The recorded id may belong to a process that died, and may have
+/// been reused.
 fn has_open(process: i32, file: &File) -> bool {
     let Ok(wanted) = file.metadata() else { return false };
     let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
@@ -148,7 +152,7 @@ mod tests {
     fn a_number_that_may_be_anybodys_is_none() {
         let task_store = task_store("numbers");
         let _held = task_store.lock("t").unwrap_or_else(|error| panic!("{error}"));
-        // Written by somebody who died before; empty, because the new one has not come to it yet.
+        // Contents left by a process that died, or empty because the new holder has not written yet.
         for text in ["1", "", "0", "-1", "4194304", "x", &std::os::unix::process::parent_id().to_string()] {
             let _ = std::fs::write(task_store.folder("t").join("lock"), text);
             assert_eq!(task_store.worker("t"), Some(Worker { process: None }), "{text}");

@@ -1,5 +1,5 @@
-//! What the parts of a workflow mean together: every name leads somewhere, every verdict has a way, every prompt asks for
-//! what there is.
+//! Checks a parsed workflow as a whole: every reference resolves, every verdict has a next step, every prompt
+//! uses only known values.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::parse::Read;
 use super::template::Template;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source, find};
 
-/// Values every prompt can have.
+/// Values available to every prompt.
 pub(crate) const VALUES: [&str; 14] = [
     "request",
     "feat",
@@ -26,7 +26,7 @@ pub(crate) const VALUES: [&str; 14] = [
     "answer_format",
 ];
 
-/// Everything that is wrong, beside what reading has found.
+/// All problems that the parser cannot find.
 pub(crate) fn lint(source: &Source, read: &Read, folders: &PolicyDirs) -> Vec<Diagnostic> {
     let mut linter = Linter { source, read, folders, found: Vec::new() };
     if read.problems.is_empty() {
@@ -183,7 +183,7 @@ impl Linter<'_> {
         }
     }
 
-    /// A step's bound that the task's is reached before.
+    /// Warns about a step's limit above the task's limit, which is always reached first.
     fn bounds(&mut self, path: &str, step: &Step) {
         let (own, task) = (step.limits, &self.read.workflow.limits);
         let pairs = [
@@ -279,7 +279,7 @@ impl Linter<'_> {
         }
     }
 
-    /// Steps that nothing leads to, and a task that cannot end.
+    /// Reports unreachable steps, and a workflow that cannot end.
     fn reach(&mut self) {
         let workflow = &self.read.workflow;
         let mut reached: BTreeSet<&str> = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Workflows by name or path: the user's own, and the built-in one.
+//! Loads workflows by name or path: the user's own, and the built-in ones.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use super::parse;
 use super::yaml::LARGEST;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source};
 
-/// Name, text and prompts of every built-in workflow.
+/// The built-in workflows: name and text.
 pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../../workflows/default.yaml"))];
 
-/// The prompts of the built-in workflows, by the path they are named with.
+/// The prompts of the built-in workflows, by the path that names them there.
 pub const PROMPTS: [(&str, &str); 11] = [
     ("prompts/investigator.md", include_str!("../../../workflows/prompts/investigator.md")),
     ("prompts/researcher.md", include_str!("../../../workflows/prompts/researcher.md")),
@@ -26,32 +26,32 @@ pub const PROMPTS: [(&str, &str); 11] = [
     ("prompts/triage.md", include_str!("../../../workflows/prompts/triage.md")),
 ];
 
-/// A workflow that cannot be used.
+/// Why a workflow cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkflowError {
-    /// Nothing of that name.
+    /// No workflow has this name.
     #[error("no workflow named `{0}`")]
     NotFound(String),
     /// The file cannot be read.
     #[error("cannot read the workflow {}: {problem}", path.display())]
     Unreadable {
-        /// The file.
+        /// The workflow's file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         problem: String,
     },
-    /// The text has problems.
+    /// The text has errors.
     #[error("the workflow cannot be used: {} problems", .0.len())]
     Invalid(Vec<Diagnostic>),
 }
 
-/// Where workflows are looked for by name: `$XDG_CONFIG_HOME/guard/workflows`.
+/// The directory of the user's workflows: `$XDG_CONFIG_HOME/guard/workflows`.
 fn users_folder(folders: &PolicyDirs) -> Option<PathBuf> {
     folders.user.as_ref().map(|policies| policies.with_file_name("workflows"))
 }
 
-/// Names that can be used, and whether they are built in; the user's own first.
+/// The names of all workflows, and whether each is built in; the user's own first.
 pub fn names(folders: &PolicyDirs) -> Vec<(String, bool)> {
     let entries = users_folder(folders).and_then(|folder| std::fs::read_dir(folder).ok());
     let name = |entry: std::fs::DirEntry| {
@@ -70,7 +70,7 @@ pub fn names(folders: &PolicyDirs) -> Vec<(String, bool)> {
     found
 }
 
-/// The text of a workflow, and the directory its prompts are in; none for a built-in one.
+/// The text of a workflow, and the directory of its prompts; `None` for a built-in one.
 pub fn source(reference: &str, folders: &PolicyDirs) -> Result<(Source, Option<PathBuf>), WorkflowError> {
     let is_path = reference.contains('/') || Path::new(reference).extension().is_some();
     if is_path {
@@ -105,13 +105,13 @@ fn read_text(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
 
-/// A workflow with all of its problems; it can be used when none is an error.
+/// Parses a workflow and returns it with all of its problems. It is usable if none is an error.
 pub fn examine(
     reference: &str,
     folders: &PolicyDirs,
 ) -> Result<(Workflow, Source, Vec<Diagnostic>), WorkflowError> {
     let (source, folder) = source(reference, folders)?;
-    // A file's own prompts first, then those that come with guard.
+    // Look for prompts beside the file first, then among the built-in ones.
     let prompt = |path: &str| -> Result<String, String> {
         let own = folder.as_ref().map(|folder| folder.join(path)).filter(|file| file.exists());
         if let Some(file) = own {
@@ -128,7 +128,7 @@ pub fn examine(
     Ok((read.workflow, source, problems))
 }
 
-/// A workflow that can be used.
+/// Loads a workflow; fails if it has errors.
 pub fn load(reference: &str, folders: &PolicyDirs) -> Result<Workflow, WorkflowError> {
     let (workflow, _, problems) = examine(reference, folders)?;
     if problems.iter().any(|problem| problem.severity == Severity::Error) {

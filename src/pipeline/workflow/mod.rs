@@ -1,4 +1,4 @@
-//! Workflows: files that say which steps a task has, who does them, and where each leads.
+//! Workflows: files that define the steps of a task, who performs each one, and which step follows.
 pub(crate) mod lint;
 pub(crate) mod load;
 pub(crate) mod model;

@@ -1,95 +1,96 @@
-//! A workflow: who does what in which order, under which policy, and what an answer leads to. Data, and nothing else.
+//! The data model of a workflow: steps, roles, policies, expected answers, and the step that each verdict
+//! leads to. Data only, no behaviour.
 //!
-//! A task keeps its workflow as it was when the task began, prompts included, so that a change of a file changes no task
-//! that is under way.
+//! A task stores its workflow as it was when the task began, prompts included, so that editing a workflow
+//! file does not affect running tasks.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a verdict leads when it is nobody's name: the step that led here.
+/// The special next step "the step that led here".
 pub const BACK: &str = "back";
-/// The end of the task.
+/// The special next step "end of the task".
 pub const END: &str = "end";
 
-/// A whole pipeline.
+/// A complete workflow.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Workflow {
-    /// Its name.
+    /// The workflow's name.
     pub name: String,
-    /// What it is for.
+    /// What the workflow is for.
     pub description: String,
-    /// The directory of all documents, from the top of the repository.
+    /// The directory of all documents, relative to the repository's top.
     pub documents: String,
-    /// The branch that tasks begin at and are merged with.
+    /// The branch that tasks start from and are merged with.
     pub base: String,
-    /// What the branches of tasks begin with; the policy's unless given.
+    /// The prefix of tasks' branches; the policy's if not given.
     #[serde(default)]
     pub branch_prefix: Option<String>,
-    /// Mode → the step a task begins with.
+    /// Mode → the first step of a task.
     pub modes: BTreeMap<String, String>,
-    /// The mode, unless one is asked for.
+    /// The default mode.
     pub mode: String,
-    /// Bounds of a task.
+    /// The limits of a task.
     pub limits: Limits,
-    /// Who is asked.
+    /// The agent that performs the roles, unless a role overrides it.
     pub agent: Agent,
     /// The roles by name.
     pub roles: BTreeMap<String, Role>,
     /// The steps, in the file's order.
     pub steps: Vec<Step>,
-    /// Who decides about what an agent says beside its result.
+    /// How agents' feedback is triaged.
     #[serde(default)]
     pub triage: Option<Triage>,
-    /// Words beside a result that make it unbelievable.
+    /// Words in the feedback that contradict a claimed success.
     #[serde(default)]
     pub honesty: Vec<String>,
     /// Lessons of earlier tasks.
     #[serde(default)]
     pub memory: Option<Memory>,
-    /// Where people leave notes, below the documents.
+    /// The file with the user's notes, below the documents directory.
     #[serde(default)]
     pub notes: Option<String>,
-    /// Where ideas are gathered, below the documents.
+    /// The file that collects ideas, below the documents directory.
     #[serde(default)]
     pub backlog: Option<String>,
 }
 
-/// Bounds of a task.
+/// The limits of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// How often one step may be asked.
+    /// Maximum number of visits of one step.
     pub rounds: u32,
-    /// Steps in all.
+    /// Maximum number of steps in all.
     pub visits: u32,
-    /// Tokens of models.
+    /// Model tokens.
     pub tokens: Option<u64>,
-    /// Money, in the currency of the user's prices.
+    /// Cost, in the currency of the user's prices.
     pub cost: Option<f64>,
-    /// Minutes of work.
+    /// Minutes that agents run.
     pub minutes: Option<f64>,
-    /// When to warn: percent of a bound.
+    /// The percentage of a limit at which to warn.
     pub warn_percent: u32,
-    /// What each step may use, unless it says otherwise.
+    /// The limits of each step, unless it has its own.
     #[serde(default)]
     pub step: Bounds,
 }
 
-/// What may be used, by a task or by all calls of one step in it; what is missing is not bounded here.
+/// Limits of a task, or of all calls of one step. `None` means unlimited here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bounds {
-    /// Tokens of models.
+    /// Model tokens.
     pub tokens: Option<u64>,
-    /// Money, in the currency of the user's prices.
+    /// Cost, in the currency of the user's prices.
     pub cost: Option<f64>,
-    /// Minutes of agents at work.
+    /// Minutes that agents run.
     pub minutes: Option<f64>,
-    /// How often one step may be asked.
+    /// Maximum number of visits of one step.
     pub rounds: Option<u32>,
 }
 
 impl Bounds {
-    /// These, and others where these say nothing.
+    /// These limits, with `others` for those that are not set.
     pub fn or(self, others: Self) -> Self {
         Self {
             tokens: self.tokens.or(others.tokens),
@@ -114,22 +115,22 @@ impl Default for Limits {
     }
 }
 
-/// Who is asked, and how.
+/// Which agent to call, and how.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Agent {
-    /// The adapter.
+    /// The name of the adapter.
     pub name: String,
-    /// Its program, where it is not on the path.
+    /// The agent's program, if it is not on the PATH.
     pub command: Option<String>,
-    /// The model.
+    /// The model to ask for.
     pub model: Option<String>,
-    /// Seconds without a sign of life.
+    /// Seconds without activity before the call is ended.
     pub timeout: Option<u64>,
-    /// Seconds in all.
+    /// Maximum seconds of a call.
     pub max_duration: Option<u64>,
-    /// How often a failure that may pass is tried again.
+    /// How often to retry after a transient failure.
     pub retries: Option<u32>,
-    /// Tokens of a model for one call.
+    /// Maximum model tokens of one call.
     #[serde(default)]
     pub max_tokens: Option<u64>,
 }
@@ -138,27 +139,27 @@ pub struct Agent {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
-    /// Nothing but its document.
+    /// Only its document.
     #[default]
     Read,
     /// The working tree, and commits on the task's branch.
     Commit,
 }
 
-/// Somebody who does steps.
+/// A role that performs steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Role {
-    /// What it is called in front of people.
+    /// The title shown to the user.
     pub title: String,
-    /// The policy that holds it.
+    /// The policy of its sandbox.
     pub policy: String,
     /// What it may change.
     pub work: Work,
-    /// What is different from the workflow's agent.
+    /// Settings that override the workflow's agent.
     pub agent: Agent,
 }
 
-/// What a step does that is no agent's.
+/// A step that the runner performs itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BuiltinStep {
@@ -166,12 +167,12 @@ pub enum BuiltinStep {
     Merge,
     /// Moves the task's documents to the archive.
     Archive,
-    /// Pushes the branch and asks for it to be pulled, or says that it is ready.
+    /// Pushes the branch and opens a pull request, or reports that the branch is ready.
     Deliver,
 }
 
 impl BuiltinStep {
-    /// The words it ends with; none when it just ends.
+    /// The verdicts the step can end with; empty if it has only one outcome.
     pub fn verdicts(self) -> &'static [&'static str] {
         match self {
             Self::Merge => &["UP_TO_DATE", "MERGED", "CONFLICT"],
@@ -181,7 +182,7 @@ impl BuiltinStep {
     }
 }
 
-/// Who does a step.
+/// Who performs a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepExecutor {
@@ -191,37 +192,37 @@ pub enum StepExecutor {
     BuiltinStep(BuiltinStep),
 }
 
-/// One step.
+/// One step of a workflow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Its name.
+    /// The step's unique name.
     pub id: String,
-    /// What people see it as: `PLANNING`.
+    /// The name shown to the user, for example `PLANNING`.
     pub status: String,
-    /// Who does it.
+    /// Who performs the step.
     pub doer: StepExecutor,
-    /// The gate's name, where a person can stand in.
+    /// The name of the gate, if the user can decide instead of the agent.
     pub gate: Option<String>,
-    /// What the agent is asked: a template.
+    /// The template of the agent's prompt.
     pub prompt: String,
-    /// The document it writes.
+    /// The document that the step writes.
     pub document: Option<Document>,
-    /// What its answer must hold.
+    /// The fields of the answer.
     pub answer: BTreeMap<String, Field>,
     /// The branch must contain the base afterwards.
     pub must_merge: bool,
-    /// Files at the top of the repository that must be changed where they exist, or be reported as unchanged.
+    /// Files at the top of the repository that the agent must change, if they exist, or report as unchanged.
     #[serde(default)]
     pub updates: Vec<String>,
-    /// What is said when it is done.
+    /// The message when the step is done.
     pub says: Option<String>,
-    /// What its commit is called.
+    /// The subject of the step's commit.
     pub commit: Option<String>,
-    /// Where it leads.
+    /// The next step, if there is no verdict.
     pub next: Option<String>,
-    /// Where each verdict leads.
+    /// The next step for each verdict.
     pub verdicts: BTreeMap<String, Verdict>,
-    /// What it may use, all its calls together.
+    /// The limits of all calls of this step together.
     #[serde(default)]
     pub limits: Bounds,
 }
@@ -229,15 +230,15 @@ pub struct Step {
 /// A document that a step writes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// What later steps call it.
+    /// The name by which later steps refer to it.
     pub name: String,
-    /// Where it is, below the documents: `{feat}` and `{n}` are filled in.
+    /// The path below the documents directory; `{feat}` and `{n}` are replaced.
     pub path: String,
-    /// The runner writes it when the agent does not.
+    /// The runner writes it if the agent does not.
     pub optional: bool,
-    /// Headings it must have, each with other words for it.
+    /// Required headings, each with its alternatives.
     pub sections: Vec<Vec<String>>,
-    /// It is a list of items, each ticked: `- [x] …`.
+    /// It must be a list of ticked items: `- [x] …`.
     #[serde(default)]
     pub checklist: bool,
 }
@@ -245,16 +246,16 @@ pub struct Document {
 /// A field of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Field {
-    /// What it is.
+    /// The type of its value.
     pub is: FieldType,
     /// It may be missing.
     pub optional: bool,
-    /// It must be there when another field has this value, and may be missing otherwise.
+    /// It is required only if another field has this value.
     pub when: Option<(String, String)>,
 }
 
 impl Field {
-    /// Whether this answer must have it.
+    /// True if this answer must have the field.
     pub fn is_wanted(&self, answer: &serde_json::Map<String, serde_json::Value>) -> bool {
         match &self.when {
             Some((other, value)) => answer.get(other).and_then(serde_json::Value::as_str) == Some(value),
@@ -263,7 +264,7 @@ impl Field {
     }
 }
 
-/// What a field of an answer is.
+/// The type of an answer's field.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldType {
@@ -272,61 +273,62 @@ pub enum FieldType {
     Text,
     /// The path of the step's document.
     Document,
-    /// A commit of the step's on the task's branch.
+    /// A commit that the step made on the task's branch.
     Commit,
     /// One of these words.
     OneOf(Vec<String>),
     /// A number.
     Number,
-    /// Texts.
+    /// A list of texts.
     List,
 }
 
-/// Where a verdict leads.
+/// What follows a verdict.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The step.
+    /// The next step.
     pub next: String,
-    /// What is said.
+    /// The message for this verdict.
     pub says: Option<String>,
-    /// What the runner says when the step's document is committed, instead of the usual line.
+    /// The runner's message when it commits the step's document, instead of the usual one.
     #[serde(default)]
     pub committed: Option<String>,
 }
 
-/// Who decides about what is said beside results.
+/// How agents' feedback is triaged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Triage {
-    /// The role.
+    /// The role that decides.
     pub role: String,
-    /// What it is asked: a template.
+    /// The template of its prompt.
     pub prompt: String,
-    /// What its answer must hold.
+    /// The fields of its answer.
     pub answer: BTreeMap<String, Field>,
-    /// Who brings into the documentation what belongs there.
+    /// How accepted remarks are written into the documentation.
     #[serde(default)]
     pub docs: Option<DocsConfig>,
 }
 
-/// Who brings things into the documentation, and what that is.
+/// How the documentation is updated, and which files it consists of.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DocsConfig {
-    /// The role.
+    /// The role that writes.
     pub role: String,
-    /// What it is asked: a template.
+    /// The template of its prompt.
     pub prompt: String,
-    /// Which files are documentation: patterns, and with `!` what is not after all. One without a slash is about names.
+    /// Glob patterns of the documentation's files; `!` excludes. A pattern without a slash matches file
+    /// names.
     pub files: Vec<String>,
-    /// Directories in which new ones may be made.
+    /// Directories in which the agent may create files.
     pub folders: Vec<String>,
-    /// What its answer must hold.
+    /// The fields of its answer.
     pub answer: BTreeMap<String, Field>,
-    /// What its commit is called.
+    /// The subject of its commit.
     pub commit: String,
 }
 
 impl DocsConfig {
-    /// Whether a path of the repository is documentation.
+    /// True if a path of the repository belongs to the documentation.
     pub fn is_documentation(&self, path: &str) -> bool {
         let matches = |pattern: &str| {
             let whole = if pattern.contains('/') { pattern.to_string() } else { format!("**/{pattern}") };
@@ -342,9 +344,9 @@ impl DocsConfig {
 /// Lessons of earlier tasks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The file, below the documents.
+    /// The file, below the documents directory.
     pub file: String,
-    /// How much of it a prompt may hold.
+    /// The maximum number of its tokens in a prompt.
     pub tokens: u64,
 }
 
@@ -354,7 +356,7 @@ impl Workflow {
         self.steps.iter().find(|step| step.id == id)
     }
 
-    /// Who is asked in this role.
+    /// The agent for this role: the workflow's, with the role's overrides.
     pub fn agent_of(&self, role: &Role) -> Agent {
         let (own, all) = (&role.agent, &self.agent);
         let text = |own: &Option<String>, all: &Option<String>| own.clone().or_else(|| all.clone());
@@ -369,7 +371,7 @@ impl Workflow {
         }
     }
 
-    /// Every directory on the way to a document, or to where it is archived.
+    /// Every parent directory of a document and of its path in the archive.
     pub fn ways(&self) -> Vec<String> {
         let mut ways = std::collections::BTreeSet::new();
         for document in self.steps.iter().filter_map(|step| step.document.as_ref()) {
@@ -381,14 +383,14 @@ impl Workflow {
         ways.into_iter().collect()
     }
 
-    /// What a document is called in front of people, and where it lies.
+    /// The path of a document, with `{feat}` and `{n}` replaced.
     pub fn place_of(&self, path: &str, feat: &str, n: u32) -> String {
         format!("{}/{}", self.documents, path.replace("{feat}", feat).replace("{n}", &n.to_string()))
     }
 }
 
 impl Step {
-    /// The role, where an agent does it.
+    /// The role, if an agent performs the step.
     pub fn role(&self) -> Option<&str> {
         match &self.doer {
             StepExecutor::Role(role) => Some(role),
@@ -396,14 +398,14 @@ impl Step {
         }
     }
 
-    /// Everywhere it can lead.
+    /// Every next step, with the verdict that leads there.
     pub fn leads_to(&self) -> Vec<(Option<&str>, &str)> {
         let verdicts =
             self.verdicts.iter().map(|(word, verdict)| (Some(word.as_str()), verdict.next.as_str()));
         self.next.iter().map(|next| (None, next.as_str())).chain(verdicts).collect()
     }
 
-    /// The words that decide where it leads.
+    /// The verdicts of the step.
     pub fn words(&self) -> Vec<&str> {
         match &self.doer {
             StepExecutor::BuiltinStep(own) => own.verdicts().to_vec(),

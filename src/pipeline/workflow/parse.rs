@@ -1,7 +1,7 @@
-//! A workflow file → [`Workflow`], with every mistake at its place.
+//! Parses a workflow file into a [`Workflow`], with the position of every error.
 //!
-//! Reading goes on after a mistake, so that all are told at once. What the parts mean together (a step that leads nowhere,
-//! a prompt that asks for what nobody knows) is `lint.rs`'s.
+//! Parsing continues after an error, so that all are reported at once. `lint.rs` checks how the parts fit
+//! together (a step that leads nowhere, a prompt with an unknown value).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use super::model::{Agent, Bounds, DocsConfig, Limits, Memory, Role, Triage, Work
 use super::yaml::{self, Node, Value};
 use crate::policy::{Diagnostic, Severity, Source, is_branch_prefix};
 
-/// Where parts of a workflow stand, for those who look at it afterwards.
+/// The positions of a workflow's parts, for `lint.rs`.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    /// `steps.plan`, `steps.plan.next`, `roles.architect.policy`, …
+    /// Keys are paths: `steps.plan`, `steps.plan.next`, `roles.architect.policy`, …
     pub(crate) known: BTreeMap<String, Range<usize>>,
 }
 
 impl Places {
-    /// Where this stands; the beginning of the file if that is not known.
+    /// The position of a part; the beginning of the file if it is unknown.
     pub(crate) fn of(&self, path: &str) -> Range<usize> {
         self.known.get(path).cloned().unwrap_or(0..0)
     }
 }
 
-/// What a file was read as.
+/// The result of parsing a file.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) workflow: Workflow,
@@ -32,7 +32,7 @@ pub(crate) struct Read {
     pub(crate) problems: Vec<Diagnostic>,
 }
 
-/// Reads a workflow. `prompt` gives the text of a prompt's file, by the path in the workflow.
+/// Parses a workflow. `prompt` returns the text of a prompt file by its path in the workflow.
 pub(crate) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, String>) -> Read {
     let mut reader = Reader { source, prompt, places: Places::default(), problems: Vec::new() };
     let workflow = match yaml::parse(source) {
@@ -52,7 +52,7 @@ pub(crate) struct Reader<'r> {
     problems: Vec<Diagnostic>,
 }
 
-/// A map whose keys are taken one by one; what is left is unknown.
+/// A map whose keys are taken one by one. Those left at the end are unknown keys.
 pub(crate) struct Fields<'n> {
     path: String,
     span: Range<usize>,
@@ -238,7 +238,7 @@ impl Reader<'_> {
         Some(text)
     }
 
-    /// A path inside the repository, and no other.
+    /// A path inside the repository.
     fn folder(&mut self, node: Option<&Node>) -> Option<String> {
         self.below_documents(node, "documents").map(|path| path.trim_end_matches('/').to_string())
     }
@@ -290,7 +290,7 @@ impl Reader<'_> {
         limits
     }
 
-    /// What a step may use.
+    /// The limits of a step.
     pub(crate) fn bounds(&mut self, fields: &mut Fields<'_>, path: &str, name: &str) -> Bounds {
         let Some(node) = self.take(fields, name) else { return Bounds::default() };
         let path = join(path, name);
@@ -438,7 +438,7 @@ pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
 }
 
-/// A path that stays below where it begins, and is none of git's.
+/// True for a relative path that stays below its start and does not enter `.git`.
 fn is_inside(path: &str) -> bool {
     let plain =
         |part: &str| !part.is_empty() && part != "." && part != ".." && !part.eq_ignore_ascii_case(".git");

@@ -1,4 +1,4 @@
-//! The steps of a workflow file: who does them, what they are asked, what they write and answer, and where that leads.
+//! Parses the steps of a workflow file: who performs them, prompts, documents, answers, and next steps.
 
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The text of a prompt: that of its file, or what stands there when it has more than a line.
+    /// The text of a prompt: inline if it has several lines, otherwise from the named file.
     pub(crate) fn prompt_of(&mut self, fields: &mut Fields<'_>, path: &str, is_needed: bool) -> String {
         let node = if is_needed { self.needed(fields, "prompt") } else { self.take(fields, "prompt") };
         let Some(text) = self.text(node, "prompt") else { return String::new() };

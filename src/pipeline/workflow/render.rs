@@ -1,10 +1,10 @@
-//! A workflow as a picture: text, and mermaid.
+//! Renders a workflow for people: as text, and as a mermaid flow chart.
 
 use std::fmt::Write;
 
 use super::model::{BACK, BuiltinStep, Step, StepExecutor, Workflow};
 
-/// Who does a step, for people.
+/// Who performs a step, for people.
 pub fn doer(workflow: &Workflow, step: &Step) -> String {
     match &step.doer {
         StepExecutor::Role(role) => workflow
@@ -17,7 +17,7 @@ pub fn doer(workflow: &Workflow, step: &Step) -> String {
     }
 }
 
-/// As text: a step a paragraph, its ways below.
+/// Renders as text: one paragraph per step, with its next steps below.
 pub fn text(workflow: &Workflow) -> String {
     let mut out = String::new();
     for (mode, step) in &workflow.modes {
@@ -53,7 +53,7 @@ pub fn text(workflow: &Workflow) -> String {
     out
 }
 
-/// As a mermaid flow chart.
+/// Renders as a mermaid flow chart.
 pub fn mermaid(workflow: &Workflow) -> String {
     let mut out = "flowchart TD\n".to_string();
     let plain = |text: &str| text.replace('"', "'");
@@ -76,7 +76,7 @@ pub fn mermaid(workflow: &Workflow) -> String {
     out
 }
 
-/// The steps that lead to one without a verdict.
+/// The steps that lead to a step without a verdict.
 fn comes_from<'w>(workflow: &'w Workflow, id: &str) -> Vec<&'w str> {
     workflow
         .steps

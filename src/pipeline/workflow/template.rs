@@ -1,11 +1,12 @@
-//! Prompts: text with `{{name}}` for values and `{{#name}}…{{/name}}` for what is only there with one.
+//! Templates of prompts: `{{name}}` inserts a value, `{{#name}}…{{/name}}` is a section that appears only if
+//! the value is not empty.
 //!
-//! A value is put in as it is and never looked at again, so that a request that contains `{{…}}` stays what it is.
+//! Inserted values are never parsed as templates, so a request that contains `{{…}}` is inserted unchanged.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A template that has been read.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template<'t> {
     parts: Vec<Part<'t>>,
@@ -18,7 +19,7 @@ enum Part<'t> {
     Section(&'t str, Vec<Part<'t>>),
 }
 
-/// What is wrong with a template, and where.
+/// An error in a template, and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wrong {
     pub(crate) at: Range<usize>,
@@ -26,7 +27,7 @@ pub(crate) struct Wrong {
 }
 
 impl<'t> Template<'t> {
-    /// Reads it.
+    /// Parses a template.
     pub(crate) fn read(text: &'t str) -> Result<Self, Wrong> {
         let mut open: Vec<(&'t str, Range<usize>, Vec<Part<'t>>)> = Vec::new();
         let mut parts: Vec<Part<'t>> = Vec::new();
@@ -66,7 +67,7 @@ impl<'t> Template<'t> {
         Ok(Self { parts })
     }
 
-    /// Every name that is asked for.
+    /// Every name that the template uses.
     pub(crate) fn names(&self) -> Vec<&'t str> {
         fn gather<'t>(parts: &[Part<'t>], names: &mut Vec<&'t str>) {
             for part in parts {
@@ -85,7 +86,7 @@ impl<'t> Template<'t> {
         names
     }
 
-    /// The text with these values; a name without one is nothing.
+    /// Fills in the values; a missing value is empty.
     pub(crate) fn fill(&self, values: &BTreeMap<String, String>) -> String {
         fn put(parts: &[Part<'_>], values: &BTreeMap<String, String>, out: &mut String) {
             let value = |name: &str| values.get(name).map(String::as_str).unwrap_or_default();
@@ -104,13 +105,13 @@ impl<'t> Template<'t> {
     }
 }
 
-/// A line that holds nothing but the opening or closing of a section leaves no empty line.
+/// Skips the newline after a section tag that stands alone on its line, so that the tag leaves no empty line.
 fn past_line_end(text: &str, begin: usize, end: usize) -> usize {
     let is_alone = begin == 0 || text[..begin].ends_with('\n');
     if is_alone && text[end..].starts_with('\n') { end + 1 } else { end }
 }
 
-/// What is said when a step is done: `{name}` for values.
+/// Fills `{name}` placeholders in a step's message.
 pub(crate) fn sentence(text: &str, values: &BTreeMap<String, String>) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -120,7 +121,7 @@ pub(crate) fn sentence(text: &str, values: &BTreeMap<String, String>) -> String 
             return out + &rest[begin..];
         };
         match values.get(&rest[begin + 1..end]) {
-            // One line: what an agent said may have many.
+            // Only the first line: an agent's text may have many.
             Some(value) => out.extend(value.lines().next().unwrap_or_default().chars().take(300)),
             None => out.push_str(&rest[begin..=end]),
         }

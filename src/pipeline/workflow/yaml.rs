@@ -1,7 +1,7 @@
-//! YAML (and JSON, which is a part of it) → a tree that knows where everything stands.
+//! Parses YAML (and JSON, a subset) into a tree with source positions.
 //!
-//! Built from the parser's events, so that depth and size are bounded by us, and aliases, by which a small file becomes a
-//! huge one, are refused.
+//! Built from the parser's events, so that guard bounds depth and size itself. Aliases are refused, because
+//! they let a small file expand to a huge one.
 
 use std::ops::Range;
 
@@ -9,20 +9,19 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use crate::policy::{Diagnostic, Severity, Source};
 
-/// A larger file is a mistake.
+/// Maximum size of a file, in bytes.
 pub(crate) const LARGEST: usize = 1 << 20;
-/// Deeper nesting is one too.
+/// Maximum nesting depth.
 const DEEPEST: usize = 32;
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
-    /// The bytes it stands at.
+    /// The byte range in the file.
     pub(crate) span: Range<usize>,
     pub(crate) value: Value,
 }
 
-/// What stands there.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Null,
@@ -30,12 +29,12 @@ pub(crate) enum Value {
     Number(f64),
     Text(String),
     List(Vec<Node>),
-    /// Keys with their places, in the file's order.
+    /// Keys with their positions, in the file's order.
     Map(Vec<(String, Range<usize>, Node)>),
 }
 
 impl Node {
-    /// What it is, for messages.
+    /// The type of the value, for error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
@@ -48,13 +47,13 @@ impl Node {
     }
 }
 
-/// A collection that is being read.
+/// A collection that is being parsed.
 enum Open {
     List(Range<usize>, Vec<Node>),
     Map(Range<usize>, Vec<(String, Range<usize>, Node)>, Option<(String, Range<usize>)>),
 }
 
-/// Reads a file: one document.
+/// Parses a file with one document.
 pub(crate) fn parse(source: &Source) -> Result<Node, Box<Diagnostic>> {
     if source.text.len() > LARGEST {
         return Err(problem(source, 0..0, format!("the file has more than {LARGEST} bytes"), ""));
@@ -75,7 +74,7 @@ fn problem(source: &Source, span: Range<usize>, message: String, label: &str) ->
 
 struct Builder<'s> {
     source: &'s Source,
-    /// Bytes before each character: the parser counts characters.
+    /// The byte offset of each character: the parser counts characters.
     offsets: Vec<usize>,
     open: Vec<Open>,
     root: Option<Node>,
@@ -169,7 +168,7 @@ impl<'s> Builder<'s> {
     }
 }
 
-/// A word without quotes.
+/// Interprets an unquoted scalar.
 fn plain(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
