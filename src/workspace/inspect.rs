@@ -1,4 +1,4 @@
-//! What workspaces there are, what is in them, and what merging one would do. Changes nothing.
+//! Lists workspaces, shows what is in them, and previews merges. Changes nothing in the repository.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,13 +16,13 @@ use super::{WorkspaceError, at};
 pub struct Entry {
     /// The run's directory.
     pub run_folder: PathBuf,
-    /// What is known of it, or why that cannot be read.
+    /// The workspace's record, or why it cannot be read.
     pub record: Result<Record, WorkspaceError>,
-    /// A guard works on it.
+    /// A guard process holds the workspace's lock.
     pub is_busy: bool,
 }
 
-/// All workspaces whose runs are in this directory, the newest first.
+/// All workspaces of the runs in this directory, the newest first.
 pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
     let entries = match std::fs::read_dir(runs) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -39,22 +39,22 @@ pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
     Ok(folders.into_iter().map(entry).collect())
 }
 
-/// What merging a branch would do.
+/// The effect of merging a branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preview {
-    /// What it would be merged into.
+    /// The branch that it would be merged into.
     pub into: String,
-    /// Commits it would bring.
+    /// The number of commits that it would bring.
     pub ahead: usize,
-    /// Commits it does not have.
+    /// The number of commits that it lacks.
     pub behind: usize,
-    /// Files it would change.
+    /// The files that it would change.
     pub files: Vec<PathBuf>,
-    /// Files in which both sides changed the same place.
+    /// The files with conflicts.
     pub conflicts: Vec<PathBuf>,
 }
 
-/// Reading needs no lock: a record that is being written is always a whole one.
+/// Needs no lock: records are replaced atomically.
 fn peek(run_folder: &Path) -> Result<Reader, WorkspaceError> {
     Ok(Reader { record: Record::read(run_folder)? })
 }
@@ -64,7 +64,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// A call that reads what an agent committed, and starts nothing.
+    /// A jailed git call that reads the agent's commits and can start nothing.
     fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: 0 };
         self.jailed(verb, &[], true, bounds).map(|git| git.within(&self.record.common_dir))
@@ -89,7 +89,7 @@ impl Reader {
     }
 }
 
-/// The difference between where the run began and where its branch is, as text.
+/// The diff between the run's base and its branch, as text.
 pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     let reader = peek(run_folder)?;
     let shape = if stat { "--stat" } else { "--patch" };
@@ -98,7 +98,7 @@ pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
         .args([
             "--no-ext-diff",
             "--no-textconv",
-            // Which commit of a submodule it is is part of the change; what is in it is asked of nobody.
+            // Show which commit a submodule points to, but never enter the submodule.
             "--ignore-submodules=none",
             "--submodule=short",
             "--no-color",
@@ -111,7 +111,8 @@ pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     Ok(output)
 }
 
-/// What merging the run's branch into another (or the user's current one) would do. Nothing is written to the repository.
+/// Previews merging the run's branch into another branch, or the user's current one. Writes nothing to the
+/// repository.
 pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, WorkspaceError> {
     let reader = peek(run_folder)?;
     let into = into.unwrap_or("HEAD");
@@ -143,13 +144,13 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
         .arg(format!("{target}...{}", reader.branch()))
         .arg("--")
         .run()?;
-    // Trees of the merge go to a directory of the run's, not into the repository.
+    // The merge's trees are written to the run's directory, not to the repository.
     let scratch = run_folder.join("preview");
     at("make", &scratch, std::fs::create_dir_all(&scratch))?;
     let objects: Vec<Vec<u8>> =
         reader.record.objects.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
-    // Merging starts the drivers that attributes and configuration name: they run where they can reach nothing. Their
-    // temporary files go where git is started.
+    // Merging starts the drivers that attributes and configuration name, so they run in a jail with no access
+    // to anything. Their temporary files go to git's working directory.
     let bounds = Bounds { cpu_seconds: 120, memory: 4 << 30, file: libc::RLIM_INFINITY };
     let merged = reader
         .jailed("merge-tree", &[&scratch], false, bounds)?

@@ -1,4 +1,5 @@
-//! A repository → a worktree, a branch and a quarantine for one run; what the agent committed → one branch, received.
+//! Gives a run its place in git (a worktree, a branch and a quarantine), and receives one branch back from
+//! it.
 //!
 //! ```text
 //!   user's repository ──open──►  worktree + task branch          (guard, before the agent)
@@ -7,13 +8,13 @@
 //!          ◄──── receive ────────┴──jailed───┘                   (guard, when the agent has ended)
 //! ```
 //!
-//! [`Repository::find`] looks at the user's directory, [`Workspace::open`] makes everything a run needs, and
-//! [`Workspace::receive`] takes exactly one branch out of the quarantine, as a server takes a push from a stranger.
-//! [`Workspace::settle`] gives the worktree back to the user. A record in the run's directory says what was made, so that
-//! whatever was interrupted can be finished or undone.
+//! [`Repository::find`] finds the user's repository, [`Workspace::open`] creates everything a run needs, and
+//! [`Workspace::receive`] takes exactly one branch out of the quarantine, as a server takes a push from a
+//! stranger. [`Workspace::settle`] gives the worktree back to the user. A record in the run's directory says
+//! what was created, so that an interrupted operation can be finished or undone.
 //!
-//! Never: run what an agent wrote, discover a repository from an agent's worktree, read an agent's configuration, or
-//! delete work that is not kept elsewhere.
+//! This module must never run what an agent wrote, discover a repository from an agent's worktree, read an
+//! agent's configuration, or delete work that is not kept elsewhere.
 
 mod dispose;
 pub mod findings;
@@ -46,60 +47,60 @@ pub use run::run_record::{Record, State};
 pub use task_branch::merge::{Compared, Merged};
 pub use task_branch::{StepCommit, TaskTree, has_changes};
 
-/// Why there is no workspace, or it cannot be given back.
+/// Why a workspace cannot be created, received from, or disposed of.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkspaceError {
-    /// git itself.
+    /// A git call failed.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// A file or directory.
+    /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation, as a verb.
         what: &'static str,
-        /// To what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// Something about the repository or the request that guard does not do. Nothing was made.
+    /// Guard refuses the repository or the request. Nothing was created.
     #[error("{problem}")]
     Refused {
-        /// What, and why not.
+        /// What was refused, and why.
         problem: String,
-        /// The next step.
+        /// What the user can do next.
         hint: String,
     },
-    /// The branch or the worktree that would be made exists already. Nothing was made.
+    /// The branch or the worktree already exists. Nothing was created.
     #[error("{what} already exists")]
     NameTaken {
         /// The branch or the worktree.
         what: String,
-        /// The next step.
+        /// What the user can do next.
         hint: &'static str,
     },
-    /// A commit that no git can read into an index.
+    /// A commit's trees are too large for any git to read into an index.
     #[error(transparent)]
     Trees(TreeSizeError),
-    /// The record of a workspace cannot be understood.
+    /// The record of a workspace cannot be parsed.
     #[error("{} is not a workspace's record: {problem}", path.display())]
     Record {
-        /// The file.
+        /// The record's file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         problem: String,
     },
-    /// Another process works on it.
+    /// Another process holds the workspace's lock.
     #[error("{} is in use by another guard", .0.display())]
     Busy(PathBuf),
-    /// The worktree that a run was to go on in is not there, or is not what it was. Nothing was made.
+    /// The worktree to continue in is missing, or is not what it was. Nothing was created.
     #[error("{0}")]
     Lost(String),
-    /// A signal came while it was made. Nothing was made.
+    /// A signal arrived during creation. Nothing was created.
     #[error("cancelled by {0} while the worktree was made")]
     Interrupted(nix::sys::signal::Signal),
-    /// The jail.
+    /// The jail for git could not be set up.
     #[error(transparent)]
     Jail(#[from] crate::sandbox::SandboxError),
 }
@@ -109,7 +110,7 @@ impl WorkspaceError {
         Self::Refused { problem: problem.into(), hint: hint.into() }
     }
 
-    /// The next step for the user, where there is one to name.
+    /// What the user can do next, if there is anything to suggest.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Refused { hint, .. } => Some(hint),
@@ -133,7 +134,7 @@ impl WorkspaceError {
     }
 }
 
-/// An error of the file system with what was being done.
+/// Adds the operation and the path to an I/O error.
 fn at<T>(what: &'static str, path: &Path, result: io::Result<T>) -> Result<T, WorkspaceError> {
     result.map_err(|source| WorkspaceError::Io { what, path: path.to_path_buf(), source })
 }

@@ -1,12 +1,12 @@
-//! Repositories below a directory that a run may write, found before the run and compared after it.
+//! Finds repositories below a directory that a run may write, before the run, and compares them after it.
 //!
-//! Whoever can write a repository's configuration or hooks chooses what the user's next git command there executes. A
-//! run in a plain directory (or in place, or with `--write`) must therefore not be able to change the repositories in it
-//! unnoticed. [`search`] finds them, [`Snapshot`] remembers them and says afterwards which of them changed, moved,
-//! disappeared or are new.
+//! Whoever can write a repository's configuration or hooks chooses what the user's next git command there
+//! executes. A run in a plain directory (or in place, or with `--write`) must therefore not change the
+//! repositories in it unnoticed. [`search`] finds them. [`Snapshot`] records them, and later reports which of
+//! them changed, moved, disappeared or are new.
 //!
-//! The search opens directories one below the other, follows no link, starts nothing and is bounded in entries, depth,
-//! time and number of results. What it could not look at is part of its answer.
+//! The search opens directories one below the other, follows no symbolic link, starts nothing, and is bounded
+//! in entries, depth, time and number of results. Its result says what it could not read.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -21,16 +21,16 @@ use super::findings::Danger;
 use super::git::gitfile;
 use super::snapshot::{Difference, DirectoryState, Entry, ExpectedChanges, Fingerprint};
 
-/// How much a search may look at.
+/// The limits of a search.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchBounds {
-    /// Directory entries.
+    /// Maximum number of directory entries.
     pub entries: usize,
-    /// Directories below directories. Each level is an open descriptor.
+    /// Maximum depth. Each level holds one open descriptor.
     pub depth: usize,
-    /// Repositories.
+    /// Maximum number of repositories.
     pub repositories: usize,
-    /// Time.
+    /// Timeout of the search.
     pub time: Duration,
 }
 
@@ -40,38 +40,38 @@ impl Default for SearchBounds {
     }
 }
 
-/// How git finds a repository at a place.
+/// How git finds a repository at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RepositoryKind {
     /// A directory named `.git`.
     GitDirectory,
-    /// A file named `.git` that names the repository's directory: linked worktrees and submodules.
+    /// A file named `.git` that names the git directory: linked worktrees and submodules.
     GitFile,
     /// `.git` is a symbolic link or a special file. Mounts cannot protect it.
     GitLink,
-    /// A directory that is a repository without being called `.git`.
+    /// A directory that is a repository without being named `.git`.
     Bare,
 }
 
 /// A repository below the searched directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NestedRepository {
-    /// The `.git` entry, or the directory of a bare repository; absolute.
+    /// The absolute path of the `.git` entry, or of the bare repository.
     pub path: PathBuf,
-    /// What it is.
+    /// How git finds the repository here.
     pub kind: RepositoryKind,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone, Default)]
 pub struct SearchResult {
-    /// The repositories, sorted by path. Nothing inside a repository's own directory is listed.
+    /// The repositories, sorted by path. Nothing inside a repository's own git directory is listed.
     pub repositories: Vec<NestedRepository>,
-    /// Why there may be more.
+    /// Why there may be more; `None` if the search was complete.
     pub unseen: Option<String>,
 }
 
-/// Finds the repositories at and below a directory, which must be given without links.
+/// Finds the repositories at and below a directory. The path must not contain symbolic links.
 pub fn search(root: &Path, bounds: SearchBounds) -> SearchResult {
     let mut search = Search {
         left: bounds.entries,
@@ -104,7 +104,7 @@ impl Search {
         self.found.unseen.get_or_insert(why);
     }
 
-    /// Whether the search is over before its end.
+    /// True if the search has reached one of its limits.
     fn is_exhausted(&mut self) -> bool {
         if self.left == 0 {
             self.unseen(format!("it has more than {} entries", self.bounds.entries));
@@ -164,7 +164,8 @@ impl Search {
             match folder.inside(&name) {
                 Ok(Some(inner)) => self.directory(&inner, &at, depth + 1),
                 Ok(None) => {}
-                // Its owner can open a directory that is closed now; other people's the run cannot enter either.
+                // The run can open a closed directory of its own user. Other users' directories it cannot
+                // enter either.
                 Err(error) if self.is_own(folder, &name) => {
                     self.unseen(format!("{} cannot be read: {error}", at.display()));
                 }
@@ -179,7 +180,7 @@ impl Search {
         found.map_or(true, |found| self.user == 0 || found.st_uid == self.user)
     }
 
-    /// The directories that `.git` files name, where these lie below the root and were not found yet.
+    /// Adds the git directories that `.git` files name, if they lie below the root and were not found yet.
     fn follow_git_files(&mut self, root: &Path) {
         let is_file = |found: &&NestedRepository| found.kind == RepositoryKind::GitFile;
         let files: Vec<PathBuf> =
@@ -194,7 +195,7 @@ impl Search {
     }
 }
 
-/// The end of a path that may be thousands of characters long.
+/// Truncates a path that may be thousands of characters long.
 fn shortened(path: &Path) -> String {
     let text = path.display().to_string();
     match text.char_indices().nth(120) {
@@ -203,7 +204,7 @@ fn shortened(path: &Path) -> String {
     }
 }
 
-/// As git decides it: a HEAD, with objects and refs beside it or the place of them.
+/// Decides as git does: a HEAD with objects and refs, or with `commondir`.
 fn is_bare(folder: &DirectoryState, entries: &[Entry]) -> bool {
     if !entries.iter().any(|entry| entry.name.to_bytes() == b"HEAD") {
         return false;
@@ -224,7 +225,7 @@ fn kind_of_git_entry(folder: &DirectoryState) -> Option<RepositoryKind> {
     })
 }
 
-/// The largest `.git` file that is read.
+/// Maximum size of a `.git` file.
 const LARGEST_GIT_FILE: usize = 64 << 10;
 
 fn git_file_target(file: &Path) -> Option<PathBuf> {
@@ -236,20 +237,20 @@ fn git_file_target(file: &Path) -> Option<PathBuf> {
 /// What happened to a repository between a snapshot and its comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NestedChangeKind {
-    /// Something git obeys in it is different.
+    /// Something in it that git obeys is different.
     Changed,
-    /// It is elsewhere now.
+    /// It is at another path now.
     Moved,
-    /// Another one is in its place.
+    /// Another repository is at its path.
     Replaced,
-    /// It is gone.
+    /// It no longer exists.
     Removed,
     /// Not everything could be compared.
     Unseen,
 }
 
 impl NestedChangeKind {
-    /// In one word.
+    /// The kind as a single word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Changed => "changed",
@@ -266,22 +267,22 @@ impl NestedChangeKind {
 pub struct NestedChange {
     /// What happened.
     pub kind: NestedChangeKind,
-    /// The repository, below the searched directory.
+    /// The repository's path below the searched directory.
     pub path: PathBuf,
-    /// In a sentence.
+    /// A sentence that describes the change.
     pub message: String,
 }
 
-/// What a comparison says.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 pub struct NestedComparison {
-    /// Changes of repositories that were there before.
+    /// Changes of repositories that existed before.
     pub changes: Vec<NestedChange>,
-    /// Repositories that are new, and what git would take from them.
+    /// New repositories, and what they would make git do.
     pub new: Vec<Danger>,
 }
 
-/// The repositories below a directory as they were at one moment.
+/// The repositories below a directory at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
     root: PathBuf,
@@ -296,8 +297,8 @@ struct Remembered {
     content: RememberedContent,
 }
 
-/// Device, inode and time of creation of the entry itself, not of what a link leads to. An inode alone is used again soon
-/// after its file was removed.
+/// Device, inode and creation time of the entry itself, not of a link's target. The inode alone is not
+/// enough, because it is reused soon after its file was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity(u64, u64, Option<SystemTime>);
 
@@ -309,7 +310,7 @@ impl Identity {
 
 #[derive(Debug)]
 enum RememberedContent {
-    /// Boxed: it is much larger than the others.
+    /// Boxed, because it is much larger than the other variants.
     Directory(Option<Box<Fingerprint>>),
     File(Option<Vec<u8>>),
     Link(Option<PathBuf>),
@@ -329,13 +330,13 @@ impl RememberedContent {
     }
 }
 
-/// Changes that are listed of one repository.
+/// Maximum number of changes to list per repository.
 const MOST_DIFFERENCES: usize = 20;
-/// Changes that are listed in all.
+/// Maximum number of changes to list in all.
 const MOST_CHANGES: usize = 200;
 
 impl Snapshot {
-    /// Remembers what a search has found below a directory.
+    /// Records the repositories that a search found below a directory.
     pub fn take(root: &Path, found: &SearchResult) -> Self {
         let remember = |repository: &NestedRepository| Remembered {
             identity: Identity::of(&repository.path),
@@ -346,7 +347,7 @@ impl Snapshot {
         Self { root: root.to_path_buf(), entries, unseen: found.unseen.clone() }
     }
 
-    /// Searches again, and says what is different. Nothing of the run may still be alive.
+    /// Searches again and reports what is different. All of the run's processes must have ended.
     pub fn compare(&self, bounds: SearchBounds) -> NestedComparison {
         let now = search(&self.root, bounds);
         let places: BTreeMap<Identity, &Path> = now
@@ -406,7 +407,7 @@ impl Snapshot {
             message: format!("{}: {what}", shown.display()),
             path: shown.clone(),
         };
-        // A link on the way would lead to another place of the same name.
+        // A symbolic link on the path would lead to another place of the same name.
         let is_there =
             path.parent().is_some_and(|parent| parent.canonicalize().is_ok_and(|real| real == parent));
         let now = Identity::of(path).filter(|_| is_there);
@@ -476,8 +477,8 @@ fn describe(difference: &Difference) -> String {
     }
 }
 
-/// Puts a saved `.git` file back where something else is now. What was there instead comes back as the place it was moved
-/// to; `None` when nothing was there, or when the file is as it was.
+/// Puts a saved `.git` file back if it was changed. Returns where the foreign file was moved to; `None` if
+/// there was none, or if the file is unchanged.
 pub fn restore_git_file(
     directory: &Path,
     saved: &[u8],
@@ -489,16 +490,16 @@ pub fn restore_git_file(
     gitfile::put_git_file(directory, saved, run_folder).map(RestoredGitFile::Restored)
 }
 
-/// Whether a `.git` file had to be put back.
+/// Whether a `.git` file had to be restored.
 #[derive(Debug)]
 pub enum RestoredGitFile {
-    /// It was as it should be.
+    /// The file had its expected content.
     Unchanged,
-    /// It was put back; what was there instead is at this place now.
+    /// The file was restored; what was there instead was moved to this path.
     Restored(Option<PathBuf>),
 }
 
-/// The content of a directory's `.git`, if that is a plain file.
+/// The content of a directory's `.git`, if that is a regular file.
 pub fn read_git_file(directory: &Path) -> Option<Vec<u8>> {
     gitfile::read_small(&directory.join(".git"), LARGEST_GIT_FILE).ok()
 }

@@ -1,7 +1,8 @@
-//! Giving the worktree back: to the user, or to nobody.
+//! Disposes of a workspace after the agent has ended: gives the worktree back to the user, or removes it.
 //!
-//! Runs when the agent has ended. The worktree is a directory full of files it wrote: git only ever sees it jailed, with the
-//! real git directory named, and without the attributes in it, which choose programs to run.
+//! The agent wrote every file in the worktree. Therefore git only ever reads it in a jail, with the real git
+//! directory named explicitly, and without the worktree's attributes, which could choose programs to run.
+//! Work that exists nowhere else is kept under `refs/guard/` or in the run's directory, never deleted.
 pub(crate) mod recover;
 pub(crate) mod uncommitted;
 
@@ -24,44 +25,44 @@ use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 use uncommitted::{Changed, LONGEST, unseen};
 
-/// What becomes of the worktree and its branch.
+/// What to do with the worktree and its branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeepPolicy {
-    /// They stay.
+    /// Keep both.
     Keep,
-    /// They go; what was in them is kept under `refs/guard/`.
+    /// Remove both; their contents are kept under `refs/guard/`.
     Discard,
-    /// They go when there is nothing new in them, and stay otherwise.
+    /// Remove both if they contain nothing new, keep them otherwise.
     #[default]
     Auto,
 }
 
-/// How a workspace ended.
+/// The result of disposing of a workspace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DisposeReport {
-    /// Worktree and branch are there.
+    /// The worktree and the branch still exist.
     pub kept: bool,
-    /// The branch has commits of the run's.
+    /// The branch has commits made by the run.
     pub has_commits: bool,
-    /// Paths with work that is not committed, and not ignored; at most a hundred.
+    /// Paths with work that is neither committed nor ignored; at most a hundred.
     pub uncommitted: Vec<PathBuf>,
-    /// What of the working tree is not as in the branch, file by file; at most a thousand.
+    /// Files of the working tree that differ from the branch; at most a thousand.
     pub changes: Vec<(PathBuf, Changed)>,
-    /// That is all of it.
+    /// `changes` is complete.
     pub all_changes: bool,
-    /// There is something in the quarantine that is nowhere else (commits, other refs, a stash); it is kept.
+    /// The quarantine has something that exists nowhere else (commits, other refs, a stash), and was kept.
     pub unreceived: bool,
-    /// Refs that keep what was removed.
+    /// The refs that keep what was removed.
     pub saved: Vec<String>,
-    /// Foreign things that were in git's own places: (where, where they are now).
+    /// Foreign files found in git's own places: (original path, where guard moved it).
     pub moved: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Larger files are not put into the repository.
+/// Files larger than this are not committed to the repository.
 const LARGEST_KEPT: u64 = 1 << 30;
 
 impl Workspace {
-    /// Ends the workspace. The agent must have ended. Can be called again after an interruption.
+    /// Disposes of the workspace. The agent must have ended. Safe to call again after an interruption.
     pub fn settle(&mut self, disposal: KeepPolicy) -> Result<DisposeReport, WorkspaceError> {
         match self.record.state {
             State::Opening => {
@@ -83,7 +84,7 @@ impl Workspace {
             let foreign = self.point_at_repository()?;
             settled.moved.extend(foreign.map(|now| (self.record.worktree.join(".git"), now)));
             match self.compare_with_tip(&mut settled) {
-                // What is to go needs no index: it is kept as it lies there.
+                // Removal needs no index: the work is kept as plain files instead.
                 Err(error) if disposal == KeepPolicy::Discard && !self.record.here && is_too_much(&error) => {
                     is_compared = false;
                 }
@@ -116,7 +117,7 @@ impl Workspace {
         Ok(settled)
     }
 
-    /// Looks what of the worktree is not as in the branch, by way of an index.
+    /// Compares the worktree with the branch's tip, using an index.
     fn compare_with_tip(&self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         self.bring_index_up()?;
         self.move_nested_repositories(settled)?;
@@ -134,12 +135,13 @@ impl Workspace {
         Ok(())
     }
 
-    /// Where guard keeps what it removes.
+    /// The namespace of the refs under which guard keeps what it removes.
     pub(crate) fn kept_under(&self) -> String {
         format!("refs/guard/{}", slug::slug(&self.record.run_id).unwrap_or_else(|| "run".to_string()))
     }
 
-    /// True when the quarantine has something that is nowhere else: commits on the branch, other refs, a stash.
+    /// True if the quarantine has something that exists nowhere else: commits on the branch, other refs, a
+    /// stash.
     fn has_unreceived(&self) -> bool {
         let git = self.quarantine();
         if git.symlink_metadata().is_err() {
@@ -154,9 +156,9 @@ impl Workspace {
             || !others.is_ok_and(|others| !others.has_new_value)
     }
 
-    /// Removes the quarantine and what was made around it; the record and foreign things stay.
+    /// Removes the quarantine and its helper files. Keeps the record and the foreign files.
     fn drop_quarantine(&self) -> Result<(), WorkspaceError> {
-        // Out of its place at once: half a quarantine would look like a spoiled one.
+        // Rename it first: a half-deleted quarantine would look like one that the agent damaged.
         let (git, leaving) = (self.quarantine(), self.run_folder.join("leaving"));
         at("remove", &leaving, remove_tree(&leaving))?;
         if git.symlink_metadata().is_ok() {
@@ -169,7 +171,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// A call on the worktree: jailed, with the real git directory, and no attributes but those outside the worktree.
+    /// A jailed git call on the worktree, with the real git directory, and only attributes from outside the
+    /// worktree.
     pub(crate) fn worktree_git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let scratch = self.scratch();
@@ -185,19 +188,19 @@ impl Workspace {
         Ok(tree.git(verb, writes_objects)?.env("GIT_INDEX_FILE", self.index()))
     }
 
-    /// Where git may write while it looks at the worktree. A directory for each process of guard: one that was killed may
-    /// have left a lock there, or a git that still writes.
+    /// Where git may write while it reads the worktree. Each guard process has its own directory: one that
+    /// was killed may have left a lock there, or a git process that still writes.
     fn scratch(&self) -> PathBuf {
         self.run_folder.join("scratch").join(std::process::id().to_string())
     }
 
-    /// A copy of the worktree's index.
+    /// The path of the copy of the worktree's index.
     fn index(&self) -> PathBuf {
         self.scratch().join("index")
     }
 
-    /// A copy of the worktree's index, which the agent never saw, gets the entries of the branch's tip. The files are not
-    /// touched, and those that did not change keep what the index knows of them.
+    /// Updates a copy of the worktree's index, which the agent never saw, to the entries of the branch's tip.
+    /// The files are not touched, and unchanged entries keep their cached stat data.
     fn bring_index_up(&self) -> Result<(), WorkspaceError> {
         self.copy_index()?;
         if self.record.tip != self.record.base {
@@ -219,7 +222,7 @@ impl Workspace {
         at("copy", &from, fs::copy(&from, &to)).map(drop)
     }
 
-    /// Puts the copy in the place of the real one, as git does it: by way of its lock.
+    /// Replaces the real index with the copy, using git's own lock protocol.
     fn install_index(&self) -> Result<(), WorkspaceError> {
         if self.record.tip == self.record.base {
             return Ok(());
@@ -239,7 +242,7 @@ impl Workspace {
         }
     }
 
-    /// Paths the index knows as submodules.
+    /// The paths that the index lists as submodules.
     fn submodules(&self, index: Option<&Path>) -> Result<Vec<PathBuf>, WorkspaceError> {
         let mut git = self.worktree_git("ls-files", false)?.args(["--stage", "-z"]);
         if let Some(index) = index {
@@ -254,7 +257,7 @@ impl Workspace {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
-    /// The `.git` files of submodules that are there before an agent runs.
+    /// The `.git` files of submodules that exist before the agent runs.
     pub(crate) fn submodule_pointers(&self) -> Result<Vec<(String, String)>, WorkspaceError> {
         let mut found = Vec::new();
         self.copy_index()?;
@@ -271,13 +274,13 @@ impl Workspace {
         Ok(found)
     }
 
-    /// `git status` of this repository would go into a nested one that the index knows as a submodule, and do what its
-    /// configuration says. What leads to an agent's is moved away.
+    /// Moves away nested repositories of the agent that the index lists as submodules: `git status` would
+    /// enter them and follow their configuration.
     fn move_nested_repositories(&self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         for path in self.submodules(None)? {
             let folder = self.record.worktree.join(&path);
             let entry = folder.join(".git");
-            // Through a link git would not go.
+            // git does not follow a symbolic link here.
             let is_plain =
                 extra_files::is_inside(&path) && folder.canonicalize().is_ok_and(|real| real == folder);
             if !is_plain || entry.symlink_metadata().is_err() {
@@ -324,7 +327,7 @@ impl Workspace {
         )
     }
 
-    /// Keeps what is not committed: as a commit where that can be made, and as it lies there otherwise.
+    /// Keeps uncommitted work: as a commit if possible, otherwise as plain files in the run's directory.
     fn keep_work(&self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let worktree = &self.record.worktree;
         if !has_larger_file(worktree, LARGEST_KEPT) {
@@ -336,7 +339,7 @@ impl Workspace {
         self.move_worktree_away(settled)
     }
 
-    /// A commit of everything that is not ignored, made beside the index, under a ref of guard's own.
+    /// Commits everything that is not ignored to a ref of guard's own, using a separate index.
     fn save_work(&self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let index = self.scratch().join("work-index");
         at("copy", &index, fs::copy(self.index(), &index))?;
@@ -348,7 +351,7 @@ impl Workspace {
         };
         let mut added = add()?;
         if !added.message.is_empty() {
-            // Files and directories that were closed to their owner too.
+            // Some files and directories were not accessible to their owner.
             gitfile::open_up(&self.record.worktree);
             added = add()?;
         }
@@ -356,7 +359,7 @@ impl Workspace {
             let (verb, code) = ("add".to_string(), added.code());
             return Err(GitError::Failed { verb, code, message: added.message }.into());
         }
-        // What git cannot look into, because it is too deep for a path, it cannot keep either.
+        // git cannot read a directory whose path is too long, so it cannot keep it either: move it.
         for path in unseen(&added.message) {
             let folder = self.record.worktree.join(&path);
             if folder.symlink_metadata().is_ok_and(|data| data.is_dir()) {
@@ -364,7 +367,7 @@ impl Workspace {
                 settled.moved.push((folder, now));
             }
         }
-        // Of a nested repository git would keep no more than a name.
+        // git would record only the commit id of a nested repository, so move the repository itself.
         let known = self.submodules(None)?;
         for path in self.submodules(Some(&index))?.into_iter().filter(|path| !known.contains(path)) {
             let folder = self.record.worktree.join(&path);
@@ -383,7 +386,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Removes branch and worktree; what the branch had is kept. Can be repeated.
+    /// Removes the branch and the worktree; the branch's commits are kept. Idempotent.
     fn remove(&mut self, settled: &mut DisposeReport) -> Result<(), WorkspaceError> {
         settled.kept = false;
         if let Some(tip) = self.real_tip()? {
@@ -404,18 +407,18 @@ impl Workspace {
     fn remove_worktree(&self) -> Result<(), WorkspaceError> {
         let record = &self.record;
         let admin_dir = self.find_admin_dir();
-        // A directory that this run did not come to make is somebody else's, whatever its name.
+        // A directory that this run did not create belongs to somebody else, whatever its name.
         if admin_dir.is_some() || record.state != State::Opening {
             at("remove", &record.worktree, remove_tree(&record.worktree))?;
         } else if let Some(begun) = self.begun_admin_dir() {
-            // git was ended between the two: nothing can be in the worktree yet.
+            // git was killed between creating the two, so the worktree is still empty.
             let _ = fs::remove_dir(&record.worktree);
             at("remove", &begun, remove_tree(&begun))?;
         }
         if let Some(admin_dir) = admin_dir {
             at("remove", &admin_dir, remove_tree(&admin_dir))?;
         }
-        // As git does: the directory of all worktrees goes with the last one, and so does ours.
+        // As git does, remove the directory of all worktrees with the last one; likewise guard's own.
         let _ = fs::remove_dir(record.common_dir.join("worktrees"));
         if let Some(root) = record.worktree.parent().filter(|root| root.ends_with(".worktrees")) {
             let is_empty = fs::read_dir(root)
@@ -428,14 +431,14 @@ impl Workspace {
         Ok(())
     }
 
-    /// The worktree's real git directory, also where the record was written before it was made.
+    /// The worktree's real git directory, even if the record was written before git created it.
     fn find_admin_dir(&self) -> Option<PathBuf> {
         let worktrees = self.record.common_dir.join("worktrees");
         if self.record.admin_dir.parent() == Some(&worktrees) {
             return Some(self.record.admin_dir.clone());
         }
         let wanted = self.record.worktree.join(".git");
-        // Another run, or the user, may have had a worktree at the same place: the lock says whose it is.
+        // Another run or the user may have had a worktree at the same path: the lock file says whose it is.
         let is_own = |folder: &Path| {
             let text = gitfile::read_linked(&folder.join("locked"), 8192).unwrap_or_default();
             self.record.state != State::Opening || text.trim_ascii_end() == self.mark().as_bytes()
@@ -448,7 +451,7 @@ impl Workspace {
         fs::read_dir(worktrees).ok()?.flatten().map(|entry| entry.path()).find(leads_here)
     }
 
-    /// A git directory for this run's worktree that does not say yet where that is.
+    /// A git directory for this run's worktree that does not name the worktree's path yet.
     fn begun_admin_dir(&self) -> Option<PathBuf> {
         let is_begun = |folder: &PathBuf| {
             let text = gitfile::read_linked(&folder.join("locked"), 8192).unwrap_or_default();
@@ -460,7 +463,7 @@ impl Workspace {
         worktrees.flatten().map(|entry| entry.path()).find(is_begun)
     }
 
-    /// The mark that keeps others from moving the worktree while a run is in it.
+    /// Removes the lock that keeps others from moving the worktree during a run.
     fn unlock(&self) -> Result<(), WorkspaceError> {
         if self.record.here {
             return Ok(());
@@ -469,7 +472,7 @@ impl Workspace {
         at("remove", &locked, remove_tree(&locked))
     }
 
-    /// Whether this run made the branch, as its reflog says.
+    /// True if this run created the branch, according to its reflog.
     fn made_branch(&self) -> bool {
         let call =
             self.real_git("reflog").map(|git| git.args(["show", "--format=%gs", &self.record.branch, "--"]));
@@ -477,7 +480,7 @@ impl Workspace {
         said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next() == Some(self.mark().as_bytes())
     }
 
-    /// Takes back what an `open` that did not end has made, and nothing else.
+    /// Undoes an interrupted `open`, and nothing else.
     pub(crate) fn undo(&mut self) -> Result<(), WorkspaceError> {
         if !self.record.here {
             self.remove_worktree()?;
@@ -492,12 +495,12 @@ impl Workspace {
     }
 }
 
-/// An index could not be made, or not looked at, for its size.
+/// True if the index could not be created or read because of its size.
 fn is_too_much(error: &WorkspaceError) -> bool {
     matches!(error, WorkspaceError::Git(_) | WorkspaceError::Trees(_))
 }
 
-/// Whether anything below a directory is larger than this.
+/// True if any file below the directory is larger than `most`.
 fn has_larger_file(folder: &Path, most: u64) -> bool {
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {

@@ -1,7 +1,7 @@
-//! After an interruption: lock files that nobody holds any more.
+//! Removes stale lock files and temporary objects after an interruption.
 //!
-//! git removes its locks when it ends, unless it was killed in the middle. Only those are looked at that a call of guard's
-//! for this workspace could have made, and only while this process holds the workspace.
+//! git removes its locks unless it is killed. Guard removes only locks that its own calls for this workspace
+//! could have made, and only while this process holds the workspace's lock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use crate::workspace::run::create::Workspace;
 use crate::workspace::run::run_record::State;
 
-/// A git that works on one ref or one index holds its lock for milliseconds.
+/// A git process that updates one ref or one index holds its lock for milliseconds.
 const OWN: Duration = Duration::from_secs(2);
-/// The lock of all packed refs is others' too, and they may take longer.
+/// Other processes lock `packed-refs` too, and may hold it longer.
 const SHARED: Duration = Duration::from_secs(10);
 
 impl Workspace {
-    /// Removes locks that an interrupted guard, or a git of its, left behind.
+    /// Removes locks that an interrupted guard or its git left behind.
     pub(crate) fn remove_stale_locks(&self) {
         let record = &self.record;
         let lock = |folder: &Path, name: &str| folder.join(format!("{name}.lock"));
@@ -31,7 +31,8 @@ impl Workspace {
         if record.state == State::Receiving {
             remove_abandoned_objects(&record.common_dir);
         }
-        // Any of our deletions takes it, also those that undo a beginning; otherwise it may be somebody's who is at work.
+        // Every deletion of a ref takes this lock, also when guard undoes an `open`. In other states it may
+        // belong to another process that is still working.
         let is_likely_ours = matches!(record.state, State::Receiving | State::Removing);
         let of_all = record.common_dir.join("packed-refs.lock");
         let around = record.common_dir.parent().unwrap_or(&record.common_dir);
@@ -41,8 +42,9 @@ impl Workspace {
     }
 }
 
-/// Removes what a receive had taken in and not yet accepted. git does so itself, but not when it ends by a signal, as it
-/// does when the sending side is gone. Of others' receives there is a process.
+/// Removes objects that an interrupted receive stored but did not accept. git does so itself, except when a
+/// signal kills it, as happens when the sender dies. A receive of another process is still running, so it is
+/// recognisable.
 fn remove_abandoned_objects(common_dir: &Path) {
     let Ok(common_dir) = common_dir.canonicalize() else { return };
     let found = || -> Vec<PathBuf> {
@@ -53,7 +55,8 @@ fn remove_abandoned_objects(common_dir: &Path) {
     };
     let patience = Instant::now() + SHARED;
     loop {
-        // In this order: whoever has made one of these is there now, or gone.
+        // List first, then look for processes: whoever created these directories is either running now or
+        // gone.
         let folders = found();
         if folders.is_empty() || Instant::now() > patience {
             return;
@@ -68,7 +71,7 @@ fn remove_abandoned_objects(common_dir: &Path) {
     }
 }
 
-/// Whether a git works in this directory, as one that receives does.
+/// True if a git process has its working directory here, as a receiving git does.
 fn is_git_at_work(folder: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
@@ -80,7 +83,7 @@ fn is_git_at_work(folder: &Path) -> bool {
         })
 }
 
-/// Waits until a lock goes or is too old to be held by anybody.
+/// Waits until a lock disappears or is older than `age`, then removes it.
 fn remove_when_old(file: &PathBuf, age: Duration) {
     let patience = Instant::now() + age + Duration::from_secs(1);
     while let Ok(data) = file.symlink_metadata() {

@@ -1,7 +1,6 @@
-//! What a run left in its worktree that is not committed.
+//! Finds what a run left uncommitted in its worktree.
 //!
-//! Whatever git cannot look into, or not in time, counts as work: a look that failed must not pass for one that found
-//! nothing.
+//! What git cannot read, or not in time, counts as work: a failed check must never pass for "nothing found".
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,29 +18,29 @@ use crate::workspace::run::create::Workspace;
 use crate::workspace::run::extra_files;
 use crate::workspace::{WorkspaceError, at};
 
-/// How long a look at a worktree may take before something in it is suspected of holding it up.
+/// Timeout of the first `git status`, before guard looks for a file that blocks it.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it may take after that, and how long keeping the work in it may.
+/// Timeout of the second attempt, and of committing the work.
 pub(crate) const LONGEST: Duration = Duration::from_secs(120);
-/// Paths of work that are told one by one.
+/// Maximum number of paths in a report.
 const MOST_PATHS: usize = 100;
-/// Files that changed.
+/// Maximum number of changed files in a report.
 const MOST_CHANGES: usize = 1_000;
-/// The longest list of files in new directories that is read.
+/// Maximum size of the list of files in new directories.
 const MOST_LISTED: usize = 4 << 20;
 
-/// What happened to a file.
+/// How a file changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Changed {
-    /// It was not there before.
+    /// The file is new.
     Created,
-    /// It is another.
+    /// The content or type changed.
     Modified,
-    /// It is not there any more.
+    /// The file was removed.
     Deleted,
 }
 
-/// Files that changed between two states, and then between the second and a third: what changed in all.
+/// Combines the changes from a first to a second state with those from the second to a third.
 pub fn merged(
     first: impl IntoIterator<Item = (PathBuf, Changed)>,
     then: impl IntoIterator<Item = (PathBuf, Changed)>,
@@ -49,7 +48,7 @@ pub fn merged(
     let mut all: BTreeMap<PathBuf, Changed> = first.into_iter().collect();
     for (path, change) in then {
         let change = match (all.get(&path), change) {
-            // What was committed is in the branch, whatever became of the file since.
+            // The file was committed, so it is in the branch, whatever happened to it since.
             (Some(Changed::Created), _) => Changed::Created,
             (Some(Changed::Deleted), Changed::Created) => Changed::Modified,
             (Some(Changed::Modified), Changed::Created) => Changed::Modified,
@@ -60,27 +59,27 @@ pub fn merged(
     all
 }
 
-/// A file, and what happened to it.
+/// A file, and how it changed.
 type Change = (PathBuf, Changed);
 
-/// What is in a worktree and not in its branch.
+/// The contents of a worktree that are not in its branch.
 pub(crate) struct Work {
-    /// Paths, directories among them; at most a hundred.
+    /// Paths, including directories; at most a hundred.
     pub(crate) uncommitted: Vec<PathBuf>,
-    /// Files.
+    /// The changed files.
     pub(crate) changes: Vec<Change>,
-    /// There are no other files.
+    /// `changes` is complete.
     pub(crate) is_all: bool,
 }
 
 impl Workspace {
-    /// Paths of work that is not committed, at most a hundred. For a worktree that has been given back.
+    /// Paths with uncommitted work, at most a hundred. For a worktree that was given back to the user.
     pub fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
         self.copy_index()?;
         Ok(self.look_for_work(false)?.uncommitted)
     }
 
-    /// Looks for work; where asked to, in directories that are closed to their owner too.
+    /// Finds uncommitted work. With `opens`, also in directories that are not accessible to their owner.
     pub(crate) fn look_for_work(&self, opens: bool) -> Result<Work, WorkspaceError> {
         let status = || {
             self.patiently(|| {
@@ -90,7 +89,8 @@ impl Workspace {
             })
         };
         let mut answer = match status() {
-            // A file as large as a disk, most of it a hole, that git reads to its end to see whether it changed.
+            // For example a sparse file as large as a disk, which git reads completely to see whether it
+            // changed.
             Err(WorkspaceError::Git(GitError::TimedOut { .. })) => {
                 let uncommitted = vec![PathBuf::from(".")];
                 return Ok(Work { uncommitted, changes: Vec::new(), is_all: false });
@@ -101,7 +101,7 @@ impl Workspace {
             gitfile::open_up(&self.record.worktree);
             answer = status()?;
         }
-        // A look that failed must not pass for one that found nothing: nothing is removed.
+        // A failed check must not pass for "nothing found", or work would be removed.
         if !answer.status.success() {
             let (verb, code) = ("status".to_string(), answer.code());
             return Err(GitError::Failed { verb, code, message: answer.message }.into());
@@ -109,7 +109,7 @@ impl Workspace {
         let entries: Vec<Change> = answer.output.split(|byte| *byte == 0).filter_map(entry).collect();
         let mut uncommitted: Vec<PathBuf> =
             entries.iter().take(MOST_PATHS).map(|(path, _)| path.clone()).collect();
-        // What git cannot look into may be work, and is not removed for nothing.
+        // What git cannot read may be work.
         let unseen = unseen(&answer.message);
         for folder in &unseen {
             if !uncommitted.iter().any(|path| path.starts_with(folder)) {
@@ -120,7 +120,7 @@ impl Workspace {
         Ok(Work { uncommitted, changes, is_all: is_all && unseen.is_empty() })
     }
 
-    /// The same file by file, where whole directories are new.
+    /// Expands new directories to their files.
     fn files(&self, entries: Vec<Change>) -> (Vec<Change>, bool) {
         let is_folder = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
         let (folders, mut files): (Vec<_>, Vec<_>) =
@@ -133,7 +133,7 @@ impl Workspace {
                     files.extend(new);
                     is_all &= whole;
                 }
-                // The list is for people; nothing depends on it.
+                // The list is informational; nothing depends on it.
                 Err(_) => {
                     files.extend(folders);
                     is_all = false;
@@ -155,8 +155,8 @@ impl Workspace {
         Ok((new.map(|path| (PathBuf::from(OsStr::from_bytes(path)), Changed::Created)).collect(), whole))
     }
 
-    /// Runs a call that reads lists of ignored files: a pipe in the place of one would make it, and every git of the
-    /// user's, wait for ever.
+    /// Runs a git call that reads ignore files. An agent may have put a FIFO in place of one, on which every
+    /// git blocks forever; guard moves it away and retries.
     pub(crate) fn patiently(
         &self,
         call: impl Fn() -> Result<Git, WorkspaceError>,
@@ -173,7 +173,7 @@ impl Workspace {
     fn move_pipes(&self, folder: &Path) -> io::Result<()> {
         let mut folders = vec![folder.to_path_buf()];
         while let Some(folder) = folders.pop() {
-            // A directory that cannot be read holds nothing git could read either.
+            // git cannot read anything in an unreadable directory either.
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let Ok(kind) = entry.file_type() else { continue };
                 if kind.is_dir() {
@@ -189,17 +189,17 @@ impl Workspace {
         Ok(())
     }
 
-    /// Whether something that is not committed can have been done since a moment. Only a worktree that was there before
-    /// can have older work in it.
+    /// True if the uncommitted change may have been made since this moment. Only a worktree that existed
+    /// before the run can contain older work.
     pub fn is_since(&self, path: &Path, change: Changed, since: SystemTime) -> bool {
         if !self.record.here {
             return true;
         }
         let place = self.record.worktree.join(path);
-        // A file that goes leaves its mark on the directory it was in.
+        // A deleted file changes its directory's ctime.
         let mut witnesses = place.ancestors().skip(usize::from(change == Changed::Deleted));
         let found = witnesses.find_map(|path| path.symlink_metadata().ok());
-        // Clocks of file systems tick coarsely: a file can seem older than it is.
+        // File system clocks are coarse: a file can appear slightly older than it is.
         let since = since.checked_sub(Duration::from_millis(10)).unwrap_or(since);
         found.is_none_or(|data| {
             let changed = Duration::new(data.ctime().max(0) as u64, data.ctime_nsec() as u32);
@@ -208,7 +208,7 @@ impl Workspace {
     }
 }
 
-/// A line of `git status --porcelain -z`.
+/// Parses one entry of `git status --porcelain -z`.
 fn entry(line: &[u8]) -> Option<Change> {
     let (codes, path) = (line.get(..2)?, line.get(3..)?);
     let change = match codes {
@@ -219,7 +219,7 @@ fn entry(line: &[u8]) -> Option<Change> {
     Some((PathBuf::from(OsStr::from_bytes(path)), change))
 }
 
-/// Directories of the top that git says it could not look into, or not wholly.
+/// The directories that git reports as unreadable, or only partly readable.
 pub(crate) fn unseen(message: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for mark in UNREADABLE_DIRECTORY {

@@ -1,6 +1,7 @@
-//! Files that something runs without being asked: git through a manager of hooks, an editor, a package manager, a shell.
+//! Knows files that run without an explicit command: by git through a hook manager, an editor, a package
+//! manager, or a shell.
 
-/// Who runs a file, by its path. Files that run only when somebody asks for it (a Makefile, a test) are not here.
+/// What runs a file, by its path. Files that run only on request (a Makefile, a test) are not listed.
 pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let within = |folder: &str| {
@@ -15,7 +16,7 @@ pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
             return Some(runner);
         }
     }
-    // All of these begin with a dot, and most paths have none.
+    // All of these paths contain a component that starts with a dot; most paths do not.
     let has_dot = path.starts_with(b".") || path.windows(2).any(|part| part == b"/.");
     for (folders, runner) in FOLDERS.iter().filter(|_| has_dot) {
         if folders.iter().any(|folder| within(folder)) {
@@ -119,7 +120,7 @@ const FOLDERS: [(&[&str], &str); 6] = [
     (&[".yarn/plugins", ".yarn/releases"], "a package manager, whatever it is asked to do"),
 ];
 
-/// Scripts that a package manager runs when it only installs.
+/// Scripts that a package manager runs on installation.
 const AT_INSTALL: [&str; 9] = [
     "preinstall",
     "install",
@@ -132,7 +133,7 @@ const AT_INSTALL: [&str; 9] = [
     "pnpm:devPreinstall",
 ];
 
-/// The scripts of a `package.json` that run at an installation and are not as they were: name and text.
+/// The install scripts of a `package.json` that are new or changed: name and text.
 pub(crate) fn install_scripts(old: Option<&[u8]>, new: &[u8]) -> Vec<(String, String)> {
     let scripts = |text: &[u8]| -> Vec<(String, String)> {
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(text) else { return Vec::new() };

@@ -1,8 +1,9 @@
-//! Names of files that are something else elsewhere: on a file system without upper and lower case, on a terminal.
+//! Detects file names that mean something else elsewhere: on a case-insensitive file system, or on a
+//! terminal.
 
 use crate::workspace::snapshot::is_deceptive;
 
-/// What is wrong with one part of a path, and why that matters.
+/// What is wrong with one component of a path, and why it matters.
 pub(crate) fn wrong(part: &[u8]) -> Option<(Wrong, &'static str)> {
     if is_plain(part) {
         return is_device(part).then_some((Wrong::Clash, WINDOWS));
@@ -49,7 +50,7 @@ pub(crate) fn wrong(part: &[u8]) -> Option<(Wrong, &'static str)> {
 
 const WINDOWS: &str = "on Windows this is another file, or a device";
 
-/// Most names: nothing in them can be anything but itself.
+/// The fast path for most names: only characters that mean the same everywhere.
 fn is_plain(part: &[u8]) -> bool {
     part.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
         && !part.starts_with(b".")
@@ -59,13 +60,13 @@ fn is_plain(part: &[u8]) -> bool {
 /// The two ways a name can mislead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// It is another one elsewhere.
+    /// It is the same as another name on some file system.
     Clash,
-    /// It looks like another one.
+    /// It looks like another name.
     Deceptive,
 }
 
-/// Files that git obeys, and the short name that Windows makes for them.
+/// Files that git obeys, and the short names that Windows gives them.
 const SPECIAL: [(&[u8], &[u8]); 4] = [
     (b".gitmodules", b"gitmod~1"),
     (b".gitattributes", b"gitatt~1"),
@@ -73,8 +74,9 @@ const SPECIAL: [(&[u8], &[u8]); 4] = [
     (b".mailmap", b"mailma~1"),
 ];
 
-/// Whether a part of a path is a name on HFS+ (no case, invisible characters left out), NTFS (no case, dots and spaces at
-/// the end left out, streams after a colon, short names) or any other system without case.
+/// True if a path component equals a name on HFS+ (case-insensitive, ignores invisible characters), NTFS
+/// (case-insensitive, ignores trailing dots and spaces, streams after a colon, short names), or any other
+/// case-insensitive file system.
 pub(crate) fn looks_like(part: &[u8], name: &[u8], short: &[u8]) -> bool {
     let visible: Vec<u8> = match std::str::from_utf8(part) {
         Ok(text) => {
@@ -82,7 +84,7 @@ pub(crate) fn looks_like(part: &[u8], name: &[u8], short: &[u8]) -> bool {
         }
         Err(_) => part.to_vec(),
     };
-    // On Windows a backslash is a slash.
+    // Windows treats a backslash as a slash.
     [part, &visible].into_iter().flat_map(|whole| whole.split(|byte| *byte == b'\\')).any(|part| {
         let stream = part.split(|byte| *byte == b':').next().unwrap_or(part);
         let end = stream.iter().rposition(|byte| !matches!(byte, b' ' | b'.')).map_or(0, |at| at + 1);
@@ -103,7 +105,7 @@ fn is_device(part: &[u8]) -> bool {
     }
 }
 
-/// A path as a system without upper and lower case knows it.
+/// Folds a path as a case-insensitive file system does.
 pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
     if path.is_ascii() {
         return path.to_ascii_lowercase();
@@ -119,11 +121,12 @@ pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Why a link leads out of the tree; `None` when it cannot.
+/// Why a symbolic link points out of the tree; `None` if it cannot.
 ///
-/// Only names, no file system: the links of a commit need not be anywhere. It is enough, because all links are looked
-/// at. One that begins with no more `..` than it has directories above it, and goes on with names alone, stays inside as
-/// long as every link on its way does. A `..` behind a name is reported: that name may be a link to anywhere higher.
+/// Works on names alone, because the links of a commit need not exist on disk. That is enough, because all
+/// links are checked: a target that starts with no more `..` than there are directories above the link, and
+/// continues with names only, stays inside as long as every link on its path does. A `..` after a name is
+/// reported, because that name may be a link to anywhere higher up.
 pub(crate) fn leaves(path: &[u8], target: &[u8]) -> Option<&'static str> {
     if target.starts_with(b"/") {
         return Some("it is absolute");

@@ -1,4 +1,4 @@
-//! What the content of a file means: to git, to the tools around it.
+//! Checks the content of single files for what git and the tools around it would do with them.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,11 @@ use super::git_config::{effect, runs_transport, settings};
 use super::{DangerKind, Findings, auto_executed, deceptive_names};
 use crate::workspace::snapshot::Name;
 
-/// The last part of a path.
 fn last(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
-/// Whether a file's content is worth looking at.
+/// True if the file's content must be checked.
 pub(crate) fn is_of_interest(path: &[u8], hooks: &[Name]) -> bool {
     let name = last(path);
     name.eq_ignore_ascii_case(b".gitattributes")
@@ -25,7 +24,7 @@ fn is_hook(path: &[u8], hooks: &[Name]) -> bool {
     hooks.iter().any(|folder| path.strip_prefix(folder.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
 }
 
-/// Looks into a file that changed.
+/// Checks a changed file.
 pub(crate) fn file(
     path: &Name,
     old: Option<&[u8]>,
@@ -72,7 +71,7 @@ pub(crate) fn file(
     }
 }
 
-/// Drivers that git has built in: for them nothing runs.
+/// git's built-in drivers: these run no program.
 const BUILT_IN: [&str; 32] = [
     "ada", "bash", "bibtex", "cpp", "csharp", "css", "default", "dts", "elixir", "fortran", "fountain",
     "golang", "html", "ini", "java", "kotlin", "markdown", "matlab", "objc", "pascal", "perl", "php",
@@ -145,7 +144,7 @@ fn submodules(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
     }
 }
 
-/// Looks where a link leads.
+/// Checks where a symbolic link points.
 pub(crate) fn link(path: &Name, target: &[u8], tracked: bool, findings: &mut Findings) {
     if let Some(why) = deceptive_names::leaves(path.bytes(), target) {
         let tracked = if tracked { "a committed link" } else { "a link" };
@@ -153,7 +152,7 @@ pub(crate) fn link(path: &Name, target: &[u8], tracked: bool, findings: &mut Fin
     }
 }
 
-/// What a repository inside the tree would make git do.
+/// Reports a repository inside the tree, and what it would make git do.
 pub(crate) fn repository(folder: &Name, config: Option<&[u8]>, what: &str, findings: &mut Findings) {
     let why =
         "git, and editors that use it, take the directory for a repository of its own when they come to it";

@@ -1,30 +1,31 @@
-//! Files of git configuration: what they say, and what git would run because of it.
+//! Parses git configuration files, and tells which settings make git run programs.
 //!
-//! An own reader, because the files are the agent's: running git to read them would need one more jail, and git stops at
-//! the first mistake where a reviewer wants to see the rest. It is held to `git config --list` by the tests.
+//! Guard has its own parser because the files are the agent's: running git on them would need another jail,
+//! and git stops at the first error, while a reviewer must see the rest. Tests compare it with `git config
+//! --list`.
 
-/// One setting.
+/// One setting of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The section, in lower case.
     pub section: Vec<u8>,
-    /// The part in quotes, as it is.
+    /// The quoted subsection, unchanged.
     pub subsection: Option<Vec<u8>>,
     /// The name, in lower case.
     pub name: Vec<u8>,
-    /// The value; `None` when there is only the name, which means yes.
+    /// The value; `None` for a bare name, which means true.
     pub value: Option<Vec<u8>>,
 }
 
 impl Setting {
-    /// The whole key as git lists it.
+    /// The full key as `git config --list` shows it.
     pub fn key(&self) -> Vec<u8> {
         let mut key = self.section.clone();
         if let Some(subsection) = &self.subsection {
             key.push(b'.');
             key.extend_from_slice(subsection);
         }
-        // Git also reads what stands before the first section.
+        // git also accepts settings before the first section.
         if !key.is_empty() {
             key.push(b'.');
         }
@@ -33,8 +34,8 @@ impl Setting {
     }
 }
 
-/// Reads a file of configuration. A line that git would stop at is passed over, and what follows is read all the same:
-/// a reader that knows more than git is safe, one that knows less is not.
+/// Parses a configuration file. A line that git would reject is skipped and parsing continues: reading more
+/// than git does is safe, reading less is not.
 pub fn settings(text: &[u8]) -> Vec<Setting> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut reader = Reader { text, at: 0 };
@@ -53,11 +54,11 @@ pub fn settings(text: &[u8]) -> Vec<Setting> {
                 let (section, subsection) = section.clone();
                 reader.value().map(|value| found.push(Setting { section, subsection, name, value })).is_some()
             }
-            // A comment, or nothing git reads.
+            // A comment, or something git does not read.
             _ => false,
         };
         if !understood {
-            // From where it began: the end of its line may have been read already.
+            // Go back to its start: the parser may already have read past the end of its line.
             reader.at = start;
             reader.skip_line();
         }
@@ -65,7 +66,7 @@ pub fn settings(text: &[u8]) -> Vec<Setting> {
     found
 }
 
-/// White space as git knows it.
+/// Whitespace as git defines it.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
@@ -76,7 +77,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next byte; the two of a Windows line end are one.
+    /// The next byte; CRLF counts as one newline.
     fn peek(&self) -> Option<u8> {
         match self.text.get(self.at) {
             Some(b'\r') if self.text.get(self.at + 1) == Some(&b'\n') => Some(b'\n'),
@@ -94,14 +95,14 @@ impl Reader<'_> {
         while self.next().is_some_and(|byte| byte != b'\n') {}
     }
 
-    /// What stands between `[` and `]`.
+    /// Parses a section header after `[`.
     fn header(&mut self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
         let mut section = Vec::new();
         loop {
             match self.peek()? {
                 b']' => {
                     self.at += 1;
-                    // The old way to write a subsection, in lower case.
+                    // The deprecated `[section.subsection]` syntax, in lower case.
                     let dot = section.iter().position(|byte| *byte == b'.');
                     let subsection = dot.map(|dot| section.split_off(dot)[1..].to_vec());
                     return Some((section, subsection));
@@ -152,7 +153,7 @@ impl Reader<'_> {
         name
     }
 
-    /// What follows a name; `None` when it is nothing git reads.
+    /// Parses what follows a name; `None` if git would reject it.
     fn value(&mut self) -> Option<Option<Vec<u8>>> {
         while matches!(self.peek(), Some(b' ' | b'\t')) {
             self.at += 1;
@@ -168,7 +169,7 @@ impl Reader<'_> {
         }
         let mut value = Vec::new();
         let (mut quoted, mut comment) = (false, false);
-        // Where the value ends if only white space follows.
+        // The end of the value without trailing whitespace.
         let mut end = 0;
         while let Some(byte) = self.next() {
             match byte {
@@ -208,7 +209,7 @@ impl Reader<'_> {
     }
 }
 
-/// What git runs, or reads more settings from, because of a setting; `None` when it is only a setting.
+/// What git runs, or which further settings it reads, because of this setting; `None` if it is harmless.
 pub fn effect(setting: &Setting) -> Option<&'static str> {
     let value = setting.value.as_deref().unwrap_or(b"true");
     let subsection = setting.subsection.as_deref();
@@ -269,7 +270,7 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
     })
 }
 
-/// Addresses that are, or may be, programs: `ext::sh -c …`, `fd::…`, `--upload-pack=…`.
+/// True for URLs that run programs, or may: `ext::sh -c …`, `fd::…`, `--upload-pack=…`.
 pub(crate) fn runs_transport(url: &[u8]) -> bool {
     let scheme =
         url.iter().take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));

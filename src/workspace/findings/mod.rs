@@ -1,9 +1,9 @@
-//! What a run left that is a danger to whoever looks at it: reported to the reviewer, and never removed.
+//! Finds dangers that a run left for the reviewer, and reports them. Never removes anything.
 //!
-//! Two places are looked at. The commits, which are in the real repository by now: only what changed since the base.
-//! And the agent's directory as it lies there, with everything that is not committed: by descriptors, without following a
-//! single link, and without starting anything in it. Both are the agent's work down to the last byte, so every reading is
-//! bounded in size, number and time; where something is left out, the result says so.
+//! Checks two places: the received commits, only what changed since the base, and the agent's directory with
+//! everything uncommitted. The directory is read through descriptors, without following any symbolic link and
+//! without starting anything in it. The agent controls every byte of both, so every read is bounded in size,
+//! number and time; the result says what was left out.
 
 mod auto_executed;
 mod deceptive_names;
@@ -27,32 +27,32 @@ use super::snapshot::Name;
 use deceptive_names::Wrong;
 use objects::{Blob, Commits, Objects};
 
-/// What is looked at.
+/// The inputs of an inspection.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The real repository's shared directory, which has the commits.
+    /// The real repository's common directory, which has the commits.
     pub repository: PathBuf,
-    /// Directories with its objects, where they are elsewhere.
+    /// Object directories of the repository, if they are elsewhere.
     pub objects: Vec<PathBuf>,
-    /// The directory that the agent worked in. Nothing of it may still run.
+    /// The directory in which the agent worked. All of the run's processes must have ended.
     pub worktree: PathBuf,
-    /// The commit that the run began with; `None` when the branch had none.
+    /// The commit that the run started from; `None` if the branch had none.
     pub base: Option<String>,
-    /// The commit that was received; `None` when the branch still has none.
+    /// The commit that was received; `None` if the branch still has none.
     pub tip: Option<String>,
-    /// Directories that the repository takes its hooks from, relative to the worktree, as `core.hooksPath` says in the user's
-    /// configuration. What the repository's own file says is known anyway.
+    /// Hook directories relative to the worktree, from `core.hooksPath` in the user's configuration. The
+    /// repository's own configuration is read in any case.
     pub hooks: Vec<Name>,
-    /// The longest it may take.
+    /// Timeout of the whole inspection.
     pub time: Duration,
-    /// Files and directories that are looked at.
+    /// Maximum number of files and directories to visit.
     pub most_entries: usize,
-    /// Dangers of one kind that are listed.
+    /// Maximum number of dangers to list per kind.
     pub most_of_a_kind: usize,
 }
 
 impl Inspection {
-    /// With the usual bounds.
+    /// An inspection with the default limits.
     pub fn new(repository: &Path, worktree: &Path, base: Option<&str>, tip: Option<&str>) -> Self {
         Self {
             repository: repository.to_path_buf(),
@@ -68,32 +68,32 @@ impl Inspection {
     }
 }
 
-/// A kind of danger.
+/// The kind of a danger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DangerKind {
-    /// A repository inside the tree, or what git takes for one.
+    /// A repository inside the tree, or something git takes for one.
     Repository,
-    /// A submodule without a name: git looks into the repository at that place.
+    /// A submodule without an entry in `.gitmodules`: git enters the repository at that path.
     Gitlink,
-    /// `.gitmodules` that lead somewhere, or run something.
+    /// A `.gitmodules` that names unexpected places, or runs something.
     Submodule,
-    /// `.gitattributes` that choose filters, diff drivers or merge drivers.
+    /// A `.gitattributes` that chooses filters, diff drivers or merge drivers.
     Attributes,
-    /// A link that leaves the tree.
+    /// A symbolic link that points out of the tree.
     Link,
-    /// A name that is another one on other systems.
+    /// A name that equals another name on other file systems.
     Clash,
-    /// A name that looks like another one.
+    /// A name that looks like another name.
     Deceptive,
-    /// A file that something runs without being asked.
+    /// A file that runs without an explicit command.
     Automatic,
-    /// Something was not looked at.
+    /// Something could not be checked.
     Unseen,
 }
 
 impl DangerKind {
-    /// In one word.
+    /// The kind as a single word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Repository => "repository",
@@ -109,18 +109,18 @@ impl DangerKind {
     }
 }
 
-/// One thing a reviewer should know before anything else.
+/// One danger that the reviewer should know about first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Danger {
-    /// Its kind.
+    /// The kind of the danger.
     pub kind: DangerKind,
-    /// Where it is, below the worktree.
+    /// The path below the worktree.
     pub path: Name,
     /// What is there.
     pub what: String,
-    /// What can come of it.
+    /// What can happen because of it.
     pub why: String,
-    /// What to do.
+    /// What to do about it.
     pub instead: String,
 }
 
@@ -130,11 +130,10 @@ pub struct Danger {
 pub struct DangersError {
     /// The repository or the worktree.
     pub path: PathBuf,
-    /// Why.
+    /// The cause.
     pub source: io::Error,
 }
 
-/// Everything found so far.
 struct Findings {
     list: BTreeSet<Danger>,
     left_out: BTreeMap<DangerKind, usize>,
@@ -201,7 +200,7 @@ fn instead(kind: DangerKind) -> &'static str {
     }
 }
 
-/// Long texts are cut in the middle of nowhere, but say so.
+/// Truncates a long text and marks the cut.
 fn shortened(text: &str) -> String {
     const MOST: usize = 400;
     match text.char_indices().nth(MOST) {
@@ -210,23 +209,23 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// What was seen of what a run left.
+/// The result of an inspection.
 #[derive(Debug, Default)]
 pub struct Inspected {
-    /// What a reviewer should know.
+    /// The dangers to report.
     pub dangers: Vec<Danger>,
-    /// Files that the commits changed.
+    /// The files that the commits changed.
     pub changed: Vec<(Name, Changed)>,
-    /// There are no others.
+    /// `changed` is complete.
     pub is_all: bool,
 }
 
-/// Looks for planted dangers in what a run left.
+/// Finds planted dangers in what a run left.
 pub fn inspect(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
     look(inspection).map(|inspected| inspected.dangers)
 }
 
-/// The same, with what the commits changed.
+/// Like [`inspect`], and also returns what the commits changed.
 pub fn look(inspection: &Inspection) -> Result<Inspected, DangersError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
@@ -271,10 +270,10 @@ pub fn look(inspection: &Inspection) -> Result<Inspected, DangersError> {
     Ok(Inspected { changed: changed.collect(), is_all: !commits.cut, dangers: findings.done() })
 }
 
-/// Describes repositories that were found at these places at or below a directory.
+/// Describes the repositories found at these paths, at or below `root`.
 pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
     use std::os::unix::ffi::OsStrExt;
-    // There is no repository that these could rightly belong to.
+    // No real repository exists here that these could legitimately belong to.
     let inspection = Inspection::new(Path::new("/nonexistent"), root, None, None);
     let mut findings = Findings {
         list: BTreeSet::new(),
@@ -292,10 +291,10 @@ pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
     findings.done()
 }
 
-/// The largest configuration of the repository's own that is read.
+/// Maximum size of the repository's own configuration.
 const MOST_CONFIG: usize = 16 << 20;
 
-/// Where hooks come from if not from the repository itself: relative directories are taken from the worktree.
+/// Hook directories outside the repository's own; relative paths start at the worktree.
 fn hook_folders(inspection: &Inspection) -> Vec<Name> {
     let mut folders = inspection.hooks.clone();
     let text = read_linked(&inspection.repository.join("config"), MOST_CONFIG).unwrap_or_default();
@@ -314,7 +313,7 @@ fn hook_folders(inspection: &Inspection) -> Vec<Name> {
     folders
 }
 
-/// What changed in the commits.
+/// Checks the files that the commits changed.
 fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findings: &mut Findings) {
     for (path, old) in &commits.changed {
         let Some(new) = commits.tip.get(path) else { continue };
@@ -349,7 +348,8 @@ fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findi
             _ => {}
         }
     }
-    // Files of a repository among the files: git takes the directory for a repository when somebody enters it.
+    // A bare repository among the files: git uses the directory as a repository as soon as somebody enters
+    // it.
     let changed_heads = commits.changed.keys().filter_map(|path| {
         let folder = match path.bytes() {
             b"HEAD" => Some(&b""[..]),
@@ -386,7 +386,7 @@ fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findi
     }
 }
 
-/// The directory that would be a repository if this is one of its files.
+/// The directory that would be a repository if this path is one of its files.
 fn repository_of(path: &[u8]) -> Option<&[u8]> {
     for end in ["/config", "/commondir"] {
         if let Some(folder) = path.strip_suffix(end.as_bytes()) {
@@ -414,9 +414,9 @@ fn check_names(path: &Name, findings: &mut Findings) {
     }
 }
 
-/// Paths that differ only in case, where at least one of them is new.
+/// Reports paths that differ only in case, where at least one of them is new.
 fn clashes(commits: &Commits, findings: &mut Findings) {
-    // Every directory and file of the changes, as a system without case knows them.
+    // Every changed file and its directories, case-folded.
     let mut known: BTreeMap<Vec<u8>, &[u8]> = BTreeMap::new();
     for path in commits.changed.keys().filter(|path| commits.tip.contains_key(*path)) {
         for part in prefixes(path.bytes()) {
@@ -428,7 +428,7 @@ fn clashes(commits: &Commits, findings: &mut Findings) {
     }
     let mut last: &[u8] = b"";
     for path in commits.tip.keys() {
-        // They come in order: what is common with the one before was looked at with it.
+        // Paths are sorted: the prefix shared with the previous path was already checked.
         let common = path.bytes().iter().zip(last).take_while(|(a, b)| a == b).count();
         last = path.bytes();
         for part in prefixes(path.bytes()).filter(|part| part.len() >= common) {
@@ -446,7 +446,7 @@ fn clashes(commits: &Commits, findings: &mut Findings) {
     }
 }
 
-/// A path's directories, and the path itself.
+/// The directories of a path, and the path itself.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.iter()
         .enumerate()

@@ -1,7 +1,7 @@
-//! What two commits of the real repository hold: asked of git in a jail, which has nothing to write and nothing to start.
+//! Reads two commits of the real repository through a jailed git, which can write nothing and start nothing.
 //!
-//! The objects are the agent's. A small tree can name itself so often that its listing never ends, and a file can be
-//! larger than memory: every answer is bounded in size and in time.
+//! The agent made the objects. A small tree can contain itself so often that its listing never ends, and a
+//! file can be larger than memory. Therefore every answer is bounded in size and time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -38,19 +38,19 @@ impl Blob {
     }
 }
 
-/// The files of a commit, and which of them are not as in the one it began with.
+/// The files of a commit, and which of them differ from the base.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
     /// All files of the tip.
     pub(crate) tip: BTreeMap<Name, Blob>,
-    /// The files that changed, as they were; `None` when they are new.
+    /// The changed files as they were in the base; `None` if they are new.
     pub(crate) changed: BTreeMap<Name, Option<Blob>>,
-    /// There are more than were read.
+    /// The listing was truncated.
     pub(crate) cut: bool,
 }
 
 impl Commits {
-    /// A file as it was when the run began.
+    /// A file as it was in the base.
     pub(crate) fn base(&self, path: &Name) -> Option<&Blob> {
         match self.changed.get(path) {
             Some(old) => old.as_ref(),
@@ -59,17 +59,17 @@ impl Commits {
     }
 }
 
-/// The most that one listing may be long: some hundred thousand files.
+/// Maximum size of one listing: some hundred thousand files.
 const MOST_LISTED: usize = 64 << 20;
-/// The largest file that is looked into.
+/// Maximum size of a file whose content is checked.
 pub(crate) const LARGEST: u64 = 1 << 20;
 
-/// Git on the real repository.
+/// Runs git on the real repository.
 pub(crate) struct Objects<'a> {
     inspection: &'a Inspection,
     deadline: Instant,
     reader: Option<(Running, ChildStdin, ChildStdout)>,
-    /// An answer is outstanding or was cut: the reader cannot be asked again.
+    /// An answer is outstanding or was truncated, so the `cat-file` process cannot be used again.
     spoilt: bool,
 }
 
@@ -105,7 +105,7 @@ impl<'a> Objects<'a> {
             .jailed(jail))
     }
 
-    /// The files of the tip and what changed since the base. An unknown base is an empty one.
+    /// Lists the files of the tip, and what changed since the base. No base means an empty tree.
     pub(crate) fn commits(&self, base: Option<&str>, tip: &str) -> io::Result<Commits> {
         let empty = if tip.len() == 64 { EMPTY_SHA256 } else { EMPTY_SHA1 };
         let base = base.unwrap_or(empty);
@@ -154,7 +154,7 @@ impl<'a> Objects<'a> {
         git.start().and_then(Running::part).map_err(io::Error::other)
     }
 
-    /// The content of a file of a commit; `None` when it is too large, or gone, or there was no time.
+    /// The content of a blob; `None` if it is too large or missing, or if time ran out.
     pub(crate) fn content(&mut self, object: &str) -> Option<Vec<u8>> {
         if self.spoilt {
             return None;
@@ -179,7 +179,7 @@ impl<'a> Objects<'a> {
         let Some((_, stdin, stdout)) = self.reader.as_mut() else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        // Asked for its size first: what is too large must not even be sent.
+        // Ask for the size first: git must not even send what is too large.
         let mut head = |verb: &str, stdout: &mut ChildStdout| -> io::Result<Option<u64>> {
             stdin.write_all(format!("{verb} {object}\n").as_bytes())?;
             let mut line = Vec::new();
@@ -217,7 +217,7 @@ fn blob(mode: &[u8], object: &[u8]) -> Option<Blob> {
     (mode != 0).then(|| Blob { mode, object: String::from_utf8_lossy(object).into_owned() })
 }
 
-/// The parts that end with a null byte; one that was cut is not among them.
+/// The NUL-terminated parts, without a truncated last one.
 fn complete(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
     listed[..end].split(|byte| *byte == 0).filter(|part| !part.is_empty())
@@ -238,7 +238,7 @@ fn read_exactly(
     Ok(true)
 }
 
-/// Reads what there is; `None` when nothing came in time.
+/// Reads what is available; `None` on timeout.
 fn read_some(
     from: &mut ChildStdout,
     bytes: &mut Vec<u8>,

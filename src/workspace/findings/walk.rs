@@ -1,5 +1,5 @@
-//! The agent's directory as it lies there. Directories are opened one below the other, never through a link; nothing is opened
-//! but directories, and plain files of known names.
+//! Walks the agent's directory. Opens directories one below the other, never through a symbolic link, and
+//! opens no files except regular files with known names.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,10 +10,10 @@ use super::objects::{Blob, Commits, LARGEST, Objects};
 use super::{DangerKind, Findings, Inspection, check_names, file_rules, unseen};
 use crate::workspace::snapshot::{DirectoryState, Entry, Name, join, whole};
 
-/// Directories below directories that are entered. Each one is an open descriptor.
+/// Maximum depth. Each level holds one open descriptor.
 const DEEPEST: usize = 128;
-/// Directories of what was installed or built. Thousands of files in them would be reported, each rightly and none of any
-/// use, so only repositories are looked for in there.
+/// Directories of installed or built files. Reporting thousands of files in them would be correct and
+/// useless, so guard only looks for repositories there.
 const OF_MACHINES: [&[u8]; 6] = [b"node_modules", b"target", b".venv", b"venv", b"__pycache__", b".tox"];
 
 struct Walk<'a, 'b> {
@@ -27,7 +27,7 @@ struct Walk<'a, 'b> {
     findings: &'a mut Findings,
 }
 
-/// Looks through the directory.
+/// Walks the directory.
 pub(crate) fn walk(
     inspection: &Inspection,
     commits: &Commits,
@@ -51,7 +51,7 @@ pub(crate) fn walk(
         deadline,
         findings,
     };
-    // What git itself would look into comes first: no number of other files can hide it.
+    // Check first what git itself would enter, so that no number of other files can hide it.
     for (path, _) in commits.tip.iter().filter(|(_, blob)| blob.mode == Blob::GITLINK) {
         if let Some(folder) = walk.descend(&root, path)? {
             walk.repository_at(&folder, path)?;
@@ -60,7 +60,7 @@ pub(crate) fn walk(
     walk.folder(&root, &Name::default(), 0, false)
 }
 
-/// Reports the repositories at these places below the inspected directory.
+/// Reports the repositories at these paths below the inspected directory.
 pub(crate) fn repositories(
     inspection: &Inspection,
     places: &[Name],
@@ -119,9 +119,10 @@ impl Walk<'_, '_> {
             unseen(path, "a directory that cannot be read", self.findings);
             return Ok(());
         };
-        // The same order every time, so that the same things are left out.
+        // Sort, so that the limits always leave out the same entries.
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        // Either has one of these; most directories have neither, and need no calls to find out.
+        // Every repository has one of these names. Most directories have neither, and need no further system
+        // calls.
         if entries.iter().any(|entry| matches!(entry.name.to_bytes(), b".git" | b"HEAD"))
             || entries.len() > self.left
         {
@@ -137,7 +138,7 @@ impl Walk<'_, '_> {
             self.left -= 1;
             self.entry(folder, path, entry, of_machines, &mut folders)?;
         }
-        // Files first: what is near the top is seen whatever lies below.
+        // Files before directories: what is near the top is checked, whatever lies below.
         for (entry, of_machines) in folders {
             let below = Name::own(join(path.bytes(), &entry.name));
             if depth >= DEEPEST {
@@ -160,14 +161,14 @@ impl Walk<'_, '_> {
         let name = entry.name.to_bytes();
         let below = Name::own(join(path.bytes(), &entry.name));
         if name == b".git" {
-            // Its content was looked at with the directory, and is nobody's files.
+            // The repository was already checked with its directory, and its contents are no project files.
             return Ok(());
         }
-        // Only the last part: the others were looked at on the way here.
+        // Only the last component: the others were checked on the way here.
         if !of_machines && deceptive_names::wrong(name).is_some() && self.commits.base(&below).is_none() {
             check_names(&below, self.findings);
         }
-        // Most are plain files that nobody asks for; they need no call of their own.
+        // Most entries are regular files of no interest, and need no system call of their own.
         if entry.is_folder == Some(false)
             && (of_machines || !file_rules::is_of_interest(below.bytes(), self.hooks))
         {
@@ -178,7 +179,7 @@ impl Walk<'_, '_> {
             _ => folder.stat_of(&entry.name).unwrap_or(None),
         };
         if entry.is_folder == Some(true) || stat.is_some_and(|stat| stat.is_folder()) {
-            // A directory of that name that is committed is not one of them.
+            // A committed directory of that name is source code.
             let of_machines = of_machines || OF_MACHINES.contains(&name) && !self.is_tracked(&below);
             folders.push((entry, of_machines));
             return Ok(());
@@ -206,8 +207,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// A file of interest: against what it was when the run began. What is committed of it was reported already, in the
-    /// same words, and is not repeated.
+    /// Compares a file of interest with its version in the base. Committed changes were already reported in
+    /// the same words, and are not repeated.
     fn file(&mut self, path: &Name, new: &[u8], executable: bool) {
         let base = self.commits.base(path).filter(|blob| blob.is_file()).cloned();
         let old = base.as_ref().and_then(|blob| self.objects.content(&blob.object));
@@ -224,7 +225,7 @@ impl Walk<'_, '_> {
             .is_some_and(|(path, _)| path.bytes().starts_with(start.bytes()))
     }
 
-    /// Whether a directory is a repository, or has one in `.git`, and what that would do.
+    /// Reports a directory that is a repository or has one in `.git`, and what it would make git do.
     fn repository_at(&mut self, folder: &DirectoryState, path: &Name) -> io::Result<()> {
         let is_top = path.bytes().is_empty();
         match folder.stat_of(c".git").unwrap_or(None) {
@@ -251,7 +252,8 @@ impl Walk<'_, '_> {
             Some(stat) if stat.is_file() && !is_top => {
                 let text = read(folder, c".git").unwrap_or_default();
                 let target = text.strip_prefix(b"gitdir:").map(<[u8]>::trim_ascii);
-                // Submodules of the user's have their directory in the real repository, which the agent cannot write to.
+                // The user's submodules have their git directory in the real repository, which the agent
+                // cannot write.
                 let own = target.is_some_and(|target| self.is_in_repository(path, target));
                 if let Some(target) = target
                     && !own
@@ -267,7 +269,7 @@ impl Walk<'_, '_> {
             }
             _ => {}
         }
-        // A bare one needs no `.git`: HEAD, objects and refs are enough, or HEAD and the place of the others.
+        // A bare repository needs no `.git`: HEAD with objects and refs is enough, or HEAD with `commondir`.
         let is = |name: &CStr| folder.stat_of(name).unwrap_or(None);
         let has_head = is(c"HEAD").is_some_and(|stat| !stat.is_folder());
         if has_head && (is(c"commondir").is_some() || is(c"objects").is_some() && is(c"refs").is_some()) {
@@ -284,7 +286,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Reports a repository's own directory with what git would take from it.
+/// Reports a git directory with the dangerous settings of its configuration.
 fn describe_repository(folder: &DirectoryState, path: &Name, what: &str, findings: &mut Findings) {
     let mut text = Vec::new();
     for name in [c"config", c"config.worktree"] {
@@ -329,7 +331,7 @@ fn describe_repository(folder: &DirectoryState, path: &Name, what: &str, finding
     }
 }
 
-/// The content of a plain file that is not too large.
+/// The content of a regular file that is not too large.
 fn read(folder: &DirectoryState, name: &CStr) -> Option<Vec<u8>> {
     let (mut file, stat) = folder.file(name, false).ok()??;
     if !stat.is_file() {

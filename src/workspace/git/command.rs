@@ -1,8 +1,9 @@
-//! Every call of git that guard makes for itself.
+//! Runs git: every git process that guard starts for itself is built here.
 //!
-//! A call names its repository (`GIT_DIR`, and `GIT_WORK_TREE` where one is needed): nothing is ever discovered from a
-//! directory an agent has written. The caller's `GIT_*` variables are gone, and what configuration could make git run is
-//! switched off by variables, so that the processes git starts inherit it.
+//! A call names its repository explicitly (`GIT_DIR`, and `GIT_WORK_TREE` if needed), so that git never
+//! discovers one from a directory that an agent wrote. The caller's `GIT_*` variables are removed.
+//! Environment variables switch off everything that configuration could make git run, so that the processes
+//! git starts inherit that. Every call has a timeout and a maximum output size.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -24,16 +25,16 @@ use crate::sys::pre_exec::END_OF_GIT;
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};
 use crate::sys::signals;
 
-/// Whose configuration is in force.
+/// Whose configuration applies to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// The user's, from all files: only before an agent's files are looked at.
+    /// The user's, from all files: only for calls that read nothing an agent wrote.
     User,
-    /// None but the repository's own.
+    /// Only the repository's own.
     Neutral,
 }
 
-/// Configuration that no call of guard's leaves to chance.
+/// Settings that every call overrides.
 const ALWAYS: &[(&str, &str)] = &[
     ("core.fsmonitor", "false"),
     ("core.hooksPath", "/dev/null"),
@@ -44,7 +45,8 @@ const ALWAYS: &[(&str, &str)] = &[
     ("core.pager", "cat"),
     ("core.editor", "false"),
     ("sequence.editor", "false"),
-    // Hooks that are settings (git 2.54) are in no directory: every event that a call of guard's could be.
+    // Hooks defined by settings (git 2.54) have no directory to disable. These are all events that a call of
+    // guard's can trigger.
     ("hook.post-checkout.enabled", "false"),
     ("hook.post-index-change.enabled", "false"),
     ("hook.reference-transaction.enabled", "false"),
@@ -56,9 +58,10 @@ const ALWAYS: &[(&str, &str)] = &[
     ("hook.push-to-checkout.enabled", "false"),
 ];
 
-/// The same for calls that look at what an agent has written.
+/// Further overrides for calls that read what an agent wrote.
 const NEUTRAL: &[(&str, &str)] = &[
-    // The user's git has looked at the owner when the repository was found; from then on it is named.
+    // The user's git checked the owner when guard found the repository. From then on guard names the
+    // repository explicitly.
     ("safe.directory", "*"),
     ("protocol.allow", "never"),
     ("core.attributesFile", "/dev/null"),
@@ -74,7 +77,7 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("diff.orderFile", "/dev/null"),
 ];
 
-/// Variables of the user's that say how to reach other machines and where their configuration is.
+/// The user's variables that say how to reach other machines, and where their configuration is.
 const USERS: &[&str] = &[
     "GIT_SSH",
     "GIT_SSH_COMMAND",
@@ -84,66 +87,66 @@ const USERS: &[&str] = &[
     "GIT_CONFIG_NOSYSTEM",
 ];
 
-/// Memory of one process of a call that reads what an agent has written.
+/// Memory limit of one process that reads what an agent wrote.
 const MOST_MEMORY: u64 = 4 << 30;
-/// The same with the user's configuration, whose filters may need more.
+/// Memory limit with the user's configuration, whose filters may need more.
 const MOST_MEMORY_OF_USERS: u64 = 8 << 30;
-/// When this program is to end, a call that would rather not be broken off has so long to finish.
+/// After a termination signal, calls that must not be interrupted have this long to finish.
 const GRACE: Duration = Duration::from_secs(10);
-/// Calls that begin after that have so long.
+/// Timeout of calls that start after the signal.
 const GRACE_OF_LATER: Duration = Duration::from_secs(2);
 
-/// No call takes longer unless it says so.
+/// Default timeout.
 const LONGEST: Duration = Duration::from_secs(600);
-/// What a call may say on its standard error and be heard.
+/// Maximum number of bytes read from git's standard error.
 const MOST_SAID: u64 = 8 << 10;
 
-/// Why a call of git did not do what it should.
+/// Why a git call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// There is no git, or only the shim, or only where an agent could have put it.
+    /// There is no git, or only guard's shim, or only in a place where an agent could have put it.
     #[error("git cannot be started: {0}")]
     NotFound(ProgramNotFound),
-    /// It could not be started, or talked to.
+    /// git could not be started, or its pipes failed.
     #[error("git {verb}: {source}")]
     Io {
-        /// What it was to do.
+        /// The git subcommand.
         verb: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It ended with an error.
+    /// git exited with an error.
     #[error("git {verb} failed{}", said(.message, *.code))]
     Failed {
-        /// What it was to do.
+        /// The git subcommand.
         verb: String,
-        /// Its exit code, or 128 and the signal's number.
+        /// The exit code, or 128 plus the signal number.
         code: i32,
-        /// What it said, without control characters.
+        /// What git printed, without control characters.
         message: String,
     },
-    /// It took too long.
+    /// git exceeded its timeout.
     #[error("git {verb} took longer than {} s and was ended", limit.as_secs())]
     TimedOut {
-        /// What it was to do.
+        /// The git subcommand.
         verb: String,
-        /// How long it had.
+        /// The timeout.
         limit: Duration,
     },
-    /// This program is to end, and did not wait for it.
+    /// Guard received a termination signal and ended the call.
     #[error("git {verb} was ended by {signal}")]
     Interrupted {
-        /// What it was to do.
+        /// The git subcommand.
         verb: String,
-        /// What came.
+        /// The signal.
         signal: Signal,
     },
-    /// It said more than can be an honest answer.
+    /// git's output exceeded its limit.
     #[error("git {verb} answered more than {limit} bytes")]
     TooMuch {
-        /// What it was to do.
+        /// The git subcommand.
         verb: String,
-        /// How much it could.
+        /// The limit, in bytes.
         limit: usize,
     },
 }
@@ -152,7 +155,7 @@ fn said(message: &str, code: i32) -> String {
     if message.is_empty() { format!(" (exit code {code})") } else { format!(": {message}") }
 }
 
-/// The real git, where no agent can have put it, and the PATH for what it starts.
+/// Finds the real git, outside any place that an agent can write, and the PATH for its children.
 fn found() -> Result<&'static (PathBuf, OsString), GitError> {
     static FOUND: OnceLock<Result<(PathBuf, OsString), ProgramNotFound>> = OnceLock::new();
     let search = || {
@@ -162,19 +165,19 @@ fn found() -> Result<&'static (PathBuf, OsString), GitError> {
     FOUND.get_or_init(search).as_ref().map_err(|error| GitError::NotFound(error.clone()))
 }
 
-/// The real git.
+/// The path of the real git.
 pub(crate) fn program() -> Result<&'static Path, GitError> {
     found().map(|(program, _)| program.as_path())
 }
 
-/// Not guard's shim, and executable.
+/// True if the file is executable and is not guard's shim.
 fn is_real(file: &Path) -> bool {
     let Ok(resolved) = file.canonicalize() else { return false };
     let is_shim = resolved.file_name().is_some_and(|name| name == "guard-shim" || name == "guard");
     !is_shim && nix::unistd::access(&resolved, nix::unistd::AccessFlags::X_OK).is_ok()
 }
 
-/// One call in the making.
+/// Builder of one git call.
 pub(crate) struct Git {
     command: Command,
     verb: String,
@@ -186,7 +189,7 @@ pub(crate) struct Git {
     is_interruptible: bool,
 }
 
-/// What a call answered.
+/// The result of a call.
 pub(crate) struct Answer {
     pub(crate) status: ExitStatus,
     pub(crate) output: Vec<u8>,
@@ -194,14 +197,14 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The exit code as shells say it.
+    /// The exit code as a shell reports it.
     pub(crate) fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 }
 
 impl Git {
-    /// A call of this verb; what follows are its arguments.
+    /// A call of this subcommand; its arguments follow.
     pub(crate) fn new(trust: Trust, verb: &str) -> Result<Self, GitError> {
         let (program, path) = found()?;
         let mut command = Command::new(program);
@@ -264,19 +267,19 @@ impl Git {
         })
     }
 
-    /// The repository.
+    /// Sets the git directory.
     pub(crate) fn dir(self, folder: &Path) -> Self {
         self.env("GIT_DIR", folder)
     }
 
-    /// The working tree.
+    /// Sets the working tree, and starts git in it.
     pub(crate) fn worktree(self, folder: &Path) -> Self {
         let mut this = self.env("GIT_WORK_TREE", folder);
         this.command.current_dir(folder);
         this
     }
 
-    /// The directory git is started in.
+    /// Sets git's working directory.
     pub(crate) fn within(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
@@ -297,7 +300,7 @@ impl Git {
         self
     }
 
-    /// A setting that beats those of files.
+    /// Adds a setting that overrides configuration files.
     pub(crate) fn config(mut self, key: &str, value: impl Into<OsString>) -> Self {
         self.config.push((key.to_string(), value.into()));
         self
@@ -313,26 +316,26 @@ impl Git {
         self
     }
 
-    /// The largest answer that is taken.
+    /// Sets the maximum size of the output.
     pub(crate) fn most(mut self, bytes: usize) -> Self {
         self.most = bytes;
         self
     }
 
-    /// Runs in a jail.
+    /// Runs the call in a jail.
     pub(crate) fn jailed(mut self, jail: Jail) -> Self {
         jail.confine(&mut self.command);
         self
     }
 
-    /// Has no terminal, and ends with everything it has started.
+    /// Runs git without a terminal, in its own session, so that guard can end it with all of its children.
     pub(crate) fn alone(mut self) -> Self {
         crate::sys::pre_exec::alone_in_session(&mut self.command);
         self.is_alone = true;
         self
     }
 
-    /// Ends when this program is to end: a signal for that has come, and is blocked.
+    /// Ends the call when a termination signal is pending (signals are blocked at that time).
     pub(crate) fn interruptible(mut self) -> Self {
         self.is_interruptible = true;
         self
@@ -342,20 +345,20 @@ impl Git {
         GitError::Io { verb: self.verb.clone(), source }
     }
 
-    /// Starts it with its standard output piped.
+    /// Starts git with its standard output piped.
     pub(crate) fn start(mut self) -> Result<Running, GitError> {
         self.command.stdout(Stdio::piped());
         self.launch()
     }
 
-    /// Starts it with its standard output piped, and its input coming from there.
+    /// Starts git with its standard output piped, and its standard input read from `from`.
     pub(crate) fn start_from(mut self, from: impl Into<Stdio>) -> Result<Running, GitError> {
         self.command.stdout(Stdio::piped());
         self.command.stdin(from);
         self.begin()
     }
 
-    /// Starts it with its standard output going there.
+    /// Starts git with its standard output sent to `to`.
     pub(crate) fn start_into(mut self, to: OwnedFd) -> Result<Running, GitError> {
         self.command.stdout(to);
         self.launch()
@@ -364,7 +367,7 @@ impl Git {
     fn launch(mut self) -> Result<Running, GitError> {
         self.command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
         let mut running = self.begin()?;
-        // What fits into a pipe does not have to wait for a reader. A git that ends early says so by its exit code.
+        // Input that fits into the pipe's buffer needs no thread. If git ends early, its exit code says so.
         if running.input.len() <= 4096
             && let Some(mut pipe) = running.child.stdin.take()
         {
@@ -379,11 +382,12 @@ impl Git {
             self.command.env(format!("GIT_CONFIG_KEY_{index}"), key);
             self.command.env(format!("GIT_CONFIG_VALUE_{index}"), value);
         }
-        // Whoever holds signals back until something is done does not have it broken off by a key either.
+        // If guard holds signals back until an operation is complete, Ctrl-C on the terminal must not
+        // interrupt git either.
         if !self.is_alone && !self.is_interruptible && signals::are_held() {
             self.command.process_group(0);
         }
-        // A file, not a pipe: nobody has to read it while the program runs.
+        // A memory file instead of a pipe: nobody has to drain it while git runs.
         let errors = memory_file().map_err(|error| self.failed(error))?;
         let for_child = errors.try_clone().map_err(|error| self.failed(error))?;
         self.command.stderr(for_child);
@@ -394,19 +398,19 @@ impl Git {
         Ok(Running { child, errors, verb, input, began, deadline, limit, most, is_alone, is_interruptible })
     }
 
-    /// Runs it to its end, however it ends.
+    /// Runs git to its end, and returns the result whatever the exit code.
     pub(crate) fn answer(self) -> Result<Answer, GitError> {
         self.start()?.finish()
     }
 
-    /// Runs it; an exit code other than 0 is an error.
+    /// Runs git; an exit code other than 0 is an error.
     pub(crate) fn run(self) -> Result<Vec<u8>, GitError> {
         self.start()?.succeed()
     }
 }
 
-/// Does something again that failed because another git was just making a worktree: git reads the directories of all worktrees,
-/// and ends when the file that says where the repository is has no words in it yet, or not any more.
+/// Retries a call that failed because another git was creating or removing a worktree: git reads the
+/// directories of all worktrees, and fails if a `commondir` file is still empty, or already gone.
 pub(crate) fn again_when_interfered<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
@@ -425,7 +429,7 @@ pub(crate) fn again_when_interfered<T, E: std::fmt::Display>(
     }
 }
 
-/// How often a call that can be interrupted looks whether it is.
+/// How often an interruptible call checks for pending signals.
 const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
 
 fn memory_file() -> io::Result<File> {
@@ -447,7 +451,7 @@ pub(crate) struct Running {
     is_interruptible: bool,
 }
 
-/// Since when this program is to end, if that was noticed.
+/// The first termination signal that was noticed, and when.
 fn asked_to_end() -> Option<(Instant, Signal)> {
     static SINCE: OnceLock<(Instant, Signal)> = OnceLock::new();
     if SINCE.get().is_none()
@@ -460,7 +464,7 @@ fn asked_to_end() -> Option<(Instant, Signal)> {
 }
 
 impl Running {
-    /// Feeds it, reads it to its end, and waits.
+    /// Writes the input, reads the output to its end, and waits.
     pub(crate) fn finish(mut self) -> Result<Answer, GitError> {
         let input = std::mem::take(&mut self.input);
         let feed =
@@ -478,7 +482,7 @@ impl Running {
         Ok(Answer { status, output, message: self.message() })
     }
 
-    /// Whether it says anything at all on standard output within its time; it is not heard to its end.
+    /// True if git writes anything to standard output within its timeout. The rest of the output is not read.
     pub(crate) fn says_anything(mut self) -> bool {
         let said = self.child.stdout.take().is_some_and(|mut pipe| {
             loop {
@@ -495,7 +499,7 @@ impl Running {
         said
     }
 
-    /// The same; an exit code other than 0 is an error.
+    /// Like `finish`; an exit code other than 0 is an error.
     pub(crate) fn succeed(self) -> Result<Vec<u8>, GitError> {
         let verb = self.verb.clone();
         let answer = self.finish()?;
@@ -526,7 +530,7 @@ impl Running {
         }
     }
 
-    /// Time left; none is an error.
+    /// The time left until the deadline; an error if there is none.
     pub(crate) fn left(&self) -> Result<PollTimeout, GitError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -539,8 +543,8 @@ impl Running {
         Ok(PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX))
     }
 
-    /// As much of its answer as there is room and time for, and whether that is all of it. An end with an error is one only
-    /// where it came to its end.
+    /// As much output as the size limit and the timeout allow, and whether it is complete. git's exit code
+    /// counts only if the output is complete.
     pub(crate) fn part(mut self) -> Result<(Vec<u8>, bool), GitError> {
         let mut output = Vec::new();
         match self.read(&mut output) {
@@ -585,7 +589,7 @@ impl Running {
         }
     }
 
-    /// Waits for the end; past the deadline it is made.
+    /// Waits for git to end; kills it after the deadline.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus, GitError> {
         let mut pause = Duration::from_micros(50);
         loop {
@@ -605,10 +609,10 @@ impl Running {
         }
     }
 
-    /// Ends it: asked first, so that it takes its temporary files away.
+    /// Ends git with a signal that it can handle first, so that it removes its temporary files.
     pub(crate) fn end(&mut self) {
         let pid = self.child.id() as i32;
-        // Its process group, where it leads one: what it has started would hold on to the other side.
+        // Signal the process group if git leads one: its children would keep the pipe open.
         let pid = nix::unistd::Pid::from_raw(if self.is_alone { -pid } else { pid });
         let _ = nix::sys::signal::kill(pid, END_OF_GIT);
         let patience = Instant::now() + Duration::from_secs(2);
@@ -622,7 +626,7 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// What it said on standard error: bounded, on lines, without control characters.
+    /// What git printed on standard error: truncated, without control characters.
     pub(crate) fn message(&mut self) -> String {
         let mut bytes = Vec::new();
         let _ = self.errors.seek(SeekFrom::Start(0));
@@ -638,7 +642,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Nobody waits for it any more, because something else has failed.
+    /// The call was abandoned because something else failed.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.end();

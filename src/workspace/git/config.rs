@@ -1,47 +1,47 @@
-//! The user's git configuration → what of it the agent's private repository gets.
+//! Selects which of the user's git settings the agent's private repository gets.
 //!
-//! Kept: who commits, and what changes the meaning or the look of the usual commands. Left out: credentials, places on
-//! this machine, and whatever starts programs (but filters, without which files would be committed wrongly; they run
-//! inside the sandbox).
+//! Kept are the committer's identity, and settings that change the meaning or output of common commands.
+//! Dropped are credentials, local paths, and everything that starts programs. Filters are an exception:
+//! without them files would be committed wrongly, and they run inside the sandbox.
 
 use super::command::GitError;
 use super::repository::{PATIENCE, Repository};
 use super::url_credentials::{credentials, without_credentials};
 
-/// One value, with its key as git writes it: section and name in lower case, the part between as it is.
+/// One setting. The key is in git's form: section and name in lower case, the subsection unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) key: String,
     pub(crate) value: Option<Vec<u8>>,
-    /// It stands in the repository's own files, not in the user's or the machine's.
+    /// It comes from the repository's own files, not from the user's or the system's.
     pub(crate) is_repositorys: bool,
 }
 
-/// The user's configuration, in the order in which later values beat earlier ones.
+/// The user's settings, in order: later values override earlier ones.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     all: Vec<Setting>,
 }
 
 impl Settings {
-    /// The call that reads it.
+    /// The git call that lists the settings.
     pub(crate) fn call(repository: &Repository) -> Result<super::command::Git, GitError> {
-        // A pipe in the place of a file would hold it up for ever.
+        // A FIFO in place of a configuration file would block it forever.
         Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]).limit(PATIENCE))
     }
 
-    /// What the call answered.
+    /// Parses the output of that call.
     pub(crate) fn understand(output: &[u8]) -> Self {
         let mut parts = output.split(|byte| *byte == 0);
         let mut all = Vec::new();
         while let (Some(scope), Some(entry)) = (parts.next(), parts.next()) {
-            // Those are guard's own, for this call.
+            // Overrides that guard itself passed to this call.
             if scope == b"command" {
                 continue;
             }
             let mut halves = entry.splitn(2, |byte| *byte == b'\n');
             let Some(key) = halves.next() else { continue };
-            // A name that is no text is still a name that git knows, and runs.
+            // git accepts keys that are not UTF-8, and may run their values: keep them.
             let key = String::from_utf8_lossy(key).into_owned();
             let is_repositorys = !matches!(scope, b"system" | b"global");
             all.push(Setting { key, value: halves.next().map(<[u8]>::to_vec), is_repositorys });
@@ -49,28 +49,28 @@ impl Settings {
         Self { all }
     }
 
-    /// The last value of a key.
+    /// The effective value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
         self.all.iter().rev().find(|setting| setting.key == key)?.value.as_deref()
     }
 
-    /// What the repository itself says.
+    /// The settings from the repository's own files.
     pub(crate) fn of_repository(&self) -> impl Iterator<Item = &Setting> {
         self.all.iter().filter(|setting| setting.is_repositorys)
     }
 
-    /// The last value of a key that the repository itself says.
+    /// The effective value of a key in the repository's own files.
     pub(crate) fn in_repository(&self, key: &str) -> Option<&[u8]> {
         self.of_repository().filter(|setting| setting.key == key).last()?.value.as_deref()
     }
 
-    /// Whether the user or the machine says the very same for every repository.
+    /// True if the user's or the system's configuration has the same setting for every repository.
     pub(crate) fn is_users(&self, setting: &Setting) -> bool {
         let same = |other: &Setting| other.key == setting.key && other.value == setting.value;
         self.all.iter().any(|other| !other.is_repositorys && same(other))
     }
 
-    /// Whether the user or the machine has filters for every repository.
+    /// True if the user's or the system's configuration defines filters for every repository.
     pub(crate) fn has_filters_of_users(&self) -> bool {
         let is_program = |key: &str| [".clean", ".smudge", ".process"].iter().any(|end| key.ends_with(end));
         self.all.iter().any(|setting| {
@@ -78,23 +78,24 @@ impl Settings {
         })
     }
 
-    /// What of it the private repository gets.
+    /// The settings that the private repository gets.
     pub(crate) fn kept(&self) -> Vec<Setting> {
         let is_text = |setting: &&Setting| !setting.key.contains(char::REPLACEMENT_CHARACTER);
         let kept = self.all.iter().filter(is_text).filter(|setting| is_kept(&setting.key)).cloned();
         kept.map(without_credentials).collect()
     }
 
-    /// Passwords and tokens that stand in addresses.
+    /// Passwords and tokens in the URLs of settings.
     pub(crate) fn credentials(&self) -> Vec<Vec<u8>> {
         self.all.iter().flat_map(credentials).take(MOST_CREDENTIALS).collect()
     }
 }
 
-/// Credentials that are looked for in transcripts.
+/// Maximum number of credentials to redact from transcripts.
 const MOST_CREDENTIALS: usize = 1_000;
 
-/// Sections that are kept but for the names behind them, which may be the last or the first part of what follows.
+/// Sections that are kept, each with its exceptions. An exception matches the first or the last part of the
+/// rest of the key.
 const SECTIONS: &[(&str, &[&str])] = &[
     ("user", &["signingkey"]),
     ("author", &[]),
@@ -127,7 +128,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("lfs", &["storage", "customtransfer", "extension"]),
 ];
 
-/// Names of `core` that change what files and commits mean, or how they are shown.
+/// Settings of `core` that change the meaning or display of files and commits.
 const CORE: &[&str] = &[
     "abbrev",
     "autocrlf",
@@ -172,7 +173,7 @@ fn is_kept(key: &str) -> bool {
     }
 }
 
-/// Settings as the text of a configuration file.
+/// Formats settings as a configuration file.
 pub(crate) fn render(settings: &[Setting]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut current: Option<&str> = None;

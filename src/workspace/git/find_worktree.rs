@@ -1,7 +1,9 @@
-//! The worktree that has a branch, found from the user's repository: to go on in it.
+//! Finds the worktree that has a branch checked out, starting from the user's repository, to continue work in
+//! it.
 //!
-//! Its files are an agent's. What they say about where they belong (a `.git` that was replaced, a directory that became a
-//! link) is held against what git's own directory says, which no agent can write; nothing is looked for from inside it.
+//! An agent wrote the worktree's files. What they claim about their repository (a replaced `.git`, a
+//! directory that became a symbolic link) is compared with git's own directory, which no agent can write.
+//! Nothing is discovered from inside the worktree.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +14,8 @@ use super::repository::{PATIENCE, Repository};
 use crate::workspace::{WorkspaceError, at};
 
 impl Repository {
-    /// The repository as it is seen from the linked worktree that has this branch (without `refs/heads/`), which must be
-    /// at this place.
+    /// The repository as seen from the linked worktree that has this branch (without `refs/heads/`) checked
+    /// out. The worktree must be at this path.
     pub fn at_branch(&self, branch: &str, worktree: &Path) -> Result<Self, WorkspaceError> {
         let lost = |why: String| Err(WorkspaceError::Lost(format!("the worktree of {branch} {why}")));
         let name = format!("refs/heads/{branch}");
@@ -42,12 +44,12 @@ impl Repository {
         Ok(found)
     }
 
-    /// True when there is a branch of this name (without `refs/heads/`).
+    /// True if a branch of this name (without `refs/heads/`) exists.
     pub fn has_branch(&self, branch: &str) -> Result<bool, WorkspaceError> {
         Ok(self.commit(&format!("refs/heads/{branch}"))?.is_some())
     }
 
-    /// git's own directory of a linked worktree: the one that names this place.
+    /// git's own directory of the linked worktree at this path.
     fn own_folder(&self, place: &Path) -> Result<Option<PathBuf>, WorkspaceError> {
         let all = self.common_dir.join("worktrees");
         let entries = match std::fs::read_dir(&all) {
@@ -60,7 +62,7 @@ impl Repository {
     }
 }
 
-/// The worktree that has a branch, as `git worktree list --porcelain -z` tells it.
+/// The path of the worktree that has a branch, from the output of `git worktree list --porcelain -z`.
 fn place_of(listing: &[u8], branch: &str) -> Option<PathBuf> {
     let mut place = None;
     for field in listing.split(|byte| *byte == 0) {
@@ -73,12 +75,12 @@ fn place_of(listing: &[u8], branch: &str) -> Option<PathBuf> {
     None
 }
 
-/// Whether a small plain file of one line leads to a path, from a directory.
+/// True if a small one-line file names the path `wanted`, relative to `from`.
 fn leads_to(file: &Path, prefix: &[u8], from: &Path, wanted: &Path) -> bool {
     let Ok(text) = read_small(file, 8192) else { return false };
     let Some(target) = text.strip_prefix(prefix) else { return false };
     let target = from.join(OsStr::from_bytes(target.trim_ascii_end()));
-    // Compared as text where that is enough; a relative one only as the thing that is there.
+    // Compare as text if that is enough. A relative path only matches as the existing file.
     target == wanted || matches!((target.canonicalize(), wanted.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 

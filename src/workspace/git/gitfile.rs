@@ -1,7 +1,8 @@
-//! The worktree's `.git`: a file that leads to the quarantine while an agent works, and to the real git directory otherwise.
+//! Manages the worktree's `.git` file: it names the quarantine while an agent works, and the real git
+//! directory otherwise.
 //!
-//! It lies in a directory the agent writes, so whatever is found there afterwards is foreign: it is moved into the run's
-//! directory, never followed, read into memory only to compare it, and never deleted.
+//! The file lies in a directory that the agent can write. Anything unexpected found there is foreign: guard
+//! moves it to the run's directory, reads it only to compare, never follows it, and never deletes it.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -12,15 +13,15 @@ use std::path::{Path, PathBuf};
 
 use crate::sys::remove_tree::remove_tree;
 
-/// The directory in the run's directory for what agents left in places that are not theirs.
+/// The subdirectory of the run's directory for foreign files.
 const FOREIGN: &str = "foreign";
 
-/// What a `.git` file with this target says.
+/// The content of a `.git` file with this target.
 pub(crate) fn content(target: &Path) -> Vec<u8> {
     [b"gitdir: ", target.as_os_str().as_bytes(), b"\n"].concat()
 }
 
-/// Makes `.git` of a worktree lead to a directory; what else was there comes back as the place it was moved to.
+/// Makes the worktree's `.git` name `target`. Returns where anything foreign was moved to.
 pub(crate) fn point(worktree: &Path, target: &Path, run_folder: &Path) -> io::Result<Option<PathBuf>> {
     open_folder(worktree)?;
     let wanted = content(target);
@@ -30,19 +31,19 @@ pub(crate) fn point(worktree: &Path, target: &Path, run_folder: &Path) -> io::Re
     put_git_file(worktree, &wanted, run_folder)
 }
 
-/// Makes `.git` of a worktree a plain file with this content; what else was there comes back as the place it was moved to.
+/// Makes the worktree's `.git` a regular file with this content. Returns where anything foreign was moved to.
 pub(crate) fn put_git_file(worktree: &Path, wanted: &[u8], run_folder: &Path) -> io::Result<Option<PathBuf>> {
     let file = worktree.join(".git");
     open_folder(worktree)?;
     let moved = match file.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
-        // One of guard's own two pointers: nobody misses it.
+        // One of guard's own two pointers: it can be overwritten.
         Ok(_) if is_known(&file, run_folder) => None,
         Ok(_) => Some(take_away(&file, run_folder)?),
     };
-    // Beside the worktree's own files for a moment: a rename is the only way to change it at once. Nobody can have put
-    // something there: nobody knows the name.
+    // Create a new file and rename it, so that the change is atomic. The name is random, so nobody can have
+    // put something there.
     let new = worktree.join(format!(".git.guard-{}", uuid::Uuid::now_v7()));
     let mut made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
     made.write_all(wanted)?;
@@ -50,7 +51,7 @@ pub(crate) fn put_git_file(worktree: &Path, wanted: &[u8], run_folder: &Path) ->
     Ok(moved)
 }
 
-/// True for a plain file with exactly this content.
+/// True for a regular file with exactly this content.
 pub(crate) fn holds(file: &Path, wanted: &[u8]) -> bool {
     read_small(file, wanted.len()).is_ok_and(|found| found == wanted)
 }
@@ -59,12 +60,12 @@ fn is_known(file: &Path, run_folder: &Path) -> bool {
     holds(file, &content(&run_folder.join("git")))
 }
 
-/// A small plain file; never through a link, never waiting for a pipe.
+/// Reads a small regular file. Follows no symbolic link, and does not block on a FIFO.
 pub(crate) fn read_small(file: &Path, most: usize) -> io::Result<Vec<u8>> {
     read_with(file, most, libc::O_NOFOLLOW)
 }
 
-/// The same, through links.
+/// Like `read_small`, but follows symbolic links.
 pub(crate) fn read_linked(file: &Path, most: usize) -> io::Result<Vec<u8>> {
     read_with(file, most, 0)
 }
@@ -81,9 +82,9 @@ fn read_with(file: &Path, most: usize, flags: i32) -> io::Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Moves a foreign thing into the run's directory, under a name of its own.
+/// Moves a foreign file or directory to the run's directory, under a unique name.
 pub(crate) fn take_away(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> {
-    // To be moved it must let its owner in.
+    // A directory can only be moved if its owner may write to it.
     open_folder(thing)?;
     let folder = run_folder.join(FOREIGN);
     fs::DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
@@ -102,7 +103,8 @@ pub(crate) fn take_away(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> 
             remove_tree(thing)?;
             return Ok(place);
         }
-        // Too deep, too much, or closed: it stays on its own disk, under a name that git does not look for.
+        // It is too deep, too large, or not readable. Leave it on its own file system, under a name that git
+        // does not look for.
         remove_tree(&place)?;
         let beside = thing.with_file_name(format!("foreign-{name}-{}", uuid::Uuid::now_v7()));
         return fs::rename(thing, &beside).map(|()| beside);
@@ -110,11 +112,11 @@ pub(crate) fn take_away(thing: &Path, run_folder: &Path) -> io::Result<PathBuf> 
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// How much of a tree is copied.
+/// The limits of a copy.
 pub(crate) struct Budget {
     pub(crate) entries: usize,
     pub(crate) depth: usize,
-    /// Of one file: a hole is as large as anybody likes, and a copy fills it.
+    /// Per file: a sparse file can have any size, and a copy would fill it.
     pub(crate) bytes: u64,
 }
 
@@ -124,7 +126,7 @@ impl Default for Budget {
     }
 }
 
-/// Copies files, directories and links as they are; pipes, sockets and devices are left out.
+/// Copies files, directories and symbolic links unchanged. Skips FIFOs, sockets and devices.
 pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     if budget.entries == 0 || budget.depth == 0 {
         return Err(io::Error::other("more entries, or deeper, than can be copied"));
@@ -152,7 +154,7 @@ pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut Budget) -> io::Resu
     }
 }
 
-/// Lets its owner into a directory that an agent has closed.
+/// Restores the owner's access to a directory that an agent closed.
 fn open_folder(folder: &Path) -> io::Result<()> {
     let data = folder.symlink_metadata();
     match data {
@@ -164,7 +166,8 @@ fn open_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The same for everything in it, as far as paths reach: git goes no further either.
+/// Restores the owner's access to everything below a directory, as far as path lengths allow: git goes no
+/// further either.
 pub(crate) fn open_up(folder: &Path) {
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {

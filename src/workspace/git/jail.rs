@@ -1,5 +1,5 @@
-//! A jail for guard's own git where it reads what an agent has written: no network, no other processes, nothing to write,
-//! little to read, and not for long.
+//! The jail for guard's own git processes that read what an agent wrote: no network, no access to other processes,
+//! nothing to write except named directories, few readable paths, and limits on CPU time and memory.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,30 +11,30 @@ use crate::sandbox::{self, Grant, Rights, SandboxError};
 use crate::sys::pre_exec;
 use crate::sys::pre_exec::Confinement;
 
-/// Where programs and their libraries are; nothing of the user's.
+/// Programs and their libraries; nothing of the user's.
 const SYSTEM: &[&str] = &["/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store"];
-/// Single files a C library and git want to see.
+/// Single files that the C library and git need.
 const FILES: &[&str] =
     &["/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/dev/zero", "/dev/urandom"];
 
-/// What a jail lets through.
+/// The restrictions of a jailed process.
 pub(crate) struct Jail {
     confinement: Confinement,
 }
 
-/// Bounds of a jail.
+/// The resource limits of a jail.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Seconds of computing.
+    /// CPU time, in seconds.
     pub(crate) cpu_seconds: u64,
-    /// Bytes of memory of its own.
+    /// Memory, in bytes.
     pub(crate) memory: u64,
-    /// The largest file it may write.
+    /// Maximum size of a file that it writes.
     pub(crate) file: u64,
 }
 
 impl Jail {
-    /// A jail that reads these trees and writes those; `alone` without processes of its own.
+    /// A jail that may read and write these trees. With `alone`, it may not start processes.
     pub(crate) fn new(
         git: &Path,
         read: &[&Path],
@@ -70,7 +70,7 @@ impl Jail {
     }
 }
 
-/// Made once: reading the list takes longer than everything else here.
+/// Compiled once: parsing the list of system calls takes longer than everything else here.
 fn filter(alone: bool) -> Result<Vec<libc::sock_filter>, SandboxError> {
     static MADE: [OnceLock<Vec<libc::sock_filter>>; 2] = [const { OnceLock::new() }; 2];
     let place = &MADE[usize::from(alone)];

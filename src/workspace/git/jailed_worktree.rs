@@ -1,4 +1,5 @@
-//! A call of git on a working tree that an agent has written: jailed, its repository named, nothing of the tree followed.
+//! Builds jailed git calls on a working tree that an agent wrote. The repository is named explicitly, and git
+//! follows nothing in the tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,21 +8,22 @@ use super::command::{Git, Trust, program};
 use super::jail::{Bounds, Jail};
 use crate::workspace::{WorkspaceError, at};
 
-/// A working tree and what belongs to it.
+/// A working tree, and the git directories that belong to it.
 pub(crate) struct Tree<'t> {
     pub(crate) common_dir: &'t Path,
     pub(crate) admin_dir: &'t Path,
     pub(crate) worktree: &'t Path,
     pub(crate) objects: &'t [PathBuf],
     pub(crate) object_format: &'t str,
-    /// The user's own list of what is ignored; need not be there.
+    /// The user's own ignore file; it may be missing.
     pub(crate) excludes: &'t Path,
-    /// Where git may write: not the real git directory, guard itself puts there what git has made.
+    /// The directory that git may write. It is not the real git directory: guard itself moves git's results
+    /// there.
     pub(crate) scratch: &'t Path,
 }
 
 impl Tree<'_> {
-    /// A call on it, without attributes but those outside the tree: they choose programs to run.
+    /// A call on the tree. Attributes from inside the tree are disabled, because they choose programs to run.
     pub(crate) fn git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         at("make", self.scratch, fs::create_dir_all(self.scratch))?;
         let mut write: Vec<&Path> = vec![self.scratch];
@@ -47,7 +49,7 @@ impl Tree<'_> {
     }
 }
 
-/// The tree without anything in it.
+/// The id of the empty tree.
 fn empty_tree(object_format: &str) -> &'static str {
     match object_format {
         "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",

@@ -1,4 +1,5 @@
-//! git as guard calls it, and what guard reads of a repository itself, never through the agent's worktree.
+//! Runs git, and reads repositories directly where that is safer. Never discovers a repository through the
+//! agent's worktree.
 pub(crate) mod command;
 pub(crate) mod config;
 pub(crate) mod find_worktree;

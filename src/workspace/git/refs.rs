@@ -1,7 +1,8 @@
-//! The refs of a quarantine, read as what they are: files an agent wrote.
+//! Reads the refs of a quarantine, which are files that an agent wrote.
 //!
-//! git itself would follow links and symbolic refs, and read the quarantine's configuration for their format. Here a ref
-//! is a small plain file with an object's name, or a line of `packed-refs`, and nothing else.
+//! git itself would follow symbolic links and symbolic refs, and read the quarantine's configuration to learn
+//! their format. Here a ref is a small regular file with an object id, or a line of `packed-refs`, and
+//! nothing else.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -12,52 +13,52 @@ use std::path::Path;
 
 use super::repository::is_id;
 
-/// Files of packed refs that are larger than this, and than four times what they were before the run, are not read. None
-/// is held in memory as a whole.
+/// Maximum size of `packed-refs`, unless it was already large: then four times its size before the run. The
+/// file is never held in memory as a whole.
 const MOST_BYTES: u64 = 64 << 20;
-/// The largest that is read in any case.
+/// Absolute maximum size of `packed-refs`.
 const MOST_BYTES_EVER: u64 = 1 << 30;
 /// A longer line is no ref.
 const LONGEST_LINE: usize = 64 << 10;
-/// More loose refs than this are not looked at.
+/// Maximum number of loose refs to read.
 const MOST_REFS: usize = 20_000;
-/// Refs that changed and are told one by one. The others are counted.
+/// Maximum number of changed refs to list. The others are counted.
 pub(crate) const MOST_CHANGED: usize = 1_000;
-/// Bytes of the names of those.
+/// Maximum size of the listed names together.
 const MOST_CHANGED_BYTES: usize = 256 << 10;
-/// Deeper directories of refs are not listed.
+/// Maximum depth of ref directories.
 const DEEPEST: usize = 32;
 
-/// Why a ref cannot be taken.
+/// Why a ref cannot be received.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RefError {
-    /// There is none.
+    /// The ref does not exist.
     #[error("it is not there any more")]
     Missing,
-    /// It leads to another ref.
+    /// The ref names another ref.
     #[error("it was made a symbolic ref to {0:?}")]
     Symbolic(String),
-    /// It, or a directory above it, is a link or something else that is no plain file.
+    /// The ref, or a directory above it, is a symbolic link or another special file.
     #[error("it is {0}, not a plain file")]
     NotPlain(&'static str),
-    /// It holds something else than an object's name.
+    /// The content is no object id.
     #[error("it does not hold the name of an object")]
     NotAnId,
-    /// The refs are in another format.
+    /// The quarantine stores its refs as a reftable.
     #[error("the refs are kept in the format reftable, which is not received")]
     Reftable,
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(String),
 }
 
-/// How large the packed refs may be, by what they were when the run began.
+/// The size limit of `packed-refs`, depending on its size when the run began.
 fn most_bytes(before: &Path) -> u64 {
     let before = before.symlink_metadata().map_or(0, |data| data.len());
     MOST_BYTES.max(before.saturating_mul(4)).min(MOST_BYTES_EVER)
 }
 
-/// The object a ref of the quarantine names.
+/// The object that a ref of the quarantine names.
 pub(crate) fn read(git: &Path, before: &Path, name: &str, object_format: &str) -> Result<String, RefError> {
     if git.join("reftable").symlink_metadata().is_ok() {
         return Err(RefError::Reftable);
@@ -82,7 +83,7 @@ fn value(text: &[u8], object_format: &str) -> Result<String, RefError> {
     if is_id(text, object_format) { Ok(text.to_string()) } else { Err(RefError::NotAnId) }
 }
 
-/// The text of a loose ref; none when there is no such file. No link is followed on the way.
+/// The content of a loose ref; `None` if there is no such file. Follows no symbolic link on the path.
 fn loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
     let mut path = git.to_path_buf();
     let mut parts = name.split('/').peekable();
@@ -97,7 +98,7 @@ fn loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
         match parts.peek() {
             _ if kind.is_symlink() => return Err(RefError::NotPlain("a link")),
             Some(_) if kind.is_dir() => {}
-            // An empty directory where the ref was: git packs it and leaves that.
+            // When git packs a ref, it may leave an empty directory of that name.
             None if kind.is_dir() => return Ok(None),
             None if kind.is_file() => {}
             _ => return Err(RefError::NotPlain("no file")),
@@ -111,7 +112,7 @@ fn loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
     Ok(Some(text))
 }
 
-/// Goes through the refs of a file of packed refs. Lines that are none are passed over.
+/// Calls a function for every ref of a `packed-refs` file. Malformed lines are skipped.
 fn each_packed(
     file: &Path,
     most: u64,
@@ -161,7 +162,7 @@ fn each_packed(
     }
 }
 
-/// One ref of a file of packed refs; the last line that names it.
+/// One ref of a `packed-refs` file; the last line that names it counts.
 fn packed_one(file: &Path, most: u64, wanted: &str, object_format: &str) -> Result<Option<String>, RefError> {
     let mut found = None;
     each_packed(file, most, object_format, |name, id| {
@@ -172,26 +173,26 @@ fn packed_one(file: &Path, most: u64, wanted: &str, object_format: &str) -> Resu
     Ok(found)
 }
 
-/// A ref that is not as it was when the run began.
+/// A ref that changed since the run began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) name: String,
-    /// The object it names now; none when it is gone, or is no plain ref.
+    /// The object that it names now; `None` if it was deleted or is no plain ref.
     pub(crate) now: Option<String>,
-    /// It was there when the run began.
+    /// It existed when the run began.
     pub(crate) was_there: bool,
 }
 
-/// Refs that are not as they were.
+/// The refs that changed.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedRefs {
     /// The first of them.
     pub(crate) listed: Vec<Changed>,
-    /// How many more there are.
+    /// The number of the others.
     pub(crate) left_out: usize,
-    /// One of all these names something now: there may be work behind it.
+    /// At least one of them names an object now, which may be work.
     pub(crate) has_new_value: bool,
-    /// Bytes of the names that are listed.
+    /// The size of the listed names.
     bytes: usize,
 }
 
@@ -209,15 +210,15 @@ impl ChangedRefs {
     }
 }
 
-/// Every ref of the quarantine but one that is new, moved or gone since `before` was written. What is held in memory are
-/// the refs of the user's repository and the loose ones, not those that an agent has packed.
+/// Finds every ref of the quarantine, except one, that is new, moved or deleted since `before` was written.
+/// Memory holds only the refs of the user's repository and the loose refs, not those that an agent packed.
 pub(crate) fn changed(
     git: &Path,
     before: &Path,
     except: &str,
     object_format: &str,
 ) -> Result<ChangedRefs, RefError> {
-    // What was there, and whether it is still there.
+    // The refs before the run, and whether each still exists.
     let mut known: BTreeMap<Vec<u8>, (String, bool)> = BTreeMap::new();
     let most = most_bytes(before);
     each_packed(before, MOST_BYTES_EVER, object_format, |name, id| {
@@ -233,7 +234,7 @@ pub(crate) fn changed(
         }
         match known.get_mut(name) {
             Some((old, is_there)) => {
-                // Of a name that stands there twice, the first counts here; the others are not told.
+                // If a name appears twice, the first line counts here; the others are not reported.
                 if !std::mem::replace(is_there, true) && Some(old.as_str()) != id {
                     changed.add(name, id, true);
                 }
@@ -245,14 +246,14 @@ pub(crate) fn changed(
         see(name, id.as_deref(), &mut changed);
     }
     each_packed(&git.join("packed-refs"), most, object_format, |name, id| {
-        // A loose ref hides a packed one of the same name.
+        // A loose ref overrides a packed one of the same name.
         if !loose.contains_key(name) {
             see(name, Some(id), &mut changed);
         }
     })?;
     changed.listed.sort_by(|a, b| a.name.cmp(&b.name));
     if room == 0 {
-        // Loose refs that were not looked at: at least one.
+        // Some loose refs were not read: count at least one.
         changed.left_out += 1;
         changed.has_new_value = true;
     }
@@ -272,7 +273,7 @@ fn walk(
     found: &mut BTreeMap<Vec<u8>, Option<String>>,
     room: &mut usize,
 ) {
-    // Not through a link, and not without end.
+    // Not through a symbolic link, and not without a depth limit.
     let is_folder = folder.symlink_metadata().is_ok_and(|data| data.is_dir());
     if depth > DEEPEST || !is_folder {
         return;

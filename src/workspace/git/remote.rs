@@ -1,8 +1,9 @@
-//! The user's remotes: where they are, and one branch to one of them.
+//! The user's remotes: their URLs, and pushing one branch.
 //!
-//! A push is the only call of guard's that goes to the network with the user's credentials. It is the user's own git with
-//! the user's own configuration, but it moves one branch forward and nothing else, runs no hooks (what they call may be a
-//! file that an agent has written), has no terminal, and follows nothing of a repository that an agent could have planted.
+//! A push is the only call that goes to the network with the user's credentials. It uses the user's own git
+//! and configuration, but moves one branch forward and nothing else. It runs no hooks (they may call a file
+//! that an agent wrote), has no terminal, and follows nothing in a repository that an agent could have
+//! planted.
 
 use std::time::Duration;
 
@@ -12,37 +13,38 @@ use super::repository::{PATIENCE, Repository};
 use super::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, trust};
 
-/// Where a remote is, as git reads the user's configuration. Either may hold credentials: see [`without_credentials`].
+/// The URLs of a remote, as git reads the user's configuration. Both may contain credentials: see
+/// [`without_credentials`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct RemoteUrls {
-    /// Where is fetched from.
+    /// The URL that git fetches from.
     pub fetch: String,
-    /// Where is pushed to; the first, if there are many.
+    /// The URL that git pushes to; the first, if there are several.
     pub push: String,
 }
 
-/// What a push came to.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pushed {
-    /// The remote's branch is where the local one is.
+    /// The remote's branch is at the local branch's commit.
     Done {
-        /// The commit.
+        /// That commit.
         tip: String,
-        /// It was there before.
+        /// The remote had it before.
         already: bool,
     },
-    /// The remote's branch has commits that the local one has not.
+    /// The remote's branch has commits that the local branch lacks.
     NotForward,
-    /// The other side, or git, does not want to; in its words.
+    /// The remote or git refused, with its message.
     Refused(String),
 }
 
-/// What a push can be over in a repository that may be planted: a directory of this machine would have its own hooks and
-/// settings, and they would run here.
+/// The protocols for a push from a repository that may be planted. A local directory is excluded: its hooks
+/// and settings would run on this machine.
 const OVER_THE_NETWORK: &str = "git:http:https:ssh";
 
 impl Repository {
-    /// Where a remote is; none of that name is none.
+    /// The URLs of a remote; `None` if there is no remote of this name.
     pub fn remote(&self, name: &str) -> Result<Option<RemoteUrls>, WorkspaceError> {
         let Some(fetch) = self.urls(&["get-url", "--", name])?.into_iter().next() else { return Ok(None) };
         let push = self.push_urls(name)?.into_iter().next();
@@ -53,7 +55,7 @@ impl Repository {
         self.urls(&["get-url", "--push", "--all", "--", name])
     }
 
-    /// Addresses, one on a line; of no remote none.
+    /// The URLs that `git remote` prints, one per line; empty if there is no such remote.
     fn urls(&self, words: &[&str]) -> Result<Vec<String>, WorkspaceError> {
         let git = self.git("remote")?.dir(&self.common_dir).within(&self.place());
         let answer = git.args(words).limit(PATIENCE).most(1 << 20).answer()?;
@@ -68,7 +70,7 @@ impl Repository {
         Err(GitError::Failed { verb: "remote".to_string(), code, message }.into())
     }
 
-    /// A remote's default branch, by its short name, as far as it was known when it was cloned.
+    /// The short name of the remote's default branch, as recorded when it was cloned.
     pub fn default_branch(&self, remote: &str) -> Result<Option<String>, WorkspaceError> {
         let folder = format!("refs/remotes/{remote}/");
         let git = self.git("symbolic-ref")?.dir(&self.common_dir).limit(PATIENCE);
@@ -78,7 +80,8 @@ impl Repository {
         Ok(name.map(str::to_string))
     }
 
-    /// Moves one branch of a remote forward to where the local one of the same name is. `branch` is a full ref name.
+    /// Moves one branch of a remote forward to the local branch of the same name. `branch` is a full ref
+    /// name.
     pub fn push(&self, remote: &str, branch: &str, limit: Duration) -> Result<Pushed, WorkspaceError> {
         let refused = |problem: String| WorkspaceError::refused(problem, "name one branch of the repository");
         if !is_branch(branch) {
@@ -87,7 +90,7 @@ impl Repository {
         let Some(tip) = self.commit(branch)? else {
             return Err(refused(format!("there is no branch {branch}")));
         };
-        // Not an address: those are the user's to write into the configuration.
+        // Only a configured remote, never a URL: the user decides about those in their configuration.
         let urls = self.push_urls(remote)?;
         if urls.is_empty() {
             return Err(refused(format!("there is no remote {:?}", cut(remote))));
@@ -108,11 +111,11 @@ impl Repository {
         })
     }
 
-    /// `git push` without anything that configuration could add to it.
+    /// A `git push` to which configuration cannot add anything.
     fn pusher(&self, remote: &str, limit: Duration) -> Result<Git, GitError> {
         let git = Git::new(Trust::User, "push")?
             .args(["--porcelain", "--recurse-submodules=no", "--no-follow-tags", "--no-signed"])
-            // Relative places are meant from the main working tree, which is no agent's.
+            // Relative URLs start at the main working tree, which no agent writes.
             .dir(&self.common_dir)
             .within(&self.place())
             .config("safe.directory", "*")
@@ -138,7 +141,7 @@ impl Repository {
     }
 }
 
-/// `refs/heads/…`, and nothing that a refspec could mean besides.
+/// True for a plain `refs/heads/…`, without characters that have a meaning in a refspec.
 fn is_branch(name: &str) -> bool {
     let Some(short) = name.strip_prefix("refs/heads/") else { return false };
     let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && !"~^:?*[\\".contains(c);
@@ -155,7 +158,7 @@ fn cut(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// What `git push --porcelain` says of a branch: `FLAG<TAB>FROM:TO<TAB>SUMMARY`.
+/// Parses the line of `git push --porcelain` about a branch: `FLAG<TAB>FROM:TO<TAB>SUMMARY`.
 fn report(output: &[u8], branch: &str) -> Option<(u8, String)> {
     let text = String::from_utf8_lossy(output);
     text.lines().find_map(|line| {
@@ -167,27 +170,28 @@ fn report(output: &[u8], branch: &str) -> Option<(u8, String)> {
     })
 }
 
-/// A text without the credentials of an address, wherever they stand: git repeats parts of those it cannot read.
+/// Removes the credentials of a URL from a text, wherever they appear: git quotes parts of URLs that it
+/// cannot parse.
 fn without(text: &str, url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return text.to_string() };
     let Some((user, _)) = rest.rsplit_once('@') else { return text.to_string() };
     match user.split_once(':') {
         Some((_, "")) => text.to_string(),
         Some((_, password)) => text.replace(user, "…").replace(password, "…"),
-        // A token can stand in the place of a name; a name like `git` is a word.
+        // A user name over HTTP may be a token. A short name like `git` is an ordinary word.
         None if scheme.starts_with("http") && user.len() > 8 => text.replace(user, "…"),
         None => text.to_string(),
     }
 }
 
-/// A text without what stands between `://` and `@`: git's messages and addresses may hold passwords there.
+/// Removes what stands between `://` and `@`: git's messages and URLs may contain passwords there.
 pub fn without_credentials(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
         let (before, after) = rest.split_at(at + 3);
         plain.push_str(before);
-        // Up to where the address ends, not up to its first slash: not everybody escapes those in passwords.
+        // Up to the end of the URL, not to its first slash: some people do not escape slashes in passwords.
         let end = after.find(|c: char| c.is_whitespace() || "'\"<>`".contains(c)).unwrap_or(after.len());
         rest = after[..end].rfind('@').map_or(after, |sign| &after[sign + 1..]);
     }

@@ -1,4 +1,4 @@
-//! The user's repository, found from the user's directory before an agent has run.
+//! The user's repository, found from the user's directory before an agent runs.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,14 +10,14 @@ use super::gitfile::read_linked;
 use super::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, at};
 
-/// Where `HEAD` leads.
+/// What `HEAD` points to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Head {
-    /// To a branch (a full ref name) with this commit.
+    /// A branch (full ref name) with this commit.
     Branch(String, String),
-    /// To a commit.
+    /// A commit.
     Detached(String),
-    /// To a branch without a commit.
+    /// A branch without a commit.
     Unborn(String),
 }
 
@@ -31,38 +31,38 @@ impl Head {
     }
 }
 
-/// A repository and the working tree it was found from.
+/// A repository, and the working tree from which it was found.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    /// The git directory of the working tree it was found from.
+    /// The git directory of that working tree.
     pub git_dir: PathBuf,
-    /// The directory that all working trees share.
+    /// The common directory that all working trees share.
     pub common_dir: PathBuf,
-    /// The top of the working tree; none in a bare repository.
+    /// The top of the working tree; `None` in a bare repository.
     pub toplevel: Option<PathBuf>,
     /// `sha1` or `sha256`.
     pub object_format: String,
     /// `files` or `reftable`.
     pub ref_format: String,
-    /// Without a working tree of its own.
+    /// The repository has no main working tree.
     pub bare: bool,
-    /// History is cut off.
+    /// The history is truncated (a shallow clone).
     pub shallow: bool,
-    /// Where `HEAD` leads.
+    /// What `HEAD` points to.
     pub head: Head,
-    /// The user says that its configuration and where it leads are their own.
+    /// The user declared its configuration and the paths it names trustworthy.
     pub trusted: bool,
 }
 
-/// How long a question about names may take: a pipe in the place of a file would hold it up for ever.
+/// Timeout of simple queries: a FIFO in place of a file would block git forever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What one call of `rev-parse` is asked, before the paths.
+/// The queries of one `rev-parse` call, before the paths.
 const FACTS: [&str; 4] =
     ["--is-bare-repository", "--is-shallow-repository", "--show-object-format", "--show-ref-format"];
 
 impl Repository {
-    /// The repository that a directory of the user's lies in; none when it lies in none.
+    /// Finds the repository that contains a directory of the user's; `None` if there is none.
     pub fn find(folder: &Path) -> Result<Option<Self>, WorkspaceError> {
         let answer = Git::new(Trust::User, "rev-parse")?
             .within(folder)
@@ -93,7 +93,7 @@ impl Repository {
         };
         let word = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
-        // A bare repository and the inside of a git directory have no top.
+        // A bare repository has no top directory, and neither has the inside of a git directory.
         let toplevel = match rest {
             [] => None,
             [top] => Some(path(top)),
@@ -107,7 +107,7 @@ impl Repository {
         {
             return Err(strange());
         }
-        // An older git repeats what it does not know, and knows no other format than this one.
+        // An older git repeats an option that it does not know, and supports only this format.
         let ref_format = if ref_format == "--show-ref-format" { "files".to_string() } else { ref_format };
         if !matches!(ref_format.as_str(), "files" | "reftable") {
             return Err(WorkspaceError::refused(
@@ -128,10 +128,10 @@ impl Repository {
         })
     }
 
-    /// `HEAD` by git's own reading, whatever the format.
+    /// Reads `HEAD` in any ref format.
     pub(crate) fn read_head(&self) -> Result<Head, WorkspaceError> {
         let commit = self.commit("HEAD")?;
-        // The file says it for the usual format; a process is only needed for the other.
+        // With the usual format the file is enough. Only a reftable needs a git process.
         let text = at("read", &self.git_dir, read_linked(&self.git_dir.join("HEAD"), 64 << 10))?;
         let mut branch =
             text.strip_prefix(b"ref: ").map(|name| String::from_utf8_lossy(name).trim_end().to_string());
@@ -148,7 +148,7 @@ impl Repository {
         })
     }
 
-    /// The commit a name leads to.
+    /// The commit that a name resolves to.
     pub fn commit(&self, name: &str) -> Result<Option<String>, WorkspaceError> {
         let answer = self
             .git("rev-parse")?
@@ -160,17 +160,17 @@ impl Repository {
         Ok((answer.status.success() && self.is_id(&text)).then_some(text))
     }
 
-    /// True for the full name of an object.
+    /// True for a full object id of this repository.
     pub fn is_id(&self, text: &str) -> bool {
         is_id(text, &self.object_format)
     }
 
-    /// The working tree is one that `git worktree add` made.
+    /// True if the working tree was created by `git worktree add`.
     pub fn is_linked(&self) -> bool {
         self.git_dir != self.common_dir
     }
 
-    /// The repository's name, for directories: that of its main working tree, or of itself.
+    /// The repository's name, for directory names: that of its main working tree, or of a bare repository.
     pub fn name(&self) -> Vec<u8> {
         let place = self.place();
         let name = place.file_name().unwrap_or(OsStr::new("repository")).as_bytes();
@@ -191,24 +191,25 @@ impl Repository {
         parent.unwrap_or(&self.common_dir).to_path_buf()
     }
 
-    /// A call of git in this repository with the user's configuration.
+    /// A git call in this repository with the user's configuration.
     pub(crate) fn git(&self, verb: &str) -> Result<Git, GitError> {
-        // Its owner was looked at when it was found.
+        // git checked the owner when the repository was found.
         let git = Git::new(Trust::User, verb)?
             .dir(&self.git_dir)
             .within(&self.common_dir)
             .config("safe.directory", "*");
-        // A partial clone fetches what is missing, by whatever program its configuration names. The variable for protocols
-        // is for gits that do not know the other; no configuration beats it.
+        // A partial clone fetches missing objects with whatever program its configuration names.
+        // `GIT_ALLOW_PROTOCOL` is for versions of git that do not know `GIT_NO_LAZY_FETCH`; no configuration
+        // overrides it.
         let offline = |git: Git| git.env("GIT_NO_LAZY_FETCH", "1").env("GIT_ALLOW_PROTOCOL", "none");
         Ok(if self.trusted { git } else { offline(git) })
     }
 
-    /// Every directory with objects: the repository's own and those it borrows from.
+    /// Every object directory: the repository's own, and its alternates.
     pub(crate) fn object_folders(&self) -> Vec<PathBuf> {
         let mut folders = vec![self.common_dir.join("objects")];
         let mut next = 0;
-        // git itself goes no deeper than five.
+        // git itself follows at most five levels.
         while next < folders.len() && folders.len() < 32 {
             let folder = folders[next].clone();
             next += 1;
@@ -224,23 +225,23 @@ impl Repository {
     }
 }
 
-/// True for the full name of an object in this format.
+/// True for a full object id in this format.
 pub(crate) fn is_id(text: &str, object_format: &str) -> bool {
     let length = if object_format == "sha256" { 64 } else { 40 };
     text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A line of an `alternates` file.
+/// Parses a line of an `alternates` file.
 fn alternate(line: &[u8], folder: &Path) -> Option<PathBuf> {
     if line.is_empty() || line.starts_with(b"#") {
         return None;
     }
     let plain = if line.starts_with(b"\"") { unquote(line)? } else { line.to_vec() };
-    // A relative one is meant from the objects directory.
+    // Relative paths start at the object directory.
     folder.join(PathBuf::from(std::ffi::OsString::from_vec(plain))).canonicalize().ok()
 }
 
-/// git's own quoting of unusual names: `"a\nb"`, `"\303\244"`.
+/// Undoes git's quoting of unusual names: `"a\nb"`, `"\303\244"`.
 fn unquote(line: &[u8]) -> Option<Vec<u8>> {
     let inner = line.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let mut plain = Vec::new();
@@ -271,7 +272,7 @@ fn unquote(line: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// What git says where it finds no repository.
+/// Interprets git's message when it finds no repository.
 fn no_repository(message: &str, code: i32) -> Result<Option<Repository>, WorkspaceError> {
     if GitMessage::NotARepository.is_in(message) {
         return Ok(None);

@@ -1,15 +1,15 @@
-//! What git says, where guard decides by it: every text of git's messages that is matched is in this table.
+//! The table of all git messages whose text guard matches to make a decision.
 //!
-//! git has no codes for these. It runs with `LC_ALL=C`, so its messages are not translated.
+//! git has no error codes for these. It runs with `LC_ALL=C`, so its messages are not translated.
 
-/// Something that git said and guard recognises.
+/// A message of git's that guard recognises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GitMessage {
     /// There is no repository here.
     NotARepository,
     /// The repository belongs to another user.
     DubiousOwnership,
-    /// Another git is just making or removing a worktree, and its `commondir` file is empty or gone.
+    /// Another git is creating or removing a worktree, and its `commondir` file is empty or gone.
     UnfinishedWorktree,
     /// There is no remote of this name.
     NoSuchRemote,
@@ -17,11 +17,11 @@ pub(crate) enum GitMessage {
     FileTransportForbidden,
     /// Objects of a partial clone are missing, and git may not fetch them.
     MissingPromisedObjects,
-    /// `receive-pack` got more than `receive.maxInputSize`.
+    /// `receive-pack` received more than `receive.maxInputSize`.
     PackTooLarge,
-    /// A push report: the remote branch has commits that the local one does not have.
+    /// A push report: the remote branch has commits that the local branch lacks.
     NotFastForward,
-    /// A push report: what the ref would name is no commit.
+    /// A push report: the ref would name an object that is no commit.
     NotACommit,
     /// A push report: the objects could not be unpacked.
     NotUnpacked,
@@ -65,7 +65,8 @@ impl GitMessage {
     }
 }
 
-/// What stands before the paths of directories that `git status` and `git add` could not read; a quote ends the path.
+/// The text before the path of a directory that `git status` or `git add` could not read; a quote ends the
+/// path.
 pub(crate) const UNREADABLE_DIRECTORY: [&str; 2] = ["could not open directory '", "unable to access '"];
 
 #[cfg(test)]
@@ -93,7 +94,7 @@ mod tests {
             assert!(message.is_in(text), "{message:?}: {text}");
         }
         for (message, text) in [
-            // A remote's hook can say anything.
+            // A remote's hook can print anything.
             (GitMessage::NotFastForward, "[remote rejected] (pre-receive hook declined: (fetch first))"),
             (GitMessage::NotFastForward, "[rejected] (stale info)"),
             (GitMessage::NotACommit, "hook declined: bad ref"),

@@ -1,19 +1,19 @@
-//! Credentials inside addresses, in the values and in the keys of git's settings: cut out of what an agent gets, and
-//! collected so that they never reach a transcript.
+//! Finds credentials in the URLs of git settings, in values and in keys. Guard removes them from what an
+//! agent gets, and collects them so that they never reach a transcript.
 //!
-//! `https://user:TOKEN@host/`, `https://TOKEN@host/`, `user:TOKEN@host:path`, `https://host/?access_token=TOKEN`; one text
-//! can hold several addresses.
+//! Recognised forms: `https://user:TOKEN@host/`, `https://TOKEN@host/`, `user:TOKEN@host:path`,
+//! `https://host/?access_token=TOKEN`. One text can contain several URLs.
 
 use super::config::Setting;
 
-/// Sections whose values and names are addresses, also without a scheme.
+/// Sections whose values and subsections are addresses, even without a scheme.
 const OF_ADDRESSES: [&str; 4] = ["remote", "branch", "lfs", "url"];
-/// Shorter ones are hardly secrets, and would black out ordinary words.
+/// Shorter texts are unlikely to be secrets, and redacting them would hide ordinary words.
 const SHORTEST: usize = 6;
-/// The same for what may be a user's name or an ordinary parameter instead.
+/// The minimum length if the text may also be a user name or an ordinary parameter.
 const SHORTEST_AMBIGUOUS: usize = 16;
 
-/// A setting without the credentials in its key and value.
+/// Removes the credentials from a setting's key and value.
 pub(crate) fn without_credentials(setting: Setting) -> Setting {
     let has_addresses = has_addresses(&setting.key);
     let key = match parts(&setting.key) {
@@ -46,13 +46,13 @@ fn has_addresses(key: &str) -> bool {
     key.split('.').next().is_some_and(|section| OF_ADDRESSES.contains(&section))
 }
 
-/// `section.NAME.last`; none without a name.
+/// Splits `section.SUBSECTION.name`; `None` without a subsection.
 fn parts(key: &str) -> Option<(&str, &str, &str)> {
     let (first, last) = (key.find('.')?, key.rfind('.')?);
     (first < last).then(|| (&key[..first], &key[first + 1..last], &key[last + 1..]))
 }
 
-/// A text without the credentials of the addresses in it; those are added to `found`.
+/// Removes the credentials of all URLs in a text, and adds them to `found`.
 fn cleaned(text: &[u8], has_addresses: bool, found: &mut Vec<Vec<u8>>) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -67,7 +67,7 @@ fn cleaned(text: &[u8], has_addresses: bool, found: &mut Vec<Vec<u8>>) -> Vec<u8
     plain
 }
 
-/// What separates addresses.
+/// The characters that separate URLs.
 fn is_between(byte: u8) -> bool {
     byte.is_ascii_whitespace() || b"'\"<>`,;|()".contains(&byte)
 }
@@ -87,7 +87,8 @@ fn clean_word(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut
     let end = rest.iter().position(|byte| b"/?#\\".contains(byte)).unwrap_or(rest.len());
     let authority = &rest[..end];
     let last_sign = |text: &[u8]| text.iter().rposition(|byte| *byte == b'@');
-    // Not everybody escapes a slash in a password: then what stands before it is no host and port.
+    // Some people do not escape a slash in a password. Then the part before the slash is no valid host and
+    // port.
     let port = authority.iter().position(|byte| *byte == b':').map(|at| &authority[at + 1..]);
     let is_broken = port.is_some_and(|port| port.iter().any(|byte| !byte.is_ascii_digit()))
         && !authority.starts_with(b"[");
@@ -97,7 +98,7 @@ fn clean_word(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut
             let user = &rest[..sign];
             match user.iter().position(|byte| *byte == b':') {
                 Some(colon) => found.push(user[colon + 1..].to_vec()),
-                // A token in the place of a name.
+                // A token in place of a user name.
                 None if user.len() >= SHORTEST_AMBIGUOUS => found.push(user.to_vec()),
                 None => {}
             }
@@ -105,13 +106,13 @@ fn clean_word(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut
         }
         None => rest,
     };
-    // Tokens are also given as parameters.
+    // Tokens can also be query parameters.
     let query = rest.iter().position(|byte| *byte == b'?').unwrap_or(rest.len());
     for parameter in rest[query..].split(|byte| b"?&".contains(byte)) {
         let value = parameter.splitn(2, |byte| *byte == b'=').nth(1);
         found.extend(value.filter(|value| value.len() >= SHORTEST_AMBIGUOUS).map(<[u8]>::to_vec));
     }
-    // There may be a second address in the same word.
+    // The same word may contain a second URL.
     let rest = &rest[..query];
     if rest.windows(3).any(|window| window == b"://") {
         clean_word(rest, has_addresses, plain, found);
@@ -120,7 +121,7 @@ fn clean_word(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut
     }
 }
 
-/// `user:TOKEN@host:path` becomes `user@host:path`.
+/// Turns `user:TOKEN@host:path` into `user@host:path`.
 fn clean_scp(word: &[u8], plain: &mut Vec<u8>, found: &mut Vec<Vec<u8>>) {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-+%".contains(byte);
     let colon = word.iter().position(|byte| !is_name(byte)).filter(|at| *at > 0 && word[*at] == b':');

@@ -1,5 +1,5 @@
-//! Objects that git-lfs put beside a run's commits: files named after the hash of their content, so that nobody has to be
-//! believed.
+//! Receives the git-lfs objects of a run. Each file is named after the hash of its content, so guard verifies
+//! it instead of trusting the agent.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// Copies every large object of a quarantine that is what its name says, up to a number of bytes in all. The rest of them
-/// comes back: those stay where they are.
+/// Copies every LFS object of a quarantine whose content matches its name, up to `most` bytes in all. Returns
+/// the others; they stay where they are.
 pub(crate) fn receive(quarantine: &Path, common_dir: &Path, most: u64) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     let mut room = most;
@@ -23,7 +23,7 @@ pub(crate) fn receive(quarantine: &Path, common_dir: &Path, most: u64) -> io::Re
     Ok(left)
 }
 
-/// Files two directories down; links are not followed.
+/// The files two directories down. Follows no symbolic link.
 fn objects(folder: &Path, depth: usize) -> Vec<PathBuf> {
     let is_folder = folder.symlink_metadata().is_ok_and(|data| data.is_dir());
     if !is_folder || depth > 2 {
@@ -74,7 +74,7 @@ fn copy(file: &Path, name: &str, common_dir: &Path, room: &mut u64) -> io::Resul
     Ok(true)
 }
 
-/// True when a quarantine has large objects that the repository does not have.
+/// True if a quarantine has LFS objects that the repository lacks.
 pub(crate) fn has_more(quarantine: &Path, common_dir: &Path) -> bool {
     objects(&quarantine.join("lfs/objects"), 0).iter().any(|file| {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Receiving: exactly one branch, as a server receives a push from a stranger.
+//! Receives exactly one branch, as a server receives a push from a stranger.
 //!
-//! The branch's value is read as a plain file ([`refs`]), its objects are pushed by jailed programs (`push.rs`), and the
-//! real branch moves only from where guard left it to something that descends from the run's base.
+//! Guard reads the branch's value as a plain file ([`refs`]), and jailed git processes transfer its objects
+//! (`push.rs`). The real branch moves only from where guard left it, and only to a descendant of the run's
+//! base. On any error, nothing moves and the quarantine is kept.
 pub(crate) mod lfs;
 pub(crate) mod push;
 pub(crate) mod tree_size;
@@ -22,12 +23,12 @@ use super::run::run_record::State;
 use push::Report;
 use tree_size::TreeSizeError;
 
-/// How much is received.
+/// The limits of a receive.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of packed objects.
+    /// Maximum size of the packed objects, in bytes.
     pub bytes: u64,
-    /// Time for all of it.
+    /// Timeout of the whole receive.
     pub time: Duration,
 }
 
@@ -38,47 +39,47 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What a policy says.
+    /// The limits that a policy sets.
     pub fn new(policy: &crate::policy::Policy) -> Self {
         let mib = u64::try_from(policy.git.receive_mib).unwrap_or(1);
         Self { bytes: mib.saturating_mul(1 << 20), ..Self::default() }
     }
 }
 
-/// A commit of the agent's.
+/// A commit that the agent made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// Its name.
+    /// The commit's id.
     pub id: String,
-    /// Who it says made it.
+    /// The author that the commit names.
     pub author: String,
-    /// The first line of its message, without control characters.
+    /// The first line of the message, without control characters.
     pub subject: String,
 }
 
-/// A ref of the quarantine that is not as it was when the run began: told, not taken.
+/// A ref of the quarantine that changed during the run. It is reported, not received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherRef {
-    /// Its name.
+    /// The ref's name.
     pub name: String,
-    /// The object it names now; none when it is gone or is no plain ref.
+    /// The object that it names now; `None` if it was deleted or is no plain ref.
     pub id: Option<String>,
-    /// The agent made it; otherwise it was moved or deleted.
+    /// The agent created it; otherwise the agent moved or deleted it.
     pub is_new: bool,
 }
 
-/// What was received.
+/// The result of a receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
-    /// Where the branch was.
+    /// The branch's commit before.
     pub old: String,
-    /// Where it is.
+    /// The branch's commit now.
     pub new: String,
-    /// The commits between, the oldest first; of very many only the newest.
+    /// The commits in between, oldest first; only the newest if there are very many.
     pub commits: Vec<Commit>,
-    /// Other refs that are not as they were; of very many only the first.
+    /// Other refs that changed; only the first if there are very many.
     pub other_refs: Vec<OtherRef>,
-    /// How many more refs are not as they were.
+    /// The number of changed refs that are not listed.
     pub other_refs_left_out: usize,
 }
 
@@ -91,60 +92,60 @@ pub enum ReceiveError {
     Ref {
         /// The branch.
         branch: String,
-        /// Why.
+        /// What is wrong with the ref.
         source: RefError,
     },
-    /// The branch does not begin where the run began.
+    /// The branch does not descend from the run's base.
     #[error("{new} does not descend from {base}: commits from before the run were changed or dropped")]
     NotDescending {
-        /// What the agent's branch is.
+        /// The commit of the agent's branch.
         new: String,
-        /// Where the run began.
+        /// The commit that the run started from.
         base: String,
     },
-    /// The branch names something that is no commit.
+    /// The branch names an object that is no commit.
     #[error("{0} is no commit")]
     NotACommit(String),
-    /// Somebody else has moved the real branch.
+    /// Somebody else moved the real branch.
     #[error("the branch {branch} was moved by somebody else, from {expected} to {found}")]
     Moved {
         /// The branch.
         branch: String,
-        /// Where guard left it.
+        /// The commit at which guard left it.
         expected: String,
-        /// Where it is; empty when it is gone.
+        /// Its commit now; empty if the branch was deleted.
         found: String,
     },
-    /// Somebody has the branch checked out in another worktree as well.
+    /// The branch is also checked out in another worktree.
     #[error("the branch {branch} is checked out in {} as well", worktree.display())]
     CheckedOut {
         /// The branch.
         branch: String,
-        /// Where else.
+        /// The other worktree.
         worktree: PathBuf,
     },
-    /// More than may be received.
+    /// The objects exceed the size limit.
     #[error("the commits are larger than {} MiB", limit >> 20)]
     TooLarge {
-        /// The bound, in bytes.
+        /// The limit, in bytes.
         limit: u64,
     },
     /// The commits' trees are larger than git can handle.
     #[error("the commits cannot be received: {0}")]
     Trees(TreeSizeError),
-    /// Longer than it may take.
+    /// The receive exceeded its timeout.
     #[error("receiving took longer than {} s", .0.as_secs())]
     TooSlow(Duration),
     /// The objects in the quarantine cannot be read.
     #[error("the objects in the quarantine cannot be read: {0}")]
     Unreadable(String),
-    /// The objects are not what a repository takes.
+    /// The real repository's checks rejected the objects.
     #[error("the objects were refused: {0}")]
     BadObjects(String),
-    /// The workspace is not one to receive from.
+    /// The workspace is in a state that does not allow a receive.
     #[error("there is nothing to receive from: the workspace is {0}")]
     NotOpen(&'static str),
-    /// Something of this machine.
+    /// An error of this machine: git, a file, or the jail.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
 }
@@ -169,7 +170,7 @@ impl From<TreeSizeError> for ReceiveError {
 }
 
 impl ReceiveError {
-    /// Trying again can help without anything changing in the quarantine: `guard worktree receive RUN`.
+    /// True if `guard worktree receive RUN` may succeed later without a change in the quarantine.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -178,12 +179,12 @@ impl ReceiveError {
     }
 }
 
-/// The most commits that are told one by one.
+/// Maximum number of commits to list.
 const MOST_COMMITS: usize = 1_000;
 
 impl Workspace {
-    /// Receives the task's branch. The agent must not be running; afterwards the branch is where the agent left it, or an
-    /// error says why not and everything is as it was.
+    /// Receives the task's branch. The agent must have ended. On success the real branch is at the agent's
+    /// commit; on an error nothing has changed.
     pub fn receive(&mut self, limits: &Limits) -> Result<Received, ReceiveError> {
         let _span =
             tracing::info_span!("receive", run = %self.record.run_id, branch = %self.record.branch).entered();
@@ -219,7 +220,7 @@ impl Workspace {
         self.is_only_here()?;
         self.set_state(State::Receiving)?;
         super::git::command::again_when_interfered(|| self.transfer(&old, &new, limits))?;
-        // Before the record says so: what is interrupted here is done again.
+        // Before the record is updated: if this is interrupted, it runs again.
         super::at(
             "receive large objects to",
             &self.record.common_dir,
@@ -236,7 +237,7 @@ impl Workspace {
         self.record.write(&self.run_folder)
     }
 
-    /// A call in the real repository with no configuration but its own.
+    /// A git call on the real repository with no configuration but the repository's own.
     pub(crate) fn real_git(&self, verb: &str) -> Result<Git, GitError> {
         let git =
             Git::new(Trust::Neutral, verb)?.dir(&self.record.common_dir).within(&self.record.common_dir);
@@ -253,7 +254,8 @@ impl Workspace {
         match self.push(&branch, old, new, limits)? {
             Report::Done => Ok(()),
             Report::NotForward if *old == self.record.base => Err(self.not_descending(new)),
-            // Own commits of an earlier step were amended: what counts is the base.
+            // The agent amended commits of an earlier step. That is allowed, as long as the branch descends
+            // from the base.
             Report::NotForward => self.replace(old, new, limits),
             Report::Refused(reason) => {
                 let found = self.real_tip()?.unwrap_or_default();
@@ -277,7 +279,7 @@ impl Workspace {
         ReceiveError::NotDescending { new: new.to_string(), base: self.record.base.clone() }
     }
 
-    /// Where the real branch is.
+    /// The commit of the real branch.
     pub(crate) fn real_tip(&self) -> Result<Option<String>, GitError> {
         let answer = self
             .real_git("rev-parse")?
@@ -287,11 +289,11 @@ impl Workspace {
         Ok((answer.status.success() && !text.is_empty()).then_some(text))
     }
 
-    /// Receives into a ref of guard's own, and moves the branch there if it still descends from the base.
+    /// Receives into a ref of guard's own, then moves the branch there if it still descends from the base.
     fn replace(&self, old: &str, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
         let incoming = format!("{}/incoming", self.kept_under());
         let zero = "0".repeat(new.len());
-        // What an interrupted receive left there is in nobody's way.
+        // Left by an interrupted receive; no longer needed.
         self.real_git("update-ref")?.args(["-d", &incoming]).run()?;
         match self.push(&incoming, &zero, new, limits)? {
             Report::Done => {}
@@ -334,7 +336,7 @@ impl Workspace {
             text.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).collect()
         };
         let commit = |line: &str| {
-            // git fills shorter ones up with blanks.
+            // git pads shorter fields with blanks.
             let mut parts = line.splitn(4, '\0').map(|part| plain(part.trim_end()));
             let (id, name, address) = (parts.next()?, parts.next()?, parts.next()?);
             Some(Commit { id, author: format!("{name} <{address}>"), subject: parts.next()? })
@@ -344,7 +346,7 @@ impl Workspace {
         Ok(commits)
     }
 
-    /// The branch is checked out nowhere but in this worktree: moving it would put another one out of step.
+    /// Fails if another worktree has the branch checked out: moving it would put that worktree out of step.
     fn is_only_here(&self) -> Result<(), ReceiveError> {
         let record = &self.record;
         let heads = if record.ref_format == "files" { self.heads() } else { self.heads_by_git()? };
@@ -360,7 +362,7 @@ impl Workspace {
         }
     }
 
-    /// (worktree, branch) of every worktree, from the files that say so.
+    /// (worktree, branch) of every worktree, read from files.
     fn heads(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let common = &self.record.common_dir;
         let branch = |folder: &Path| -> Option<Vec<u8>> {
@@ -377,7 +379,7 @@ impl Workspace {
         linked.chain(main).collect()
     }
 
-    /// The same by asking git, for formats that are not plain files.
+    /// Like `heads`, but asks git, for ref formats that are not plain files.
     fn heads_by_git(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, GitError> {
         let output = self.real_git("worktree")?.args(["list", "--porcelain", "-z"]).run()?;
         let (mut heads, mut current) = (Vec::new(), PathBuf::new());

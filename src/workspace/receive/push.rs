@@ -1,13 +1,13 @@
-//! One push: the quarantine's objects through a pipe into a ref of the real repository.
+//! Transfers the quarantine's objects through a pipe into a ref of the real repository.
 //!
 //! ```text
-//!   objects an agent wrote ──► git pack-objects ══ pipe ══► git receive-pack ──► git's own quarantine, fsck, connectivity
-//!                              jailed; in a git directory        jailed too; one ref,
-//!                              guard made; no configuration   compared and swapped
+//!   agent's objects ──► git pack-objects ══ pipe ══► git receive-pack ──► git's own quarantine, fsck, connectivity
+//!                       jailed, in a git directory       jailed too; one ref,
+//!                       guard made; no configuration     compared and swapped
 //! ```
 //!
-//! The sending git may be taken over by what it reads: it can write nothing but the pipe, and start nothing. The
-//! receiving git trusts nothing it reads from there.
+//! The data that the sending git reads may exploit it: it can write nothing but the pipe, and start nothing.
+//! The receiving git trusts nothing that it reads from the pipe.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ use crate::workspace::run::create::Workspace;
 use crate::workspace::run::quarantine;
 
 impl Workspace {
-    /// One push, from the quarantine's objects to a ref of the real repository.
+    /// Transfers the quarantine's objects to a ref of the real repository.
     pub(crate) fn push(
         &self,
         name: &str,
@@ -36,7 +36,8 @@ impl Workspace {
         only_plain_files(&self.quarantine().join("objects")).map_err(ReceiveError::Unreadable)?;
         let folder = self.run_folder.join("sender");
         crate::workspace::at("make", &folder, make_sender(&folder, &self.sent_objects(), self))?;
-        // What is sent is put together while it is looked whether it may be; nobody reads it before.
+        // The sender packs in parallel with the ancestry check. Nothing reads the pipe until the check has
+        // passed.
         let failed = |error: io::Error| ReceiveError::Unreadable(format!("no pipe: {error}"));
         let (from, to) = io::pipe().map_err(failed)?;
         let mut looking = self.look(new, limits)?;
@@ -91,14 +92,14 @@ impl Workspace {
         }
     }
 
-    /// The receiving git, which is told there what to do.
+    /// The receiving git. It reads its command and the pack from the pipe.
     fn receiver(&self, from: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
         let record = &self.record;
-        // Where objects and refs are; not the configuration or the hooks beside them.
+        // Writable are objects and refs, but not the configuration or the hooks beside them.
         let mut write: Vec<PathBuf> =
             ["refs", "logs", "reftable"].map(|name| record.common_dir.join(name)).to_vec();
         if record.ref_format == "reftable" {
-            // The table of the worktree that has the branch checked out is written along with the repository's.
+            // git also updates the table of the worktree that has the branch checked out.
             write.push(record.admin_dir.join("reftable"));
         }
         write.extend(record.objects.first().cloned());
@@ -122,7 +123,7 @@ impl Workspace {
             .config("receive.updateServerInfo", "false")
             .config("receive.shallowUpdate", "false")
             .config("receive.advertisePushOptions", "false")
-            // Larger blobs are streamed to disk: a small pack cannot fill the memory.
+            // Stream larger blobs to disk: a small pack must not be able to fill the memory.
             .config("core.bigFileThreshold", "64m")
             .limit(limits.time)
             .most(1 << 20)
@@ -130,8 +131,8 @@ impl Workspace {
         Ok(receiver.start_from(from)?)
     }
 
-    /// Begins to look whether there is a way from the base to a commit. The receiving git would find out too, but only
-    /// when it has taken the objects, and nothing of what is refused may stay.
+    /// Starts the check that the commit descends from the base. The receiving git would check that too, but
+    /// only after it has stored the objects, and objects of a refused push must not stay.
     fn look(&self, new: &str, limits: &Limits) -> Result<Running, ReceiveError> {
         let base = format!("^{}", self.record.base);
         let way =
@@ -139,7 +140,7 @@ impl Workspace {
         Ok(way.start()?)
     }
 
-    /// The answer to that.
+    /// Waits for that check.
     fn is_on_base(&self, new: &str, looking: Running, limits: &Limits) -> Result<(), ReceiveError> {
         let answer = looking.finish()?;
         let is_there = answer.status.success() && answer.output.trim_ascii_end() == new.as_bytes();
@@ -179,12 +180,12 @@ impl Workspace {
         Ok(tree_size::check(self.reader("cat-file", limits)?, &commits, self.most_paths())?)
     }
 
-    /// The paths that a commit of the run may have.
+    /// The maximum number of paths in a commit of the run.
     pub(crate) fn most_paths(&self) -> u64 {
         tree_size::most_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
     }
 
-    /// The object directories that are sent from: the agent's first.
+    /// The object directories to send from: the agent's first.
     fn sent_objects(&self) -> Vec<PathBuf> {
         let mut objects = vec![self.quarantine().join("objects")];
         objects.extend(self.record.objects.iter().cloned());
@@ -202,7 +203,7 @@ impl Workspace {
         Ok(sender.start_into(to)?)
     }
 
-    /// A git that reads what the agent wrote, in a jail, with a git directory that guard has made a moment ago.
+    /// A jailed git that reads what the agent wrote, with a git directory that guard has just created.
     fn reader(&self, verb: &str, limits: &Limits) -> Result<Git, ReceiveError> {
         let folder = self.run_folder.join("sender");
         let objects = self.sent_objects();
@@ -214,7 +215,7 @@ impl Workspace {
             .dir(&folder)
             .within(&folder)
             .env("GIT_NO_REPLACE_OBJECTS", "1")
-            // Whatever speeds git up is a file the agent could have written.
+            // Disable git's acceleration files: the agent could have written them.
             .config("core.commitGraph", "false")
             .config("core.multiPackIndex", "false")
             .config("pack.useBitmaps", "false")
@@ -225,18 +226,19 @@ impl Workspace {
     }
 }
 
-/// Commits of one run that are received.
+/// Maximum number of commits to receive from one run.
 const MOST_NEW_COMMITS: usize = 100_000;
 
-/// The most threads that look for differences: each takes memory.
+/// Maximum number of delta threads: each needs memory.
 const MOST_THREADS: usize = 4;
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
 }
 
-/// Objects are files. A git that opens a pipe waits for ever, and one that follows a link reads something else; whole
-/// trees are looked at, because a list of alternates can lead deeper into them.
+/// Checks that object directories contain only regular files and directories. git would block on a FIFO, and
+/// read something else through a symbolic link. Checks whole trees, because a list of alternates can name
+/// directories deeper inside.
 fn only_plain_files(objects: &Path) -> Result<(), String> {
     let unreadable = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
     let data = objects.symlink_metadata().map_err(|error| unreadable(objects, &error))?;
@@ -276,7 +278,7 @@ fn make_sender(folder: &Path, objects: &[PathBuf], workspace: &Workspace) -> io:
     }
 }
 
-/// What the receiving git says of one ref.
+/// The receiving git's report about one ref.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     Done,
@@ -284,7 +286,7 @@ pub(crate) enum Report {
     Refused(String),
 }
 
-/// Reads a report: pkt-lines `unpack ok`, `ok REF` or `ng REF REASON`.
+/// Parses a report: pkt-lines `unpack ok`, `ok REF` or `ng REF REASON`.
 fn report(output: &[u8], name: &str) -> Option<Report> {
     let mut rest = output;
     let mut unpacked = None;

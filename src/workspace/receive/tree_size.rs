@@ -1,8 +1,9 @@
-//! How many paths the trees of commits have, without listing them.
+//! Counts the paths in the trees of commits without listing them.
 //!
-//! A dozen tree objects that name each other ten times each have ten thousand million paths. Every git command that reads
-//! such a commit into an index, compares it or checks it out uses memory and time for each of them. Here every tree object
-//! is read once, by a jailed `git cat-file --batch`, and the paths below it are computed from those below its entries.
+//! A dozen tree objects that each contain the next one ten times have ten thousand million paths. Every git
+//! command that reads such a commit into an index, compares it or checks it out spends memory and time on
+//! each path. Here a jailed `git cat-file --batch` reads every tree object once, and the paths below it are
+//! computed from those below its entries.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -13,19 +14,20 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::workspace::git::command::{Git, GitError, Running};
 
-/// Paths (files and directories) that a commit may have in any case. More only where the repository is so large already.
+/// Number of paths (files and directories) that any commit may have. More are allowed only if the repository
+/// is already that large.
 const MOST_PATHS: u64 = 2_000_000;
-/// How many times as many as before the run.
+/// Maximum growth over the number of paths before the run.
 const MOST_GROWTH: u64 = 4;
-/// Bytes of one path, on average.
+/// Maximum average length of a path, in bytes.
 const MOST_PATH_BYTES: u64 = 512;
-/// Different tree objects that are read.
+/// Maximum number of different tree objects to read.
 const MOST_TREES: usize = 2_000_000;
-/// Bytes of all of them.
+/// Maximum size of all tree objects together.
 const MOST_BYTES: u64 = 2 << 30;
-/// Bytes of one.
+/// Maximum size of one tree object.
 const LARGEST_TREE: u64 = 64 << 20;
-/// Trees that are asked for at once: their names fit into a pipe.
+/// Number of trees to request at once: their names must fit into the pipe's buffer.
 const BATCH: usize = 256;
 
 /// Why the trees are too large, or cannot be measured.
@@ -37,20 +39,20 @@ pub enum TreeSizeError {
         at_least(.paths), with_long_names(*.paths, *.limit)
     )]
     TooManyPaths {
-        /// The commit, or what stands for it.
+        /// The commit, or a description of it.
         commit: String,
-        /// How many; the largest number stands for all that are larger.
+        /// The number of paths; `u64::MAX` stands for anything larger.
         paths: u64,
-        /// How many it may have.
+        /// The maximum.
         limit: u64,
     },
-    /// There are more trees, or larger ones, than are read.
+    /// There are more trees, or larger ones, than guard reads.
     #[error("the trees of the commits cannot be measured: {0}")]
     TooLarge(String),
-    /// git does not answer as it should.
+    /// git's answer is malformed.
     #[error("the trees of the commits cannot be read: {0}")]
     Unreadable(String),
-    /// git itself.
+    /// A git call failed.
     #[error(transparent)]
     Git(#[from] GitError),
 }
@@ -63,12 +65,12 @@ fn with_long_names(paths: u64, limit: u64) -> &'static str {
     if paths <= limit { " with very long names" } else { "" }
 }
 
-/// What commits may have at most in a repository whose index has so many entries.
+/// The maximum number of paths per commit, for a repository whose index has this many entries.
 pub(crate) fn most_paths(index_entries: u64) -> u64 {
     MOST_PATHS.max(index_entries.saturating_mul(MOST_GROWTH))
 }
 
-/// The number of entries that an index file says it has.
+/// The number of entries according to the header of an index file.
 pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
     let mut header = [0u8; 12];
     let read = std::fs::File::open(index).and_then(|mut file| file.read_exact(&mut header));
@@ -80,7 +82,8 @@ pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
     }
 }
 
-/// Refuses commits whose trees have more paths than `limit`. `git` is a jailed call of `cat-file` in their repository.
+/// Refuses commits whose trees have more paths than `limit`. `git` is a jailed `cat-file` call in their
+/// repository.
 pub(crate) fn check(git: Git, commits: &[String], limit: u64) -> Result<(), TreeSizeError> {
     if commits.is_empty() {
         return Ok(());
@@ -108,7 +111,7 @@ pub(crate) fn check(git: Git, commits: &[String], limit: u64) -> Result<(), Tree
     Ok(())
 }
 
-/// The paths below a tree, and the bytes of their names.
+/// The number of paths below a tree, and the bytes of their names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Size {
     paths: u64,
@@ -119,14 +122,14 @@ struct Size {
 struct Node {
     name: String,
     is_read: bool,
-    /// Its own entries.
+    /// The tree's own entries.
     own: Size,
-    /// Trees among them: (which, the length of its name).
+    /// The trees among them: (index of the tree, length of its name).
     children: Vec<(u32, u32)>,
 }
 
 struct Trees {
-    // Dropped first: git ends when nobody asks any more.
+    // Dropped first: git ends when its standard input is closed.
     input: ChildStdin,
     output: ChildStdout,
     running: Running,
@@ -166,7 +169,7 @@ impl Trees {
         })
     }
 
-    /// Reads trees, and gives the number of each.
+    /// Requests trees, and returns the index of each.
     fn ask(&mut self, names: &[String]) -> Result<Vec<u32>, TreeSizeError> {
         let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
         if let Err(error) = self.input.write_all(lines.as_bytes()).and_then(|()| self.input.flush()) {
@@ -175,7 +178,7 @@ impl Trees {
         names.iter().map(|name| self.answer(name)).collect()
     }
 
-    /// `NAME tree SIZE`, a newline, so many bytes, a newline.
+    /// Reads one answer: `NAME tree SIZE`, a newline, SIZE bytes, a newline.
     fn answer(&mut self, asked: &str) -> Result<u32, TreeSizeError> {
         let line = self.line()?;
         let words: Vec<&str> = line.split(' ').collect();
@@ -211,7 +214,7 @@ impl Trees {
         Ok(index)
     }
 
-    /// The entries of a tree: `MODE NAME`, a null byte, the object's name in binary.
+    /// Parses a tree: `MODE NAME`, a NUL byte, the object id in binary, repeated.
     fn read(&mut self, index: u32, mut content: &[u8], id_length: usize) -> Result<(), TreeSizeError> {
         let broken = || TreeSizeError::Unreadable("a tree is broken".to_string());
         while !content.is_empty() {
@@ -236,7 +239,7 @@ impl Trees {
         Ok(())
     }
 
-    /// The size of every tree: children first, each once.
+    /// Computes the size of every tree: children first, each once.
     fn sizes(&self) -> Vec<Size> {
         let mut sizes: Vec<Option<Size>> = vec![None; self.nodes.len()];
         for start in 0..self.nodes.len() {
@@ -249,7 +252,7 @@ impl Trees {
                 let child =
                     node.children[next..].iter().position(|(child, _)| sizes[*child as usize].is_none());
                 match child.map(|offset| next + offset) {
-                    // A tree that contains itself cannot be made; should it be, it counts as empty there.
+                    // A tree that contains itself cannot exist; if it did, it would count as empty there.
                     Some(place) if open.len() <= self.nodes.len() => {
                         open.push((index, place));
                         open.push((node.children[place].0 as usize, 0));
@@ -293,7 +296,7 @@ impl Trees {
         Ok(taken)
     }
 
-    /// Reads more, within the call's time.
+    /// Reads more, within the call's timeout.
     fn fill(&mut self) -> Result<(), TreeSizeError> {
         self.buffer.drain(..self.at);
         self.at = 0;

@@ -1,4 +1,4 @@
-//! Making a workspace: worktree, branch, quarantine. What fails on the way is undone.
+//! Creates a workspace: worktree, branch and quarantine. A failure on the way undoes what was created.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
@@ -21,45 +21,45 @@ use crate::workspace::git::repository::{Head, Repository};
 use crate::workspace::git::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, at, trust};
 
-/// What a workspace is to be.
+/// The parameters of a new workspace.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
-    /// The run's own directory; made if it is not there.
+    /// The run's own directory; created if it is missing.
     pub run_folder: PathBuf,
-    /// What the task is called; the run's id unless given.
+    /// The task's name; the run's id by default.
     pub name: Option<String>,
-    /// What the branch begins at; the user's `HEAD` unless given.
+    /// The commit to start from; the user's `HEAD` by default.
     pub base: Option<String>,
-    /// Work in the linked worktree the repository was found from, on its branch.
+    /// Work in the linked worktree from which the repository was found, on its branch.
     pub here: bool,
-    /// What task branches begin with: `task/`.
+    /// The prefix of task branches, for example `task/`.
     pub prefix: String,
-    /// Where worktrees are put, from the repository's own directory; `../.worktrees` unless given.
+    /// The directory for worktrees, relative to the repository's place; `../.worktrees` by default.
     pub root: Option<PathBuf>,
-    /// Where they are put when that cannot be written.
+    /// The directory for worktrees if the default one is not writable.
     pub fallback_root: PathBuf,
     /// Untracked paths to copy from the user's worktree.
     pub copy: Vec<String>,
-    /// Untracked paths to link to.
+    /// Untracked paths to link from the user's worktree.
     pub link_readonly: Vec<String>,
-    /// Installed dependencies that git ignores come along.
+    /// Give the run the installed dependencies that git ignores.
     pub with_dependencies: bool,
-    /// The user's uncommitted changes come along.
+    /// Give the run the user's uncommitted changes.
     pub with_changes: bool,
-    /// (name, email) instead of the user's.
+    /// (name, email) to use instead of the user's.
     pub identity: Option<(String, String)>,
-    /// Lines added to every commit message.
+    /// Trailer lines for every commit message.
     pub trailers: Vec<String>,
-    /// Whether commits are signed.
+    /// Sign commits.
     pub sign: bool,
-    /// Leave the user's hooks out.
+    /// Do not copy the user's hooks.
     pub skip_hooks: bool,
 }
 
 impl Request {
-    /// What a policy says of it; the run, its directory and the fallback are the caller's to fill in.
+    /// The parameters that a policy sets. The caller fills in the run, its directory and the fallback.
     pub fn new(policy: &Policy) -> Self {
         Self {
             prefix: policy.git.branch_prefix.clone(),
@@ -75,26 +75,26 @@ impl Request {
     }
 }
 
-/// A worktree, its branch and its quarantine, held by this process.
+/// A worktree, its branch and its quarantine, locked by this process.
 #[derive(Debug)]
 pub struct Workspace {
     pub(crate) run_folder: PathBuf,
     pub(crate) record: Record,
-    /// The user has changes that are not committed, which the agent does not get.
+    /// The user has uncommitted changes that the agent does not get.
     uncommitted: bool,
-    /// How many paths of the user's uncommitted changes the run got.
+    /// The number of the user's uncommitted paths that the run got.
     carried_changes: usize,
-    /// What git ignores in the user's worktree, and the run does not get.
+    /// Files that git ignores in the user's worktree, and that the run does not get.
     left_behind: Vec<PathBuf>,
     /// Passwords and tokens in the user's git settings.
     credentials: Vec<Vec<u8>>,
     _lock: Lock,
-    /// Nobody else works in the worktree.
+    /// Keeps other runs out of the worktree.
     _worktree_lock: Option<Lock>,
 }
 
 impl Workspace {
-    /// Makes everything. On failure nothing is left.
+    /// Creates the workspace. On failure nothing is left.
     pub fn open(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
         let settings = trusted_settings(repository)?;
         let wanted = WorkspaceSpec::new(repository, request)?;
@@ -122,7 +122,8 @@ impl Workspace {
         match workspace.make(repository, &settings, request) {
             Ok(()) => Ok(workspace),
             Err(error) => {
-                // What went wrong first is what the user has to know. Where a key was pressed, git has heard of it as well.
+                // Report the first error. After Ctrl-C git received the signal as well, so its error only
+                // follows from that.
                 let interrupted = interrupted();
                 let _ = workspace.undo();
                 interrupted.and(Err(error))
@@ -136,7 +137,7 @@ impl Workspace {
         settings: &Settings,
         request: &Request,
     ) -> Result<(), WorkspaceError> {
-        // Two questions that can be answered while the files are written.
+        // Start two queries that run while the files are written.
         let refs = quarantine::refs_call(repository)?.start()?;
         let changes = self.look_for_changes(repository)?;
         let checkout = self.users_checkout(repository);
@@ -201,8 +202,8 @@ impl Workspace {
         self.record.write(&self.run_folder)
     }
 
-    /// The worktree of the user's that has what is installed for the repository: the one the run was asked for in, or, for a
-    /// run in a linked worktree, the main one.
+    /// The user's worktree that has the installed dependencies: the one in which the run was requested, or,
+    /// for a run in a linked worktree, the main one.
     fn users_checkout(&self, repository: &Repository) -> Option<PathBuf> {
         if !self.record.here {
             return repository.toplevel.clone();
@@ -212,7 +213,7 @@ impl Workspace {
         (main != self.record.worktree).then(|| main.to_path_buf())
     }
 
-    /// Notes which dependencies of the user's checkout the run gets, and what it goes without.
+    /// Records which dependencies of the user's worktree the run gets, and which it does not.
     fn carry_dependencies(
         &mut self,
         top: &Path,
@@ -234,7 +235,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Keeps links out of the agent's commits: a rule such as `node_modules/` ignores directories alone.
+    /// Keeps symbolic links out of the agent's commits: a rule such as `node_modules/` ignores only
+    /// directories.
     fn ignore_brought(&self) -> Result<(), WorkspaceError> {
         let links = self.record.brought.iter().filter(|one| one.is_link);
         let lines: Vec<u8> = links.flat_map(|one| extra_files::ignore_line(&one.path)).collect();
@@ -251,7 +253,7 @@ impl Workspace {
         at("write", &exclude, append())
     }
 
-    /// Whether the user has changes of tracked files: asked only where there is a worktree to leave them in.
+    /// Starts a check for uncommitted changes of tracked files. Needed only if the run gets a new worktree.
     fn look_for_changes(
         &self,
         repository: &Repository,
@@ -272,7 +274,7 @@ impl Workspace {
             git.arg(&record.worktree).arg(branch).interruptible().run()
         })
         .map_err(|error| missing_objects(error, repository))?;
-        // Nobody but git has written here yet.
+        // Only git has written here so far.
         let file = record.worktree.join(".git");
         let text = at("read", &file, gitfile::read_small(&file, 8192))?;
         let target =
@@ -285,7 +287,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// What [`Self::open`] would make: the branch, the commit it begins at, and the worktree. Nothing is made.
+    /// What [`Self::open`] would create: the branch, its first commit, and the worktree. Creates nothing.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -305,8 +307,8 @@ impl Workspace {
         Ok((branch, base, root.join(folder)))
     }
 
-    /// Makes the branch, which no other run can have made meanwhile: whoever has it has the name. Its reflog says whose it
-    /// is, so that undoing takes back nobody else's.
+    /// Creates the branch atomically, so that two runs cannot take the same name. Its reflog names this run,
+    /// so that undoing it never removes another run's branch.
     fn add_branch(&self, repository: &Repository) -> Result<(), WorkspaceError> {
         let Record { branch, base, .. } = &self.record;
         let command = format!("create {branch} {base}\n");
@@ -321,18 +323,19 @@ impl Workspace {
         }
     }
 
-    /// What guard writes at things of this run in the repository.
+    /// The text that marks things of this run in the repository.
     pub(crate) fn mark(&self) -> String {
         format!("guard run {}", self.record.run_id)
     }
 
-    /// The workspace of a run's directory, to be finished or removed by another process than the one that made it.
+    /// Loads the workspace of a run's directory, to finish or remove it from another process than its
+    /// creator.
     pub fn load(run_folder: &Path) -> Result<Self, WorkspaceError> {
-        // First the record: a directory without one gets no lock file either.
+        // Read the record first, so that a directory without one gets no lock file.
         Record::read(run_folder)?;
         let lock = Lock::take(run_folder)?;
         let record = Record::read(run_folder)?;
-        // One whose making was interrupted may have none yet.
+        // If its creation was interrupted, it may have no worktree yet.
         let has_worktree = !record.admin_dir.as_os_str().is_empty();
         let worktree_lock =
             if has_worktree { Lock::of_worktree(&record.admin_dir, &record.worktree)? } else { None };
@@ -352,12 +355,12 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Everything that is known of it.
+    /// The record of the workspace.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
-    /// The directory the agent works in.
+    /// The directory in which the agent works.
     pub fn worktree(&self) -> &Path {
         &self.record.worktree
     }
@@ -372,7 +375,8 @@ impl Workspace {
         self.run_folder.join("git")
     }
 
-    /// A file that says where the quarantine is: mounted over the worktree's `.git` where the run has mounts of its own.
+    /// A file that names the quarantine, mounted over the worktree's `.git` if the run has its own mount
+    /// namespace.
     pub fn gitfile(&self) -> PathBuf {
         self.run_folder.join("gitfile")
     }
@@ -382,22 +386,23 @@ impl Workspace {
         self.run_folder.join("refs-before")
     }
 
-    /// Passwords and tokens in the user's git settings: nothing that is recorded may hold them.
+    /// Passwords and tokens in the user's git settings. They must be redacted from everything that is
+    /// recorded.
     pub fn credentials(&self) -> &[Vec<u8>] {
         &self.credentials
     }
 
-    /// True when the user's worktree has changes the agent does not get.
+    /// True if the user's worktree has changes that the agent does not get.
     pub fn has_uncommitted_changes(&self) -> bool {
         self.uncommitted
     }
 
-    /// What the agent must be able to write.
+    /// The paths that the agent must be able to write.
     pub fn writable(&self) -> Vec<PathBuf> {
         vec![self.record.worktree.clone(), self.quarantine()]
     }
 
-    /// What the agent must be able to read beside that, and to execute (hooks).
+    /// The further paths that the agent must be able to read, and to execute (hooks).
     pub fn readable(&self) -> Vec<PathBuf> {
         let mut paths = self.record.objects.clone();
         paths.push(self.run_folder.join("hooks"));
@@ -407,30 +412,30 @@ impl Workspace {
         paths
     }
 
-    /// Dependencies that the run gets as layers: where it sees them, and the user's.
+    /// Dependencies that the run gets as overlay layers: (path in the run, the user's directory).
     pub fn layers(&self) -> Vec<(PathBuf, PathBuf)> {
         let layers = self.record.brought.iter().filter(|one| one.is_layer);
         layers.map(|one| (self.record.worktree.join(&one.path), one.from.clone())).collect()
     }
 
-    /// How many paths of the user's uncommitted changes the run got.
+    /// The number of the user's uncommitted paths that the run got.
     pub fn carried_changes(&self) -> usize {
         self.carried_changes
     }
 
-    /// What git ignores in the user's worktree, and the run does not get.
+    /// Files that git ignores in the user's worktree, and that the run does not get.
     pub fn left_behind(&self) -> &[PathBuf] {
         &self.left_behind
     }
 
-    /// Makes the worktree's `.git` lead to the quarantine, for runs without mounts of their own.
+    /// Makes the worktree's `.git` name the quarantine, for runs without their own mount namespace.
     pub fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
         let pointed = gitfile::point(&self.record.worktree, &self.quarantine(), &self.run_folder);
         at("point at the quarantine from", &self.record.worktree, pointed).map(drop)
     }
 
-    /// Makes the worktree's `.git` lead to the real git directory, whatever an agent left there: that is moved into the run's
-    /// directory, and its place comes back. The agent must have ended.
+    /// Makes the worktree's `.git` name the real git directory. Anything foreign found there is moved to the
+    /// run's directory, and its new path is returned. The agent must have ended.
     pub fn point_at_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
         let record = &self.record;
         let is_folder = record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
@@ -442,23 +447,23 @@ impl Workspace {
     }
 }
 
-/// Whether this program is to end, and so makes nothing more.
+/// Fails if a termination signal is pending, so that nothing more is created.
 fn interrupted() -> Result<(), WorkspaceError> {
     signals::waiting().map_or(Ok(()), |signal| Err(WorkspaceError::Interrupted(signal)))
 }
 
-/// How long a look at the user's own files is waited for: it is only for a note, and an earlier agent may have left a pipe
-/// among them.
+/// Timeout of the check of the user's own files: it only serves a note, and an earlier agent may have left a
+/// FIFO among them.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The configuration of a repository whose configuration may be followed.
+/// The settings of a repository, after checking that guard may follow them.
 pub(crate) fn trusted_settings(repository: &Repository) -> Result<Settings, WorkspaceError> {
     let settings = Settings::understand(&Settings::call(repository)?.run()?);
     trust::check(repository, &settings)?;
     Ok(settings)
 }
 
-/// What was asked for, checked: nothing has been made.
+/// The checked parameters. Nothing has been created yet.
 struct WorkspaceSpec {
     branch: String,
     base: String,
@@ -551,7 +556,7 @@ impl WorkspaceSpec {
     }
 }
 
-/// The branch and the worktree's directory, named after the task.
+/// The names of the branch and of the worktree's directory, derived from the task's name.
 pub(crate) fn names(
     repository: &Repository,
     request: &Request,
@@ -568,7 +573,7 @@ pub(crate) fn names(
     Ok((branch, OsString::from_vec(folder)))
 }
 
-/// Files of a partial clone that are not there are fetched for who is trusted only.
+/// Explains missing objects of a partial clone, which guard lets git fetch only for a trusted repository.
 pub(crate) fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
     let said = error.to_string();
     if repository.trusted || !GitMessage::MissingPromisedObjects.is_in(&said) {
@@ -606,7 +611,7 @@ pub(crate) fn base(repository: &Repository, request: &Request) -> Result<String,
     })
 }
 
-/// The directory for worktrees, made if it is not there.
+/// The directory for worktrees; created if it is missing.
 pub(crate) fn root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
     let place = repository.place();
     if let Some(root) = &request.root {
@@ -626,10 +631,10 @@ pub(crate) fn root(repository: &Repository, request: &Request) -> Result<PathBuf
     at("find", root, root.canonicalize())
 }
 
-/// A directory of this user's own that nobody else can put things into, made if it is not there.
+/// True for a directory that this user owns and nobody else can write; created if it is missing.
 fn usable(root: &Path) -> bool {
     if DirBuilder::new().mode(0o755).create(root).is_ok() {
-        // Where the repository lies within another one, its `git status` does not show the worktrees.
+        // If the repository lies within another one, that one's `git status` does not show the worktrees.
         let _ = fs::write(root.join(".gitignore"), "*\n");
     }
     let own = nix::unistd::geteuid().as_raw();

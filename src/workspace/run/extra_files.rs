@@ -1,4 +1,5 @@
-//! What builds need beside the commit (`node_modules`, `.venv`, `.env.test`): copied, or linked for reading.
+//! Brings files that builds need but git does not track (`node_modules`, `.venv`, `.env.test`) into a
+//! worktree, as copies or as symbolic links.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,26 +14,28 @@ use sha2::{Digest, Sha256};
 use crate::sys::remove_tree::remove_tree;
 use crate::workspace::git::gitfile::{Budget, copy_tree};
 
-/// Something that was brought into a worktree.
+/// A file or directory that was brought into a worktree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExtraFile {
-    /// Its path in the worktree.
+    /// The path in the worktree.
     #[serde(with = "super::run_record::path")]
     pub path: PathBuf,
-    /// A link to the user's, not a copy.
+    /// It is a symbolic link to the user's file, not a copy.
     pub is_link: bool,
-    /// A directory of the user's with a layer of the run's own over it; a link where the run has no mounts.
+    /// A directory of the user's under a writable layer of the run; a symbolic link if the run has no mount
+    /// namespace.
     #[serde(default)]
     pub is_layer: bool,
-    /// Where it comes from.
+    /// The user's original.
     #[serde(with = "super::run_record::path")]
     pub from: PathBuf,
-    /// What a copy looked like when it had been made.
+    /// A digest of the copy's metadata when it was made.
     pub seal: String,
 }
 
-/// Brings these paths of the user's worktree. What is not there, or already exists, or leads out of `within`, is left
-/// out; so is what would have to be put through a link, which the commit may have in the place of a directory.
+/// Brings these paths from the user's worktree. Skips paths that are missing, already exist, or lead out of
+/// `within`. Also skips paths that would be written through a symbolic link, which the commit may contain in
+/// place of a directory.
 pub(crate) fn bring(
     from: &Path,
     within: Option<&Path>,
@@ -69,14 +72,15 @@ pub(crate) fn bring(
     Ok(brought)
 }
 
-/// Directories of the user's worktree that the run gets as layers. They are put in place when it is known whether the run has
-/// mounts of its own; here they are only looked at. What is in the commit, or leads out of the user's worktree, is left out.
+/// The directories of the user's worktree that the run gets as layers. They are only selected here, and put
+/// in place later, when it is known whether the run has its own mount namespace. Skips paths that are in the
+/// commit or lead out of the user's worktree.
 pub(crate) fn layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<ExtraFile>> {
     let from = from.canonicalize()?;
     let layer = |path: &PathBuf| {
         let source = from.join(path).canonicalize().ok().filter(|source| source.starts_with(&from))?;
         let is_free = is_inside(path) && to.join(path).symlink_metadata().is_err() && is_way_plain(to, path);
-        // Without the directory around it, as in another commit, nothing uses it either.
+        // If another commit lacks the parent directory, nothing uses its dependencies.
         let is_wanted = path.parent().is_some_and(|parent| to.join(parent).is_dir());
         (is_free && is_wanted).then(|| ExtraFile {
             path: path.clone(),
@@ -89,7 +93,7 @@ pub(crate) fn layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Ve
     Ok(paths.iter().filter_map(layer).collect())
 }
 
-/// A line for git's list of ignored files that means exactly this path, link or directory.
+/// A line for an ignore file that matches exactly this path, whether symbolic link or directory.
 pub(crate) fn ignore_line(path: &Path) -> Vec<u8> {
     let mut line = b"/".to_vec();
     for &byte in path.as_os_str().as_bytes() {
@@ -102,7 +106,7 @@ pub(crate) fn ignore_line(path: &Path) -> Vec<u8> {
     line
 }
 
-/// Nothing but directories lies on the way to a path, as far as there is one.
+/// True if every existing parent of the path is a real directory.
 pub(crate) fn is_way_plain(top: &Path, path: &Path) -> bool {
     let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
     above
@@ -110,14 +114,14 @@ pub(crate) fn is_way_plain(top: &Path, path: &Path) -> bool {
         .all(|data| data.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |data| data.is_dir()))
 }
 
-/// Below the directory it is joined to, and no part of git's own.
+/// True for a relative path that stays below its start and does not enter `.git`.
 pub fn is_inside(path: &Path) -> bool {
     let plain =
         path.components().all(|part| matches!(part, Component::Normal(name) if name != OsStr::new(".git")));
     plain && path.components().next().is_some()
 }
 
-/// Names, sizes and times of change of a tree: different when anything in it was touched.
+/// A digest of names, sizes and change times of a tree: it differs if anything in the tree was touched.
 fn seal(tree: &Path) -> io::Result<String> {
     let mut hasher = Sha256::new();
     add(tree, &mut hasher)?;
@@ -127,7 +131,7 @@ fn seal(tree: &Path) -> io::Result<String> {
 fn add(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
     let data = path.symlink_metadata()?;
     hasher.update(path.as_os_str().as_bytes());
-    // The time of the last change cannot be set by anybody.
+    // No program can set the ctime.
     let facts =
         [data.ino(), u64::from(data.mode()), data.size(), data.ctime() as u64, data.ctime_nsec() as u64];
     facts.iter().for_each(|fact| hasher.update(fact.to_le_bytes()));
@@ -140,7 +144,8 @@ fn add(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes back what is still as it was brought. `is_ignored` says which the user's git would not show anyway.
+/// Removes what is still unchanged since it was brought. `is_ignored` tells which paths the user's git would
+/// not show anyway.
 pub(crate) fn take_back(
     worktree: &Path,
     brought: &[ExtraFile],
@@ -157,7 +162,7 @@ pub(crate) fn take_back(
             if fs::read_link(&place).is_ok_and(|target| target == one.from) {
                 fs::remove_file(&place)?;
             } else if one.is_layer {
-                // Where the layer was mounted. With anything in it, it is the agent's own.
+                // The mount point of the layer. If it is not empty, its contents are the agent's and stay.
                 let _ = fs::remove_dir(&place);
             }
         } else if !is_ignored(&one.path) && seal(&place).is_ok_and(|now| now == one.seal) {

@@ -1,7 +1,7 @@
-//! The user's hooks, copied to where the agent can run but not change them.
+//! Copies the user's hooks to where the agent can run but not change them.
 //!
-//! A hook finds its neighbours by its own path, so the copy keeps them beside it. What a hook calls in the worktree
-//! (`npm run lint`, `scripts/check`) is the agent's to change, as it is in any checkout.
+//! A hook finds its neighbours by its own path, so the copy keeps them beside it. What a hook calls in the
+//! worktree (`npm run lint`, `scripts/check`) the agent can change, as in any checkout.
 
 use std::fs;
 use std::io;
@@ -12,11 +12,11 @@ use super::quarantine::settings_path;
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::repository::Repository;
 
-/// Hook directories are small; a larger one is something else (a whole project, a home).
+/// Hook directories are small; a larger one is something else (a whole project, a home directory).
 pub(crate) const MOST_FILES: usize = 2_000;
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Copies the hooks below `to`; the directory that `core.hooksPath` must name.
+/// Copies the hooks below `to`. Returns the directory that `core.hooksPath` must name.
 pub(crate) fn bring(
     repository: &Repository,
     settings: &Settings,
@@ -38,18 +38,18 @@ pub(crate) fn bring(
     Ok(place)
 }
 
-/// The tree of the user's hooks that is copied; none when there is none.
+/// The directory tree of the user's hooks to copy, if there is one.
 pub(crate) fn source(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     folder(repository, settings).map(|folder| tree(&folder).to_path_buf())
 }
 
-/// husky's `_` calls the scripts beside it.
+/// husky's `_` directory calls the scripts beside it, so copy its parent.
 fn tree(folder: &Path) -> &Path {
     let is_huskys = folder.file_name() == Some("_".as_ref());
     folder.parent().filter(|_| is_huskys).unwrap_or(folder)
 }
 
-/// Where the user's hooks are; none when there are none.
+/// The directory of the user's hooks, if there is one.
 fn folder(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     let named = match settings.get("core.hookspath").filter(|path| !path.is_empty()) {
         None => repository.common_dir.join("hooks"),
@@ -64,7 +64,7 @@ struct Budget {
     bytes: u64,
 }
 
-/// Copies a small tree; links as what they lead to, since a hook may be one.
+/// Copies a small tree. Copies the targets of symbolic links, since a hook may be one.
 fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     let data = fs::metadata(from)?;
     budget.files += 1;
@@ -77,7 +77,7 @@ fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
         for entry in fs::read_dir(from)? {
             let entry = entry?;
             let is_sample = entry.path().extension().is_some_and(|ending| ending == "sample");
-            // A link that leads nowhere is no hook.
+            // A dangling symbolic link is no hook.
             if !is_sample && fs::metadata(entry.path()).is_ok() {
                 copy(&entry.path(), &to.join(entry.file_name()), budget)?;
             }
@@ -87,7 +87,7 @@ fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     if data.is_file() { fs::copy(from, to).map(drop) } else { Ok(()) }
 }
 
-/// The hook that adds trailers, before the user's own of that name.
+/// Installs the hook that adds trailers; it then calls the user's own hook of that name.
 fn add_trailers(place: &Path, trailers: &[String]) -> io::Result<()> {
     let hook = place.join("prepare-commit-msg");
     let users = place.join("prepare-commit-msg.users");

@@ -1,5 +1,5 @@
-//! What a new worktree lacks beside the user's: installed dependencies, which git ignores, and the files of submodules, both of
-//! which a task's builds and tests need; and the rest of what git ignores, which a task does without.
+//! Finds what a new worktree lacks compared to the user's: installed dependencies and submodule files, which
+//! builds and tests need, and the other ignored files, which the run does not get.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,11 +14,11 @@ use crate::workspace::git::command::Running;
 use crate::workspace::git::gitfile::{Budget, copy_tree};
 use crate::workspace::git::repository::Repository;
 
-/// A worktree that takes git longer to look through goes without its dependencies.
+/// Timeout of the listing. On timeout the run gets no dependencies.
 const LONGEST_LOOK: Duration = Duration::from_secs(20);
-/// Bytes of names; a worktree with more goes without, too.
+/// Maximum size of the listed names. Above that the run gets no dependencies.
 const MOST_NAMES: usize = 4 << 20;
-/// Directories of dependencies that are carried.
+/// Maximum number of dependency directories.
 const MOST_DEPENDENCIES: usize = 64;
 
 /// Paths that git ignores, relative to the top of the worktree. A directory stands for everything in it.
@@ -30,14 +30,14 @@ pub(crate) struct Ignored {
     pub(crate) others: Vec<PathBuf>,
 }
 
-/// Begins to list what git ignores in a worktree. It does not look into directories that are ignored as a whole.
+/// Starts listing what git ignores in a worktree. git does not enter directories that are ignored as a whole.
 pub(crate) fn start(repository: &Repository, top: &Path) -> Result<Running, WorkspaceError> {
     let list = ["--others", "--ignored", "--exclude-standard", "--directory", "--no-empty-directory", "-z"];
     let call = repository.git("ls-files")?.worktree(top).within(top).limit(LONGEST_LOOK).most(MOST_NAMES);
     Ok(call.args(list).start()?)
 }
 
-/// What was listed. What cannot be listed is nothing.
+/// Parses the listing. If it failed, the result is empty.
 pub(crate) fn finish(listing: Running, top: &Path) -> Ignored {
     let mut ignored = Ignored::default();
     let names = listing.succeed().unwrap_or_default();
@@ -50,11 +50,12 @@ pub(crate) fn finish(listing: Running, top: &Path) -> Ignored {
     ignored
 }
 
-/// Files and directories of one submodule that are copied; a larger one stays behind.
+/// Maximum number of files and directories of one submodule; a larger one is not copied.
 const MOST_OF_SUBMODULE: usize = 20_000;
 
-/// Copies the files of initialised submodules into a new worktree, where git leaves their directories empty. Their git
-/// directories stay the user's: inside the run they are files without a history. Those that stay behind.
+/// Copies the files of initialised submodules into a new worktree, where git leaves their directories empty.
+/// Their git directories are not copied, so the run sees files without history. Returns the submodules that
+/// were not copied.
 pub(crate) fn copy_submodules(
     repository: &Repository,
     top: &Path,
@@ -97,7 +98,8 @@ fn copy_without_git(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a package manager or a build made a directory: known by its name, and by what lies in it or beside it.
+/// True for a directory that a package manager or a build created, judged by its name and by what lies in it
+/// or beside it.
 fn is_dependency(top: &Path, path: &Path) -> bool {
     let directory = top.join(path);
     if !directory.symlink_metadata().is_ok_and(|found| found.is_dir()) {
@@ -109,7 +111,7 @@ fn is_dependency(top: &Path, path: &Path) -> bool {
         Some(b"node_modules") => true,
         Some(b"vendor") => beside(&["composer.json", "go.mod", "Gemfile", "Cargo.toml"]),
         Some(b"target") => beside(&["Cargo.toml"]) && inside(&["CACHEDIR.TAG", ".rustc_info.json"]),
-        // A virtual environment of Python has any name.
+        // A Python virtual environment can have any name.
         _ => inside(&["pyvenv.cfg"]),
     }
 }

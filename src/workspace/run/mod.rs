@@ -1,4 +1,4 @@
-//! The place in git that a run gets: worktree, branch and quarantine repository.
+//! Creates what a run gets in git: worktree, branch and quarantine repository.
 pub(crate) mod create;
 pub(crate) mod extra_files;
 pub(crate) mod hooks;

@@ -1,7 +1,8 @@
-//! The private git directory of a run: own HEAD, index, configuration, refs and objects, with the real objects to read.
+//! Creates the quarantine: a run's private git directory with its own HEAD, index, configuration, refs and
+//! objects, and read access to the real objects.
 //!
-//! Made by writing files, not by starting git: every file here is one that git's own documentation describes. Refs are in
-//! the format `files` whatever the real repository's is.
+//! Guard writes the files itself and starts no git. git's documentation describes every one of these files.
+//! Refs are in the `files` format, whatever the real repository uses.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -14,7 +15,7 @@ use crate::workspace::git::command::{Git, GitError};
 use crate::workspace::git::config::{Setting, Settings, render};
 use crate::workspace::git::repository::Repository;
 
-/// Refs that are not for an agent: the user's stash, what guard keeps, and what belongs to single worktrees.
+/// Refs that the agent does not get: the user's stash, what guard keeps, and refs of single worktrees.
 const PRIVATE: &[&[u8]] = &[
     b"refs/stash",
     b"refs/guard/",
@@ -24,21 +25,21 @@ const PRIVATE: &[&[u8]] = &[
     b"refs/replace/",
 ];
 
-/// Who commits when nobody has said so.
+/// The committer if none is configured.
 const NOBODY: (&str, &str) = ("guard agent", "agent@guard.invalid");
 
-/// Who commits, and how.
+/// The committer's identity, and whether to sign.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Committer<'a> {
     pub(crate) identity: Option<(&'a str, &'a str)>,
     pub(crate) sign: bool,
 }
 
-/// What the quarantine is made of.
+/// The inputs for a quarantine.
 pub(crate) struct Parts<'a> {
     pub(crate) repository: &'a Repository,
     pub(crate) settings: &'a Settings,
-    /// What [`refs_call`] answered.
+    /// The output of [`refs_call`].
     pub(crate) refs: &'a [u8],
     pub(crate) branch: &'a str,
     pub(crate) tip: &'a str,
@@ -50,13 +51,13 @@ pub(crate) struct Parts<'a> {
     pub(crate) committer: Committer<'a>,
 }
 
-/// The call that lists all refs.
+/// The git call that lists all refs.
 pub(crate) fn refs_call(repository: &Repository) -> Result<Git, GitError> {
-    // Peeled values are left out: finding them means reading every object.
+    // Without peeled values: finding them means reading every object.
     Ok(repository.git("for-each-ref")?.arg("--format=%(objectname) %(refname) %(symref)"))
 }
 
-/// Makes the directory. `before` gets a copy of the packed refs, outside the agent's reach.
+/// Creates the directory. `before` receives a copy of the packed refs, where the agent cannot write.
 pub(crate) fn make(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
     let folder = |name: &str| DirBuilder::new().mode(0o700).recursive(true).create(git.join(name));
     for name in ["objects/info", "objects/pack", "refs/heads", "refs/tags", "info"] {
@@ -79,7 +80,7 @@ pub(crate) fn make(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<(
     for (from, to) in copies {
         copy_if_there(&from, &git.join(to))?;
     }
-    // A split index has its larger half in files beside it.
+    // A split index stores its larger part in files beside it.
     for entry in fs::read_dir(parts.admin_dir)?.flatten() {
         if entry.file_name().as_bytes().starts_with(b"sharedindex.") {
             copy_if_there(&entry.path(), &git.join(entry.file_name()))?;
@@ -88,16 +89,16 @@ pub(crate) fn make(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<(
     Ok(())
 }
 
-/// Copies of the user's own lists, for a git that cannot see the user's home.
+/// Copies of the user's own ignore and attribute files, for a git that cannot see the user's home.
 const EXCLUDES: &str = "info/user-excludes";
 const ATTRIBUTES: &str = "info/user-attributes";
 
-/// The largest list of ignored files or attributes that is copied; an index may have any size.
+/// Maximum size of a copied ignore or attribute file; an index may have any size.
 const MOST_BYTES: u64 = 64 << 20;
 
 fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
     let is_index = to.file_name().is_some_and(|name| name.as_bytes().ends_with(b"index"));
-    // Through links, which people's own lists often are, but never waiting for a pipe.
+    // Follow symbolic links, which users' own files often are, but do not block on a FIFO.
     let copy = || -> io::Result<u64> {
         let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
         let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(from)?;
@@ -112,13 +113,13 @@ fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(())
         }
-        // The user's own list that the user cannot read: git passes over it too.
+        // A file that the user cannot read: git ignores it too.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_index => Ok(()),
         copied => copied.map(drop),
     }
 }
 
-/// A list of the user's: where a setting says, or where git looks for it.
+/// One of the user's own files: the path from a setting, or git's default.
 pub(crate) fn users_file(repository: &Repository, settings: &Settings, key: &str, name: &str) -> PathBuf {
     match settings.get(key).filter(|path| !path.is_empty()) {
         Some(path) => settings_path(repository, path),
@@ -133,8 +134,8 @@ fn home() -> PathBuf {
     PathBuf::from(std::env::var_os("HOME").unwrap_or_default())
 }
 
-/// The path a setting names. A relative one is meant from the top of the working tree, where hooks run and most calls
-/// begin, whatever directory guard was started in.
+/// The path that a setting names. A relative path starts at the top of the working tree, where hooks run and
+/// most commands start, whatever directory guard was started in.
 pub(crate) fn settings_path(repository: &Repository, value: &[u8]) -> PathBuf {
     let path = Path::new(OsStr::from_bytes(value));
     match path.strip_prefix("~") {
@@ -143,7 +144,7 @@ pub(crate) fn settings_path(repository: &Repository, value: &[u8]) -> PathBuf {
     }
 }
 
-/// One file of packed refs, however many there are; symbolic ones are files of their own.
+/// Writes all refs into one `packed-refs` file; symbolic refs get files of their own.
 fn refs(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
     let mut packed = b"# pack-refs with: sorted \n".to_vec();
     for line in parts.refs.split(|byte| *byte == b'\n') {
@@ -172,7 +173,7 @@ fn refs(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
     fs::write(own, format!("{}\n", parts.tip))
 }
 
-/// The list of borrowed object directories.
+/// The content of an `alternates` file.
 pub(crate) fn alternates(folders: &[PathBuf]) -> Vec<u8> {
     let mut text = Vec::new();
     for folder in folders {
@@ -208,10 +209,10 @@ fn config(git: &Path, parts: &Parts<'_>) -> Vec<u8> {
     settings.push(set("core.hooksPath", parts.hooks.as_os_str().as_bytes()));
     settings.push(set("core.excludesFile", git.join(EXCLUDES).as_os_str().as_bytes()));
     settings.push(set("core.attributesFile", git.join(ATTRIBUTES).as_os_str().as_bytes()));
-    // The directory goes with the run; tidying it is wasted time.
+    // The quarantine is deleted with the run; garbage collection would waste time.
     settings.push(set("gc.auto", b"0"));
     settings.push(set("maintenance.auto", b"false"));
-    // Without either, git would ask the agent who it is.
+    // Without an identity, git would ask the agent to configure one.
     let is_known = |key: &str| parts.settings.get(key).is_some_and(|value| !value.is_empty());
     let unknown = (!is_known("user.name") || !is_known("user.email")).then_some(NOBODY);
     if let Some((name, email)) = parts.committer.identity.or(unknown) {

@@ -1,4 +1,5 @@
-//! What was made for a run, on disk before it is made: after any interruption it says what to finish or undo.
+//! The record of a workspace. It is written to disk before each change, so that after an interruption it says
+//! what to finish or undo.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -11,35 +12,34 @@ use serde::{Deserialize, Serialize};
 use super::extra_files::ExtraFile;
 use crate::workspace::{WorkspaceError, at};
 
-/// The record's name in the run's directory.
 const FILE: &str = "workspace.json";
-/// Held by the process that works on the workspace.
+/// Locked by the process that works on the workspace.
 const LOCK: &str = "workspace.lock";
-/// The version of the record.
+/// The version of the record's format.
 const VERSION: u32 = 1;
 
-/// How far a workspace is.
+/// The state of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Its parts are being made.
+    /// It is being created.
     Opening,
     /// The agent may work in it.
     Open,
     /// Its branch is being received.
     Receiving,
-    /// Its branch has been received; the worktree has not been given back.
+    /// Its branch has been received; the worktree has not been given back yet.
     Received,
     /// The worktree belongs to the user again.
     Kept,
     /// The worktree is being removed.
     Removing,
-    /// The worktree is gone; what was in it is in the branch or under `refs/guard/`.
+    /// The worktree was removed; its contents are in the branch or under `refs/guard/`.
     Removed,
 }
 
 impl State {
-    /// In one word.
+    /// The state as a single word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -53,46 +53,46 @@ impl State {
     }
 }
 
-/// Everything that is known of a workspace.
+/// The stored description of a workspace.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
     /// The version of this format.
     pub version: u32,
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
-    /// How far it is.
+    /// The state of the workspace.
     pub state: State,
-    /// The directory that all working trees of the repository share.
+    /// The common directory that all working trees of the repository share.
     #[serde(with = "path")]
     pub common_dir: PathBuf,
     /// `sha1` or `sha256`.
     pub object_format: String,
     /// `files` or `reftable`.
     pub ref_format: String,
-    /// Directories with the repository's objects.
+    /// The repository's object directories.
     #[serde(with = "paths")]
     pub objects: Vec<PathBuf>,
     /// The task's branch, a full ref name.
     pub branch: String,
-    /// The commit it begins at: what is before it cannot be changed.
+    /// The commit that the run started from. Earlier history cannot be changed.
     pub base: String,
-    /// What the branch was last seen or set to by guard.
+    /// The commit at which guard last saw or set the branch.
     pub tip: String,
-    /// The working tree.
+    /// The path of the working tree.
     #[serde(with = "path")]
     pub worktree: PathBuf,
-    /// Its real git directory.
+    /// The working tree's real git directory.
     #[serde(with = "path")]
     pub admin_dir: PathBuf,
-    /// The worktree was there before the run, and is not guard's to remove.
+    /// The worktree existed before the run, and guard must not remove it.
     pub here: bool,
-    /// The user's own list of ignored files, outside the repository.
+    /// The user's own ignore file, outside the repository.
     #[serde(with = "path")]
     pub excludes: PathBuf,
-    /// What was brought into the worktree beside the commit.
+    /// Files that were brought into the worktree in addition to the commit.
     #[serde(default)]
     pub brought: Vec<ExtraFile>,
-    /// `.git` files of submodules that were there before the run: (path, content).
+    /// The `.git` files of submodules that existed before the run: (path, content).
     #[serde(default)]
     pub submodules: Vec<(String, String)>,
 }
@@ -102,7 +102,7 @@ impl Record {
         VERSION
     }
 
-    /// The record of a run's directory.
+    /// Reads the record of a run's directory.
     pub fn read(run_folder: &Path) -> Result<Self, WorkspaceError> {
         let path = run_folder.join(FILE);
         let bytes = at("read", &path, std::fs::read(&path))?;
@@ -114,14 +114,14 @@ impl Record {
         Ok(record)
     }
 
-    /// True when a run's directory has one.
+    /// True if a run's directory has a record.
     pub fn exists(run_folder: &Path) -> bool {
         run_folder.join(FILE).is_file()
     }
 
-    /// Writes it so that there is always a whole one, whenever this process is killed. Against a machine that loses power
-    /// only the steps are made durable that could not be understood without it: what follows from the repository itself
-    /// (how far a receive went) is found there.
+    /// Writes the record atomically: if this process is killed, a complete one remains. Only steps that could
+    /// not be reconstructed are synced against a power failure. What the repository itself shows (how far a
+    /// receive went) is read from there.
     pub(crate) fn write(&self, run_folder: &Path) -> Result<(), WorkspaceError> {
         let path = run_folder.join(FILE);
         let write = || -> io::Result<()> {
@@ -137,7 +137,7 @@ impl Record {
     }
 }
 
-/// The right to work on a workspace, for as long as this lives.
+/// The lock on a workspace, released on drop.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: Flock<File>,
@@ -150,11 +150,11 @@ impl Lock {
         Self::hold(at("open", &path, open)?, &path, run_folder)
     }
 
-    /// The right to work in a worktree: two runs in one would give it back under each other's agent. None when the worktree
-    /// is not there any more.
+    /// Locks a worktree: of two runs in one worktree, one would give it back while the other's agent still
+    /// works there. `None` if the worktree no longer exists.
     pub(crate) fn of_worktree(admin_dir: &Path, worktree: &Path) -> Result<Option<Self>, WorkspaceError> {
-        // A file that every linked worktree has, that git never writes again, and that no agent can open: so nothing has
-        // to be made and taken away, and all who can work there agree.
+        // Lock a file that every linked worktree has, that git never rewrites, and that no agent can open. So
+        // no lock file has to be created or removed, and all processes agree on it.
         let path = admin_dir.join("commondir");
         match OpenOptions::new().write(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -170,13 +170,13 @@ impl Lock {
         }
     }
 
-    /// True while somebody holds it.
+    /// True while a process holds the lock.
     pub(crate) fn is_held(run_folder: &Path) -> bool {
         matches!(Self::take(run_folder), Err(WorkspaceError::Busy(_)))
     }
 }
 
-/// Paths as text, whatever their bytes: what is not UTF-8 is written as `hex:…`.
+/// Serialises paths as text; a path that is not UTF-8 becomes `hex:…`.
 pub(crate) mod path {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
@@ -213,7 +213,7 @@ pub(crate) mod path {
     }
 }
 
-/// The same for lists.
+/// Like `path`, for lists.
 mod paths {
     use std::path::PathBuf;
 

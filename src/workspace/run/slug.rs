@@ -1,18 +1,18 @@
-//! Names for branches and directories, made from whatever a user or an orchestrator calls a task.
+//! Derives names of branches and directories from whatever a user or an orchestrator calls a task.
 
-/// The longest slug: branch names become files, with a prefix and a suffix around them.
+/// Maximum length: branch names become file names, with a prefix and a suffix.
 const LONGEST: usize = 64;
 
-/// A name that is safe as a part of a branch name and of a path: lower-case letters, digits, dashes and dots.
+/// A name that is safe in a branch name and in a path: lower-case letters, digits, dashes and dots.
 ///
-/// `None` when nothing is left of it.
+/// `None` if nothing is left of it.
 pub(crate) fn slug(name: &str) -> Option<String> {
     let mut slug = String::new();
     for character in name.chars() {
         let next = match character {
             'a'..='z' | '0'..='9' => character,
             'A'..='Z' => character.to_ascii_lowercase(),
-            // A letter of another script stays one: agents are given tasks in every language.
+            // Keep letters of other scripts: users name tasks in every language.
             letter if letter.is_alphanumeric() => letter,
             '.' if slug.chars().next_back().is_some_and(|last| last.is_ascii_digit()) => '.',
             _ => '-',
@@ -26,7 +26,7 @@ pub(crate) fn slug(name: &str) -> Option<String> {
         slug.push(next);
     }
     let trimmed = slug.trim_matches(|c| c == '-' || c == '.');
-    // git refuses names that end so, and reads them as lock files.
+    // git refuses names with this suffix, because it uses it for lock files.
     let trimmed = trimmed.strip_suffix(".lock").unwrap_or(trimmed);
     (!trimmed.is_empty()).then(|| trimmed.to_string())
 }

@@ -1,4 +1,4 @@
-//! The user's uncommitted changes, carried into a task's worktree when that is wanted.
+//! Copies the user's uncommitted changes into a task's worktree, on request.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,13 +9,13 @@ use crate::workspace::git::gitfile::{Budget, copy_tree};
 use crate::workspace::git::repository::Repository;
 use crate::workspace::{WorkspaceError, at};
 
-/// Larger differences are not carried.
+/// Maximum size of the diff.
 const LARGEST_DIFFERENCE: usize = 256 << 20;
-/// Bytes of one untracked file.
+/// Maximum size of one untracked file.
 const LARGEST_FILE: u64 = 256 << 20;
 
-/// Puts what the user has changed, added and deleted since `HEAD` into a new worktree of the same commit. Files that git
-/// ignores stay behind. How many paths were carried.
+/// Applies the user's changes, additions and deletions since `HEAD` to a new worktree of the same commit.
+/// Ignored files are not copied. Returns the number of paths.
 pub(crate) fn carry(
     repository: &Repository,
     top: &Path,
@@ -37,7 +37,7 @@ pub(crate) fn carry(
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         let path = Path::new(OsStr::from_bytes(name.strip_suffix(b"/").unwrap_or(name)));
         let place = worktree.join(path);
-        // Another repository among the user's files is listed with a slash, and stays where it is.
+        // A nested repository is listed with a trailing slash, and is not copied.
         let is_repository = name.ends_with(b"/");
         if is_repository
             || !is_inside(path)

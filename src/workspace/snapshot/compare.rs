@@ -1,4 +1,4 @@
-//! Two looks at a repository → what changed between them, and who can have done it.
+//! Compares two fingerprints of a repository: what changed, and who can have changed it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,21 +10,22 @@ use super::refs::Ref;
 use super::state::{Content, State};
 use super::{Fingerprint, Name};
 
-/// What a run of guard's own changes in the repository, and what its agent could write to.
+/// What guard itself changes in the repository for a run, and what the run's agent could write.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectedChanges {
-    /// The run: everything in `refs/guard/RUN` is guard's.
+    /// The id of the run: everything in `refs/guard/RUN` is guard's.
     pub run: String,
-    /// The whole name of the task's branch, `refs/heads/task/…`.
+    /// The full name of the task's branch, `refs/heads/task/…`.
     pub branch: Option<Name>,
-    /// Where guard left that branch, if that is known: a branch that is elsewhere was moved by somebody else.
+    /// The commit at which guard left that branch, if known. If the branch is elsewhere, somebody else moved
+    /// it.
     pub tip: Option<String>,
     /// The name of the run's directory in `worktrees/`.
     pub worktree: Option<Name>,
-    /// What guard itself wrote in that directory between the two looks, relative to it: `index`, `logs/HEAD`. What changed
-    /// apart from that would have needed the agent.
+    /// The files that guard wrote in that directory between the two fingerprints, relative to it: `index`,
+    /// `logs/HEAD`. Only the agent could have made any other change there.
     pub wrote: BTreeSet<Name>,
-    /// The directories that the agent could write to.
+    /// The directories that the agent could write.
     pub grants: Vec<PathBuf>,
 }
 
@@ -32,23 +33,23 @@ pub struct ExpectedChanges {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Actor {
-    /// The user, or another run. It is theirs: it is told, and never undone.
+    /// The user, or another run. The change is legitimate: guard reports it and never undoes it.
     Others,
     /// Guard, for this run.
     Guard,
-    /// It would have needed the agent, which should not have been able to: the run has failed.
+    /// Only the agent, which should not have been able to: the run has failed.
     Agent,
 }
 
-/// What changed.
+/// What kind of thing changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A branch, a tag, any ref but a HEAD.
+    /// A branch, a tag, or any ref except a HEAD.
     Ref,
     /// What a worktree has checked out.
     Head,
-    /// A ref's history of values.
+    /// The log of a ref's values.
     Reflog,
     /// `config`, `config.worktree`.
     Config,
@@ -62,30 +63,30 @@ pub enum Kind {
     Grafts,
     /// `shallow`.
     Shallow,
-    /// Where else objects are looked for.
+    /// The object directories that this repository borrows from.
     Alternates,
-    /// What is staged.
+    /// A worktree's staged files.
     Index,
-    /// A linked worktree as a whole, or another file of its directory.
+    /// A linked worktree as a whole, or another file of its git directory.
     Worktree,
     /// A file of a submodule's repository.
     Module,
-    /// Any other file of the repository's directory.
+    /// Any other file of the git directory.
     Other,
 }
 
-/// One thing that is not as it was.
+/// One difference between two fingerprints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// What it is.
+    /// What kind of thing changed.
     pub kind: Kind,
-    /// The ref's name, or the file's path below the repository's directory.
+    /// The ref's name, or the file's path below the common directory.
     pub name: Name,
-    /// What it was; `None` when it was not there.
+    /// The old value; `None` if it did not exist.
     pub old: Option<String>,
-    /// What it is now; `None` when it is gone.
+    /// The new value; `None` if it no longer exists.
     pub new: Option<String>,
-    /// Who can have done it.
+    /// Who can have changed it.
     pub by: Actor,
 }
 
@@ -114,7 +115,7 @@ pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Expected
     let judge = Judge { root: after.common.path(), ours };
     let with_device = before.device == after.device;
     let mut found = Vec::new();
-    // A worktree that came or went is one difference, not one for each of its files.
+    // A worktree that was added or removed is one difference, not one per file.
     let (old, new) = (worktrees(before), worktrees(after));
     let whole: BTreeSet<Name> = old.symmetric_difference(&new).cloned().collect();
     for id in &whole {
@@ -156,7 +157,8 @@ pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Expected
     }
     for (name, old, new) in pairs(&before.logs, &after.logs).filter(|(name, ..)| apart(name)) {
         let same = matches!((old, new), (Some(old), Some(new)) if same_log(old, new));
-        // A ref that moves writes a line, one that is made makes its log, one that is deleted takes it along: said already.
+        // Moving a ref appends a line to its log, creating a ref creates the log, and deleting a ref deletes
+        // it. The ref's own difference already says so.
         let size = |state: Option<&State>| state.map_or(0, |state| state.stat.size);
         let follows = moved.contains(&ref_of_log(name)) && (size(new) > size(old) || new.is_none());
         if !same && !follows {
@@ -172,8 +174,8 @@ pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Expected
     found
 }
 
-/// Where there are too many to be hashed, one that is written again with the same size is taken for the same: `git gc`
-/// does that to all of them.
+/// Compares two logs. If there are too many to hash, equal size and mode count as equal: `git gc` rewrites
+/// all of them.
 fn same_log(old: &State, new: &State) -> bool {
     match (&old.content, &new.content) {
         (Content::Unread, _) | (_, Content::Unread) => {
@@ -193,7 +195,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// A worktree that came or went as a whole.
+    /// Who added or removed a whole worktree.
     fn worktree(&self, id: &Name, name: &Name) -> Actor {
         if self.within_grants(&self.root.join(name.path())) {
             Actor::Agent
@@ -242,7 +244,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The run's own directory is guard's to write to, and nobody else has business there.
+    /// Guard writes to the run's own directory, and nobody else has a reason to.
     fn in_worktree(&self, name: &Name) -> Actor {
         match (worktree_of(name), &self.ours.worktree) {
             (Some((id, rest)), Some(own)) if id == *own => {
@@ -270,14 +272,15 @@ impl Judge<'_> {
     }
 }
 
-/// The linked worktree a name belongs to, and the name within it.
+/// Splits a name into the linked worktree that it belongs to, and the rest.
 fn worktree_of(name: &Name) -> Option<(Name, Name)> {
     let rest = name.bytes().strip_prefix(b"worktrees/")?;
     let slash = rest.iter().position(|byte| *byte == b'/')?;
     Some((Name::from(&rest[..slash]), Name::from(&rest[slash + 1..])))
 }
 
-/// A directory in `worktrees/` is a worktree if it says where: an empty one, or one that is being made, is not yet.
+/// A directory in `worktrees/` is a worktree only if it names its path: one that is empty or being created is
+/// not yet.
 fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     let mut found = BTreeSet::new();
     for (name, _) in of.files.range(Name::from("worktrees/")..) {
@@ -289,7 +292,7 @@ fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     found
 }
 
-/// The ref a reflog belongs to: `logs/refs/heads/x`, `worktrees/ID/logs/HEAD`.
+/// The ref of a reflog: `logs/refs/heads/x`, `worktrees/ID/logs/HEAD`.
 fn ref_of_log(name: &Name) -> Name {
     let of = |name: &[u8]| name.strip_prefix(b"logs/").unwrap_or(name).to_vec();
     match worktree_of(name) {
@@ -321,7 +324,7 @@ fn kind_of(name: &Name) -> Kind {
 
 fn same_ref(old: Option<&Ref>, new: Option<&Ref>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return false };
-    // Only some files say what a tag stands for; where both do, they must agree.
+    // Only some formats store what a tag peels to; if both do, they must agree.
     let agree = old.peeled.is_none() || new.peeled.is_none() || old.peeled == new.peeled;
     old.value == new.value && agree
 }
@@ -341,7 +344,7 @@ fn text_of_file(state: &State) -> String {
     }
 }
 
-/// Both sides of all names, in order.
+/// Both values of every name, in order.
 fn pairs<'a, T>(
     old: &'a std::collections::BTreeMap<Name, T>,
     new: &'a std::collections::BTreeMap<Name, T>,

@@ -1,20 +1,21 @@
-//! What a repository looked like, so that a later look says what has changed in it, and who can have done it.
+//! Fingerprints of a repository: comparing two shows what changed in between, and who can have changed it.
 //!
-//! The repository is read, never written, and no git runs: nothing in it can make this code start anything or wait, and
-//! ten thousand refs cost a few hundredths of a second. Others may work in the repository at the same time; what vanishes
-//! or is replaced while it is read is taken as it is found, before or after, and is no error.
+//! The repository is read, never written, and no git runs. Nothing in the repository can make this code start
+//! a program or block, and ten thousand refs cost a few hundredths of a second. Others may work in the
+//! repository at the same time: what disappears or is replaced while it is read is recorded in its old or new
+//! state, and is no error.
 //!
-//! What is remembered, and why so much of it:
-//! - **refs** by value, in every storage format, of every worktree: a difference says from what to what. Loose refs come
-//!   first and `packed-refs` after them, in the order git reads them, so that a ref that is packed meanwhile is not missed.
-//!   Where a value is stored is not compared: packing changes no ref.
-//! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else in the directory but
-//!   objects) by their SHA-256, so that a file written again with the same content is no difference. Files of more than a
-//!   MiB (a large index) by their identity alone: inode, size, times. The change time cannot be set by anybody.
-//! - **reflogs** by their SHA-256 as well, because `git gc` writes all of them again with the same content. Where there is
-//!   one for each of thousands of refs, that would take longer than everything else; beyond the first thousand the size
-//!   must do, which tells every line that was added or cut off, and not one that was exchanged for another.
-//! - **objects** not at all: they are named by their content, and `git fsck` is the judge of them.
+//! What is recorded, and why:
+//! - **refs** by value, in every storage format, of every worktree, so that a difference shows the old and
+//!   the new value. Loose refs are read before `packed-refs`, in git's own order, so that a ref that is packed
+//!   meanwhile is not missed. Where a value is stored is not compared: packing changes no ref.
+//! - **files that git obeys** (configuration, hooks, attributes, grafts, alternates, everything else except
+//!   objects) by their SHA-256, so that rewriting a file with the same content is no difference. Files above
+//!   one MiB (a large index) only by inode, size and times. No program can set the ctime.
+//! - **reflogs** by their SHA-256 as well, because `git gc` rewrites all of them with the same content. Hashing
+//!   thousands of them would take longer than everything else, so beyond the first thousand only the size
+//!   counts. That shows every line added or removed, but not one replaced by another of the same length.
+//! - **objects** not at all: they are named by their content, and `git fsck` checks them.
 
 mod compare;
 mod name;
@@ -38,47 +39,48 @@ pub(crate) use state::{DirectoryState, Entry, whole};
 use refs::{Ref, Value, is_lock};
 use state::{Content, MOST_HASHED, Stat, State, hash};
 
-/// A look at a repository that failed.
+/// A fingerprint that could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[error("the repository {} cannot be looked at: {source}", path.display())]
 pub struct FingerprintError {
     /// The repository's directory.
     pub path: PathBuf,
-    /// Why.
+    /// The cause.
     pub source: io::Error,
 }
 
-/// A repository as it was at one moment. It can be stored: a run that was cut short is compared by the next one.
+/// The state of a repository at one moment. It can be stored, so that the next run can compare after one that
+/// was interrupted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// The shared directory of the repository, without links.
+    /// The repository's common directory, without symbolic links.
     common: Name,
     /// The device of that directory.
     device: u64,
-    /// When the look began, in nanoseconds since 1970.
+    /// When the fingerprint was started, in nanoseconds since 1970.
     looked: i64,
-    /// By their names; those of linked worktrees as git names them, `worktrees/ID/HEAD`.
+    /// By name; refs of linked worktrees are named `worktrees/ID/HEAD`, as git names them.
     refs: BTreeMap<Name, Ref>,
-    /// By their paths below the shared directory.
+    /// By path below the common directory.
     files: BTreeMap<Name, State>,
-    /// By their paths below the shared directory.
+    /// By path below the common directory.
     logs: BTreeMap<Name, State>,
-    /// The repository is larger than what is looked at.
+    /// The repository exceeds a limit, so the fingerprint is incomplete.
     cut: bool,
 }
 
-/// Entries of directories that are looked at.
+/// Maximum number of directory entries to read.
 const MOST_ENTRIES: usize = 2_000_000;
-/// Bytes of files that are hashed; after that, identities must do.
+/// Maximum number of bytes to hash; beyond that, files are compared by `Stat`.
 const MOST_BYTES: u64 = 16 << 20;
-/// Reflogs that are hashed.
+/// Maximum number of reflogs to hash.
 const MOST_LOGS: usize = 1_000;
-/// Directories below directories.
+/// Maximum depth of directories.
 const DEEPEST: usize = 32;
-/// From so many entries on, several threads share the work.
+/// From this many entries on, several threads share the work.
 const MANY: usize = 1_000;
 
-/// The state of one look.
+/// The state while a fingerprint is taken.
 struct Look<'a> {
     earlier: Option<&'a Fingerprint>,
     root: PathBuf,
@@ -89,7 +91,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Takes entries from what may still be looked at.
+    /// Counts entries against the limit, and drops those beyond it.
     fn charge(&mut self, entries: &mut Vec<Entry>) {
         if entries.len() > self.entries {
             self.cut = true;
@@ -105,38 +107,38 @@ impl Look<'_> {
 }
 
 impl Fingerprint {
-    /// Looks at a repository, by the directory that all its worktrees share (`git rev-parse --git-common-dir`).
+    /// Takes a fingerprint of a repository, given its common directory (`git rev-parse --git-common-dir`).
     pub fn take(common: &Path) -> Result<Self, FingerprintError> {
         Self::look(common, None)
     }
 
-    /// Looks again at the repository this fingerprint is of. Much faster than a first look: only what does not look the
-    /// same is read.
+    /// Takes another fingerprint of the same repository. Much faster than the first: only files whose
+    /// metadata changed are read.
     pub fn again(&self) -> Result<Self, FingerprintError> {
         Self::look(&self.common.path(), Some(self))
     }
 
-    /// The repository was larger than what is looked at, so that this is not all of it.
+    /// True if the repository exceeds a limit, so that the fingerprint is incomplete.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// How many refs there are, HEADs included.
+    /// The number of refs, including HEADs.
     pub fn refs(&self) -> usize {
         self.refs.len()
     }
 
-    /// The value of a ref, as `git for-each-ref` or a HEAD would say it: an object's name, or `ref: NAME`.
+    /// The value of a ref: an object id, or `ref: NAME` for a symbolic ref.
     pub fn value(&self, name: &[u8]) -> Option<String> {
         self.refs.get(&Name::from(name)).map(|found| found.value.to_string())
     }
 
-    /// All refs and their values, HEADs included.
+    /// All refs and their values, including HEADs.
     pub fn values(&self) -> impl Iterator<Item = (&Name, String)> {
         self.refs.iter().map(|(name, found)| (name, found.value.to_string()))
     }
 
-    /// What changed between this look and a later one, and who can have changed it.
+    /// What changed between this fingerprint and a later one, and who can have changed it.
     pub fn compare(&self, after: &Self, ours: &ExpectedChanges) -> Vec<Difference> {
         compare::compare(self, after, ours)
     }
@@ -149,7 +151,7 @@ impl Fingerprint {
         let root = common.canonicalize().map_err(failed)?;
         let folder = DirectoryState::open(&root).map_err(failed)?;
         let device = folder.stat().map_err(failed)?.device;
-        // After a restart the numbers of devices may be others, and then nothing looks the same: it is only slower.
+        // After a reboot the device numbers may differ. Then every file is read again, which is only slower.
         let mut look =
             Look { earlier, root, entries: MOST_ENTRIES, bytes: MOST_BYTES, logs: MOST_LOGS, cut: false };
         let mut found = Self {
@@ -173,11 +175,11 @@ impl Fingerprint {
                 self.admin(common, &join(b"worktrees", &entry.name), look)?;
             }
         }
-        // After all loose refs: see the top.
+        // After all loose refs: see the module documentation.
         let (packed, strange) = refs::packed(common, look)?;
         let mut packed: BTreeMap<Name, Ref> = packed.into_iter().collect();
         for (name, loose) in &mut self.refs {
-            // Said of the same object, it is true of the loose one as well.
+            // If both name the same object, the peeled value applies to the loose ref as well.
             if let Some(packed) = packed.get(name).filter(|packed| packed.value == loose.value) {
                 loose.peeled.clone_from(&packed.peeled);
             }
@@ -188,7 +190,7 @@ impl Fingerprint {
         Ok(())
     }
 
-    /// What nobody understands of a file of refs, as a ref that nobody understands.
+    /// Records the unparsable part of a ref file as a broken ref, so that changes of it are noticed.
     fn strange(&mut self, path: &[u8], strange: Option<String>) {
         if let Some(hash) = strange {
             let broken = Ref { value: Value::Broken(hash), peeled: None, file: None };
@@ -196,7 +198,7 @@ impl Fingerprint {
         }
     }
 
-    /// One git directory: the shared one, or a worktree's own.
+    /// Reads one git directory: the common one, or a linked worktree's.
     fn admin(&mut self, common: &DirectoryState, path: &[u8], look: &mut Look<'_>) -> io::Result<()> {
         let below = |name: &[u8]| if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
         let Some(folder) = common.below(if path.is_empty() { b"." } else { path })? else { return Ok(()) };
@@ -231,7 +233,8 @@ impl Fingerprint {
         if let Some((tables, strange)) = reftable::stack(common, &below(b"reftable"), look)? {
             for (name, one) in tables {
                 let name = if path.is_empty() { name } else { Name::own(below(name.bytes())) };
-                // Git reads either tables or files. The HEAD that is only there for old versions tells which.
+                // git reads either tables or files. With a reftable, the file `HEAD` exists only for old
+                // versions of git.
                 if reftable || !self.refs.contains_key(&name) {
                     self.refs.insert(name, one);
                 }
@@ -241,7 +244,7 @@ impl Fingerprint {
         self.walk(folder, path, rest, look)
     }
 
-    /// All files below a directory, but for what is no setting of anything.
+    /// Reads all files below a directory, except those that configure nothing.
     fn walk(
         &mut self,
         folder: DirectoryState,
@@ -339,13 +342,13 @@ impl Fingerprint {
     }
 }
 
-/// The lines of a reflog. One without a message may end with a tab or not: `git gc` writes it where there was none.
+/// Normalises the lines of a reflog: `git gc` adds a tab to a line without a message.
 fn lines(log: &[u8]) -> Vec<u8> {
     let lines = log.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\t").unwrap_or(line));
     lines.collect::<Vec<_>>().join(&b'\n')
 }
 
-/// What a file is and says; `None` when it is gone. Not read if it looks the same as earlier.
+/// Records the state of a file; `None` if it is gone. Does not read it if its metadata is unchanged.
 fn state(
     folder: &DirectoryState,
     file: &std::ffi::CStr,
@@ -377,17 +380,17 @@ fn state(
         State { stat, content: Content::Link(target, behind), real }
     } else {
         match if stat.is_file() { hashed(false)? } else { None } {
-            // The identity of what was read, which may have taken the place of what was seen first.
+            // The metadata of the file that was read: it may have replaced the one that was seen first.
             Some((hash, stat)) => State { stat, content: Content::Hash(hash), real },
             None => State { stat, content: Content::Unread, real },
         }
     }))
 }
 
-/// What the file `HEAD` says where the real one is in a reftable.
+/// The content of the file `HEAD` if the real HEAD is in a reftable.
 const NO_HEAD: &[u8] = b"refs/heads/.invalid";
 
-/// Puts a list into a map: a long one all at once, because one by one each of thousands would look for its place.
+/// Adds a list to a map. A long list is merged at once, which is faster than thousands of single insertions.
 fn merge<T>(map: &mut BTreeMap<Name, T>, list: Vec<(Name, T)>) {
     if list.len() < MANY {
         map.extend(list);
@@ -396,7 +399,7 @@ fn merge<T>(map: &mut BTreeMap<Name, T>, list: Vec<(Name, T)>) {
     }
 }
 
-/// Does the same to many things, with a few threads if they are very many. What gives `None` is left out.
+/// Applies a function to many items, with several threads if there are very many. Drops `None` results.
 fn shared<A: Sync, B: Send>(
     things: &[A],
     each: impl Fn(&A) -> io::Result<Option<B>> + Sync,
@@ -421,8 +424,8 @@ fn shared<A: Sync, B: Send>(
     })
 }
 
-/// Files that other gits make and remove again as they work, a list of refs for plain web servers that `git gc` makes, and
-/// directories of data that is not a setting.
+/// True for temporary files of running git processes, for the list of refs that `git gc` writes for plain web
+/// servers, and for directories of data that configures nothing.
 fn is_passing(path: &[u8], entry: &Entry) -> bool {
     let name = entry.name.to_bytes();
     let in_submodule = path.split(|byte| *byte == b'/').any(|part| part == b"modules");

@@ -1,4 +1,4 @@
-//! Names as git and the kernel have them: bytes. As text they lose nothing and cannot play tricks on a terminal.
+//! Names of paths and refs as bytes, with a lossless text form that is safe to print on a terminal.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,32 +7,32 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::terminal_text;
 
-/// A path, a ref, a key: any bytes.
+/// A path, a ref or a key: any bytes.
 ///
-/// As text, everything printable is itself; a backslash is `\\`, a byte that is not text or is a control character is
-/// `\xNN`, and a character that cannot be seen or that turns the direction of text is `\u{NNNN}`. `Name::parse` is the way
-/// back, so that nothing is lost in a file of JSON.
+/// In the text form printable characters stand for themselves. A backslash is `\\`, a control character or a
+/// byte that is not UTF-8 is `\xNN`, and an invisible character or one that changes the text direction is
+/// `\u{NNNN}`. `Name::parse` reverses it, so JSON files lose nothing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Name(Vec<u8>);
 
 impl Name {
-    /// A name of these bytes, without a copy of them.
+    /// Wraps these bytes without copying them.
     pub fn own(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// The bytes.
+    /// The bytes of the name.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// As a path.
+    /// The name as a path.
     pub fn path(&self) -> PathBuf {
         use std::os::unix::ffi::OsStrExt;
         PathBuf::from(std::ffi::OsStr::from_bytes(&self.0))
     }
 
-    /// The name behind a text; `None` when it is not one that `Display` makes.
+    /// Parses the text form; `None` if `Display` could not have produced it.
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = Vec::with_capacity(text.len());
         let mut rest = text;
@@ -61,9 +61,9 @@ impl Name {
     }
 }
 
-/// Characters that a person does not see, or that change the order in which the others are shown.
+/// True for characters that a reader does not see, or that change the display order of others.
 pub(crate) fn is_deceptive(character: char) -> bool {
-    // U+FE0F stands behind many an emoji.
+    // U+FE0F follows many emoji.
     matches!(character, '\u{80}'..='\u{9f}')
         || terminal_text::is_invisible(character) && character != '\u{fe0f}'
 }

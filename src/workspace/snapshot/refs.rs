@@ -1,7 +1,7 @@
-//! Refs as files keep them: one file each below `refs/`, and many in `packed-refs`.
+//! Reads refs stored as files: one file each below `refs/`, and many in `packed-refs`.
 //!
-//! The values are read, not only looked at, because a difference must say from what to what a ref moved. The second
-//! look at a repository reads only those files that are not the same as at the first one.
+//! Reads the values, not only the metadata, because a difference must show the old and the new value. A
+//! second fingerprint reads only files whose metadata changed.
 
 use std::ffi::CStr;
 use std::io::{self, Read};
@@ -11,27 +11,27 @@ use serde::{Deserialize, Serialize};
 use super::state::{DirectoryState, Entry, Stat, hash, whole};
 use super::{Look, Name, shared};
 
-/// A ref as it was.
+/// The recorded state of a ref.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ref {
     pub(crate) value: Value,
-    /// What the value, a tag, was said to stand for. `packed-refs` and reftables say it, and git believes it.
+    /// The object that the value, a tag, peels to. `packed-refs` and reftables store it, and git trusts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) peeled: Option<String>,
-    /// The ref's own file, if it has one.
+    /// The metadata of the ref's own file, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<Stat>,
 }
 
-/// What a ref says.
+/// The value of a ref.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Value {
-    /// The object's name.
+    /// An object id.
     Object(String),
-    /// Another ref.
+    /// The name of another ref.
     Symbolic(Name),
-    /// Nothing git understands: the hash of it.
+    /// Content that git cannot parse: its hash.
     Broken(String),
 }
 
@@ -45,17 +45,17 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// Many refs, and the hash of what nobody understands among them.
+/// The refs that were read, and the hash of what could not be parsed.
 pub(crate) type Found = (Vec<(Name, Ref)>, Option<String>);
 
-/// The longest file of a ref: `ref: ` and a path.
+/// Maximum size of a loose ref: `ref: ` and a path.
 const LONGEST: u64 = 8 << 10;
-/// The largest `packed-refs` that is read: some millions of refs.
+/// Maximum size of `packed-refs`: some millions of refs.
 const LARGEST_PACKED: u64 = 512 << 20;
-/// Directories below directories.
+/// Maximum depth of directories.
 const DEEPEST: usize = 100;
 
-/// Reads the files below a directory of refs.
+/// Reads the loose refs below a directory.
 pub(crate) fn loose(
     common: &DirectoryState,
     top: &[u8],
@@ -64,14 +64,14 @@ pub(crate) fn loose(
     let mut found = Vec::new();
     let mut open = vec![(top.to_vec(), false)];
     while let Some((path, linked)) = open.pop() {
-        // Reftable repositories have a file where the directory was, so that old versions of git stop.
+        // A reftable repository has a file in place of this directory, so that old versions of git stop.
         let Some(folder) = common.below(&path)? else { continue };
         let mut entries = folder.entries()?;
         entries.retain(|entry| !is_lock(&entry.name));
         look.charge(&mut entries);
         let mut files = Vec::new();
         for entry in entries {
-            // Git reads through links to directories. Through one, that is: links can lead round in circles.
+            // git follows symbolic links to directories. Follow at most one, because links can form cycles.
             let behind = |entry: &Entry| {
                 Ok::<_, io::Error>(folder.stat_behind(&entry.name)?.is_some_and(|stat| stat.is_folder()))
             };
@@ -95,7 +95,7 @@ pub(crate) fn loose(
     Ok(found)
 }
 
-/// Reads one file of a ref; `None` when it is gone.
+/// Reads one loose ref; `None` if it is gone.
 pub(crate) fn read_loose(
     folder: &DirectoryState,
     file: &CStr,
@@ -127,7 +127,8 @@ pub(crate) fn read_loose(
     Ok(Some(Ref { value, peeled: None, file: Some(stat) }))
 }
 
-/// A ref that is a link: git takes one into `refs/` for a symbolic ref, and reads through any other.
+/// Reads a ref that is a symbolic link. git treats one that points into `refs/` as a symbolic ref, and
+/// follows any other.
 fn read_linked(folder: &DirectoryState, file: &CStr) -> io::Result<Option<Ref>> {
     let Some(target) = folder.link(file) else { return Ok(None) };
     let Some(stat) = folder.stat_of(file)? else { return Ok(None) };
@@ -144,7 +145,7 @@ fn read_linked(folder: &DirectoryState, file: &CStr) -> io::Result<Option<Ref>> 
 
 fn value_in(file: &mut std::fs::File, size: u64) -> io::Result<Value> {
     let mut bytes = [0; 256];
-    // Almost all are 41 bytes long, and one call is enough to know that.
+    // Almost all refs are 41 bytes long, so that one read is enough.
     let count = file.read(&mut bytes)?;
     if count as u64 == size {
         return Ok(value_of(&bytes[..count]));
@@ -154,7 +155,7 @@ fn value_in(file: &mut std::fs::File, size: u64) -> io::Result<Value> {
     Ok(value_of(&all))
 }
 
-/// What the content of a ref's file means, as git reads it.
+/// Parses the content of a loose ref as git does.
 pub(crate) fn value_of(content: &[u8]) -> Value {
     if let Some(target) = content.strip_prefix(b"ref:") {
         return Value::Symbolic(Name::from(target.trim_ascii()));
@@ -167,7 +168,7 @@ pub(crate) fn value_of(content: &[u8]) -> Value {
     }
 }
 
-/// The refs of `packed-refs`, and the hash of the lines nobody understands.
+/// The refs of `packed-refs`, and the hash of the lines that cannot be parsed.
 pub(crate) fn packed(common: &DirectoryState, look: &mut Look<'_>) -> io::Result<Found> {
     let Some((mut file, stat)) = common.file(c"packed-refs", true)? else { return Ok((Vec::new(), None)) };
     if !stat.is_file() {
@@ -212,7 +213,7 @@ fn object_name(text: &[u8]) -> Option<String> {
     }
 }
 
-/// Locks come and go while others work, and are never refs.
+/// Lock files come and go while others work, and are never refs.
 pub(crate) fn is_lock(name: &CStr) -> bool {
     name.to_bytes().ends_with(b".lock")
 }

@@ -1,7 +1,7 @@
-//! Refs as reftables keep them: a stack of small binary tables, the newest last.
+//! Reads refs stored in reftables: a stack of small binary tables, the newest last.
 //!
-//! Read as described in git's `Documentation/technical/reftable.txt`. Only the blocks of refs are: those of the reflogs
-//! are compressed, and a compaction rewrites all of them although nothing has changed.
+//! Follows git's `Documentation/technical/reftable.txt`. Reads only the blocks of refs: reflog blocks are
+//! compressed, and a compaction rewrites all of them although nothing has changed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,12 +10,12 @@ use super::refs::{Found, Ref, Value, join};
 use super::state::{DirectoryState, hash, whole};
 use super::{Look, Name};
 
-/// The largest table that is read.
+/// Maximum size of a table.
 const LARGEST: u64 = 512 << 20;
-/// Another git may compact the tables away that were just listed.
+/// Maximum number of attempts: another git may compact the listed tables away.
 const MOST_TRIES: usize = 10;
 
-/// The refs of a stack of tables in a directory, and the hash of what could not be read; `None` when there is no stack.
+/// The refs of a stack of tables, and the hash of what could not be parsed; `None` if there is no stack.
 pub(crate) fn stack(common: &DirectoryState, path: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
     let mut missing = false;
     for _ in 0..MOST_TRIES {
@@ -28,7 +28,7 @@ pub(crate) fn stack(common: &DirectoryState, path: &[u8], look: &mut Look<'_>) -
         }
     }
     look.cut |= !missing;
-    // A table that stays away is a broken repository: said, and compared, as such.
+    // A table that stays missing means a broken repository. Record it as such, so that a change is noticed.
     Ok(Some((Vec::new(), Some(hash(b"a table is missing")))))
 }
 
@@ -50,8 +50,8 @@ fn tables(folder: &DirectoryState, list: &[u8], look: &mut Look<'_>) -> io::Resu
     Ok(Some((refs, strange)))
 }
 
-/// Puts the refs of a table over those of the tables below it; a ref that is deleted in it becomes `None`.
-/// `None` when the table is not one.
+/// Applies the refs of a table on top of those of older tables; a deleted ref becomes `None`. Returns `None`
+/// if the table is malformed.
 pub(crate) fn refs_in(table: &[u8], refs: &mut BTreeMap<Name, Option<Ref>>) -> Option<()> {
     let version = *table.get(4)?;
     if table.get(..4)? != b"REFT" || !matches!(version, 1 | 2) {
@@ -63,7 +63,7 @@ pub(crate) fn refs_in(table: &[u8], refs: &mut BTreeMap<Name, Option<Ref>>) -> O
     let end = table.len().checked_sub(footer)?;
     let mut start = 0;
     while start < end {
-        // The first block begins with the header of the file.
+        // The first block starts with the header of the file.
         let at = if start == 0 { header } else { start };
         if at >= end || *table.get(at)? != b'r' {
             break;
@@ -71,7 +71,7 @@ pub(crate) fn refs_in(table: &[u8], refs: &mut BTreeMap<Name, Option<Ref>>) -> O
         let length = number(table, at + 1, 3)?;
         let block = table.get(start..start.checked_add(length)?)?;
         records(block, at - start + 4, size_of_object, refs)?;
-        // Blocks are filled up with zeros to the block size, or follow each other without a gap.
+        // Blocks are either padded with zeros to the block size, or follow each other without a gap.
         let aligned = block_size > length && *table.get(start + length)? == 0;
         start += if aligned { block_size } else { length.max(1) };
     }

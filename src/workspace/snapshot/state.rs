@@ -1,5 +1,5 @@
-//! What is remembered of one file, and how it is read without waiting for anything and without being misled by whoever
-//! changes it meanwhile.
+//! The recorded state of one file, and how to read it without blocking and without being misled by a
+//! concurrent change.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 
 use super::Name;
 
-/// Which file it is and when it was changed last. Nobody but the system's clock sets the change time (`ctime`), so a file
-/// that was written, replaced or touched shows it here, whatever times it was given.
+/// Identifies a file and its last change. Only the kernel sets the ctime, so a file that was written,
+/// replaced or touched differs here, whatever times a program gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stat {
     pub(crate) device: u64,
@@ -57,46 +57,46 @@ impl Stat {
         self.kind() == SFlag::S_IFLNK
     }
 
-    /// Clocks of file systems tick in milliseconds, of some in seconds: a file that changed just before it was looked at
-    /// can change again and still look the same. Its content has to be read again.
+    /// File system clocks tick in milliseconds, some in seconds. A file that changed just before it was
+    /// recorded can change again with the same times, so its content must be read again.
     pub(crate) fn is_settled(&self, looked: i64) -> bool {
         self.changed < looked.saturating_sub(TICK) && self.modified < looked.saturating_sub(TICK)
     }
 
-    /// The same apart from the number of the device, which may be another one after the machine was started again.
+    /// Compares, without the device number unless `with_device`: it may change with a reboot.
     pub(crate) fn same(&self, other: &Self, with_device: bool) -> bool {
         let other = if with_device { *other } else { Self { device: self.device, ..*other } };
         *self == other
     }
 }
 
-/// The coarsest clock of a file system that matters (FAT, some network file systems), in nanoseconds.
+/// The coarsest relevant file system clock (FAT, some network file systems), in nanoseconds.
 const TICK: i64 = 2_000_000_000;
 
-/// What is in a file.
+/// The content of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Content {
-    /// The SHA-256 of all of it.
+    /// The SHA-256 of the whole content.
     Hash(String),
-    /// A link, where it leads, and the hash of what is there if that is a file.
+    /// A symbolic link: its target, and the hash of the target's content if that is a file.
     Link(Name, Option<String>),
-    /// Too large, unreadable, or of a kind whose content nobody asks for: only its `Stat` tells of changes.
+    /// Too large, unreadable, or of no interest: only `Stat` shows changes.
     Unread,
 }
 
-/// A file as it was.
+/// The recorded state of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) stat: Stat,
     pub(crate) content: Content,
-    /// Where the file really is, if links lead there: it may be a place that the agent can write to.
+    /// The file's real path, if symbolic links lead there: it may be a place that the agent can write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) real: Option<Name>,
 }
 
 impl State {
-    /// Whether it is still what it was. A file that was written again with the same content and mode is.
+    /// True if the file is unchanged. Rewriting it with the same content and mode is no change.
     pub(crate) fn same(&self, other: &Self, with_device: bool) -> bool {
         match (&self.content, &other.content) {
             (Content::Unread, _) | (_, Content::Unread) => self.stat.same(&other.stat, with_device),
@@ -116,7 +116,7 @@ pub(crate) struct Entry {
     pub(crate) is_folder: Option<bool>,
 }
 
-/// Files that are hashed; larger ones are told apart by `Stat` alone.
+/// Maximum size of a file to hash; larger ones are compared by `Stat` alone.
 pub(crate) const MOST_HASHED: u64 = 1 << 20;
 
 impl DirectoryState {
@@ -125,13 +125,13 @@ impl DirectoryState {
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
-    /// A directory below; `None` when there is none.
+    /// Opens a directory below; `None` if there is none.
     pub(crate) fn below(&self, path: &[u8]) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(there(openat(&self.0, path, flags, Mode::empty()))?.map(Self))
     }
 
-    /// A directory right below, which must not be a link; `None` when there is none.
+    /// Opens a direct subdirectory, which must not be a symbolic link; `None` if there is none.
     pub(crate) fn inside(&self, name: &CStr) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(there(openat(&self.0, name, flags, Mode::empty()))?.map(Self))
@@ -141,12 +141,12 @@ impl DirectoryState {
         Ok(Stat::of(&fstat(&self.0)?))
     }
 
-    /// What an entry is, the link itself if it is one; `None` when it is gone.
+    /// The metadata of an entry itself, even if it is a symbolic link; `None` if it is gone.
     pub(crate) fn stat_of(&self, name: &CStr) -> io::Result<Option<Stat>> {
         Ok(there(fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW))?.map(|found| Stat::of(&found)))
     }
 
-    /// What an entry is, behind all links.
+    /// The metadata of an entry's target, behind all symbolic links.
     pub(crate) fn stat_behind(&self, name: &CStr) -> io::Result<Option<Stat>> {
         Ok(there(fstatat(&self.0, name, AtFlags::empty()))?.map(|found| Stat::of(&found)))
     }
@@ -156,7 +156,7 @@ impl DirectoryState {
         readlinkat(&self.0, name).ok().map(|target| Name::from(target.as_bytes()))
     }
 
-    /// Opens a file for reading. A pipe does not make it wait.
+    /// Opens a file for reading. Does not block on a FIFO.
     pub(crate) fn file(&self, name: &CStr, follow: bool) -> io::Result<Option<(File, Stat)>> {
         let nofollow = if follow { OFlag::empty() } else { OFlag::O_NOFOLLOW };
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | nofollow;
@@ -165,10 +165,11 @@ impl DirectoryState {
         Ok(Some((File::from(fd), stat)))
     }
 
-    /// All entries but `.` and `..`, in order: what is looked up and put in order by their names is next to each other.
+    /// All entries except `.` and `..`, sorted by name, which makes later lookups local.
     ///
-    /// On some file systems a file that is replaced while the directory is read is not seen at all. So the directory is read
-    /// again if it changed meanwhile, and the names of all readings count: those that are gone are found out later.
+    /// On some file systems, a file that is replaced during the listing is not seen at all. So the directory
+    /// is read again if it changed meanwhile, and the names of all listings count. Names that are gone by
+    /// then are noticed later.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut before = self.stat()?;
         let mut entries = self.entries_up_to(MOST_AT_ONCE)?;
@@ -185,9 +186,9 @@ impl DirectoryState {
         Ok(entries)
     }
 
-    /// The first so many entries, and one more if there are more, in a single reading.
+    /// The first `most` entries, and one more if there are more, in a single listing.
     pub(crate) fn entries_up_to(&self, most: usize) -> io::Result<Vec<Entry>> {
-        // A description of its own: the position in the directory belongs to it.
+        // Open the directory again: the listing position belongs to the open file description.
         let Some(fd) = there(openat(
             &self.0,
             c".",
@@ -225,10 +226,10 @@ impl AsFd for DirectoryState {
 }
 
 const MOST_READINGS: usize = 4;
-/// Entries of one directory that are held at once; what counts them leaves out more.
+/// Maximum number of entries of one directory in memory; callers that count entries apply lower limits.
 const MOST_AT_ONCE: usize = 2_000_000;
 
-/// What is gone, or became something else, between one call and the next, is not an error: others work here too.
+/// Something that disappears or changes its type between two calls is no error: others work here too.
 fn there<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -237,7 +238,7 @@ fn there<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
     }
 }
 
-/// The whole of a file, if it is not larger than this.
+/// Reads a whole file; `None` if it is larger than `most`.
 pub(crate) fn whole(file: &mut File, expected: u64, most: u64) -> io::Result<Option<Vec<u8>>> {
     if expected > most {
         return Ok(None);
@@ -247,7 +248,7 @@ pub(crate) fn whole(file: &mut File, expected: u64, most: u64) -> io::Result<Opt
     Ok((bytes.len() as u64 <= most).then_some(bytes))
 }
 
-/// The SHA-256 as text.
+/// The SHA-256 in hexadecimal.
 pub(crate) fn hash(bytes: &[u8]) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(64);

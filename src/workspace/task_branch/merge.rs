@@ -1,6 +1,6 @@
-//! What merging one commit into another comes to, and whether a merge that somebody else made has taken what it merges.
+//! Merges one commit into another, and checks whether somebody else's merge contains what it should.
 //!
-//! git itself merges, in a jail, beside every working tree: nothing moves, and nothing is checked out.
+//! git merges in a jail, without a working tree: no ref moves, and nothing is checked out.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,34 +14,35 @@ use crate::workspace::git::jail::{Bounds, Jail};
 use crate::workspace::run::run_record;
 use crate::workspace::{WorkspaceError, at};
 
-/// What merging came to. Nothing has moved.
+/// The result of a merge. No ref has moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Merged {
     /// There is nothing to merge.
     UpToDate,
-    /// Without conflicts: the tree.
+    /// No conflicts; the id of the merged tree.
     Clean(String),
-    /// Files that conflict, and what git says.
+    /// The files with conflicts, and the text with conflict markers.
     Conflict(Vec<String>, String),
 }
 
-/// What is wrong with a merge: paths, as they are written down.
+/// What is wrong with a merge, as paths in text form.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// What the other side alone has changed, and is not so in the merge.
+    /// Files that only the other side changed, and that lack this change in the merge.
     pub lost: Vec<String>,
-    /// What somebody had to decide about.
+    /// Files with conflicts that somebody had to resolve.
     pub conflicts: Vec<String>,
 }
 
-/// What git makes of a merge by itself.
+/// The merge that git makes automatically.
 struct Automatic {
     tree: String,
     conflicts: Vec<Vec<u8>>,
 }
 
 impl TaskTree {
-    /// What merging a commit into the branch comes to. The objects of the merge are in the repository; nothing points at them.
+    /// Merges a commit into the branch's commit. The resulting objects are in the repository, but no ref
+    /// points to them.
     pub fn merge(&self, ours: &str, theirs: &str) -> Result<Merged, WorkspaceError> {
         if self.contains(ours, theirs)? {
             return Ok(Merged::UpToDate);
@@ -55,8 +56,9 @@ impl TaskTree {
         Ok(Merged::Conflict(files, said))
     }
 
-    /// Compares a merge with the one git makes by itself. Where that takes the other side's file as it is, so must the merge;
-    /// where it joins both, the merge may not be what ours was before. What conflicts is for whoever merged to decide.
+    /// Compares a merge with the one that git makes automatically. Where git takes the other side's file
+    /// unchanged, the merge must too. Where git combines both sides, the merge must not equal our old
+    /// version. Conflicts are left to whoever merged.
     pub fn compare_merge(&self, ours: &str, theirs: &str, merged: &str) -> Result<Compared, WorkspaceError> {
         if self.contains(ours, theirs)? {
             return Ok(Compared::default());
@@ -75,7 +77,7 @@ impl TaskTree {
         })
     }
 
-    /// The first of these files that has a line which begins like a conflict marker in a commit, however large it is.
+    /// The first of these files that has a line starting with a conflict marker, however large the file is.
     pub fn with_markers(&self, commit: &str, files: &[String]) -> Result<Option<String>, WorkspaceError> {
         for some in files.chunks(200) {
             let mut git = self.git("grep")?.args(["-z", "-l", "-a", "--no-textconv", "-E"]);
@@ -100,7 +102,7 @@ impl TaskTree {
         Ok(None)
     }
 
-    /// Paths that are not the same in two trees.
+    /// The paths that differ between two trees.
     fn differing(&self, from: &str, to: &str) -> Result<BTreeSet<Vec<u8>>, WorkspaceError> {
         let shape = ["-r", "-z", "--name-only", "--no-renames", "--end-of-options", from, to];
         let output = self.git("diff-tree")?.args(shape).run()?;
@@ -108,7 +110,8 @@ impl TaskTree {
     }
 
     fn automatic(&self, ours: &str, theirs: &str) -> Result<Automatic, WorkspaceError> {
-        // Drivers that attributes and configuration name run where they can reach nothing.
+        // The drivers that attributes and configuration name run in this jail, where they have no access to
+        // anything.
         let objects = self.objects();
         at("make", &self.scratch, fs::create_dir_all(&self.scratch))?;
         let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: libc::RLIM_INFINITY };
@@ -131,7 +134,7 @@ impl TaskTree {
         }
     }
 
-    /// The files with their conflict markers, as far as they can be shown.
+    /// The conflicting files with their conflict markers, as far as they fit.
     fn conflicts(&self, tree: &str, files: &[String]) -> Result<String, WorkspaceError> {
         let mut said = String::new();
         for file in files.iter().take(50) {
@@ -152,7 +155,7 @@ impl TaskTree {
     }
 }
 
-/// A path as it is written down: names that are no text as `hex:…`.
+/// The text form of a path: `hex:…` if it is not UTF-8.
 fn written(path: &[u8]) -> String {
     run_record::path::text(Path::new(OsStr::from_bytes(path)))
 }

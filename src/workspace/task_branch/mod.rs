@@ -1,8 +1,10 @@
-//! The worktree and branch of a task that takes many runs: made once, and moved on by commits of guard's own.
+//! The worktree and branch of a task, which outlive many runs. Guard itself commits to the branch between
+//! runs.
 //!
-//! Between runs nobody but guard works here. A commit is made by plumbing from what was written down before it (parent, date,
-//! words), beside the index: made twice it is the same commit, and the branch moves from the parent to it or not at all.
-//! So whoever comes back after a crash does it again, and nothing happens twice.
+//! Between runs only guard works here. It builds a commit with git plumbing from recorded inputs (parent,
+//! date, message), without the worktree's index. Building it twice gives the same commit, and the branch
+//! moves from the parent to it atomically. So after a crash guard can repeat the operation, and nothing
+//! happens twice.
 pub(crate) mod merge;
 
 use std::ffi::OsStr;
@@ -27,55 +29,56 @@ use super::run::run_record::State;
 use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 
-/// How long the end of a run that was killed with its runner is waited for.
+/// How long to wait for a run to end that was killed together with its runner.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// git-lfs would fetch what an agent's commit names, from where its `.lfsconfig` says, with the user's credentials. It leaves
-/// the pointers instead.
+/// Makes git-lfs leave pointer files: it would otherwise fetch what an agent's commit names, from where its
+/// `.lfsconfig` says, with the user's credentials.
 const SKIP_SMUDGE: (&str, &str) = ("GIT_LFS_SKIP_SMUDGE", "1");
 
-/// A worktree and its branch.
+/// A task's worktree and branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskTree {
-    /// Who it was made for; stands in reflogs.
+    /// Identifies the task in reflogs.
     pub mark: String,
-    /// The directory that all working trees share.
+    /// The common directory that all working trees share.
     #[serde(with = "run_record::path")]
     pub common_dir: PathBuf,
     /// `sha1` or `sha256`.
     pub object_format: String,
-    /// The branch: a full ref name.
+    /// The full ref name of the branch.
     pub branch: String,
-    /// The commit it began at.
+    /// The commit that the branch started from.
     pub base: String,
-    /// The working tree.
+    /// The path of the working tree.
     #[serde(with = "run_record::path")]
     pub worktree: PathBuf,
-    /// Where guard may put things while it works.
+    /// A directory for guard's temporary files.
     #[serde(with = "run_record::path")]
     pub scratch: PathBuf,
 }
 
-/// A commit that is to be made. Everything in it is written down before.
+/// The inputs of a commit. All of them are recorded before the commit is made, so that repeating it gives the
+/// same id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepCommit {
-    /// What it comes after; the branch must be there.
+    /// The first parent; the branch must be at this commit.
     pub parent: String,
-    /// What it merges.
+    /// The second parent of a merge.
     #[serde(default)]
     pub merges: Option<String>,
-    /// The whole tree it has; the parent's otherwise.
+    /// The id of its tree; the parent's tree by default.
     #[serde(default)]
     pub tree: Option<String>,
-    /// Its words.
+    /// The commit message.
     pub message: String,
-    /// Who makes it: name and address.
+    /// The committer's name and address.
     pub who: (String, String),
-    /// When, as git writes it: `1700000000 +0000`.
+    /// The date in git's format: `1700000000 +0000`.
     pub date: String,
 }
 
-/// Whether a working tree of the user's has changes of tracked files.
+/// True if a working tree of the user's has uncommitted changes of tracked files.
 pub fn has_changes(top: &Path) -> Result<bool, WorkspaceError> {
     let Some(repository) = Repository::find(top)? else { return Ok(false) };
     let git = repository.git("status")?.worktree(top).limit(Duration::from_secs(10));
@@ -87,7 +90,7 @@ pub(crate) fn line(output: &[u8]) -> String {
 }
 
 impl TaskTree {
-    /// What would be made; nothing is.
+    /// What [`Self::make`] would create. Creates nothing.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -116,8 +119,8 @@ impl TaskTree {
         })
     }
 
-    /// Makes the branch and the worktree, or what of them is missing. A branch of that name must be this task's: `is_known` when
-    /// it was made before, else by its reflog.
+    /// Creates the branch and the worktree, or whichever is missing. An existing branch must belong to this
+    /// task: `is_known` if the journal says so, otherwise its reflog must name the task.
     pub fn make(&self, repository: &Repository, is_known: bool) -> Result<(), WorkspaceError> {
         if self.admin_dir().is_ok() && self.worktree.is_dir() && self.tip()?.is_some() {
             return Ok(());
@@ -134,7 +137,7 @@ impl TaskTree {
             Some(_) if is_known || self.is_ours(repository)? => {}
             Some(_) => return Err(branch_taken(&self.branch)),
         }
-        // A worktree whose making was interrupted has no index yet; nobody has worked in it.
+        // If the creation of a worktree was interrupted, it has no index yet, and nobody has worked in it.
         if self.worktree.symlink_metadata().is_ok() {
             at("remove", &self.worktree, remove_tree(&self.worktree))?;
             let prune = repository.git("worktree")?.args(["prune", "--expire", "now"]);
@@ -150,7 +153,7 @@ impl TaskTree {
         Ok(())
     }
 
-    /// Whether the branch was made for this task, as its reflog says.
+    /// True if the branch was created for this task, according to its reflog.
     fn is_ours(&self, repository: &Repository) -> Result<bool, WorkspaceError> {
         let said = repository.git("reflog")?.args(["show", "--format=%gs", &self.branch, "--"]).run()?;
         Ok(said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next() == Some(self.mark.as_bytes()))
@@ -161,8 +164,8 @@ impl TaskTree {
         self.branch.strip_prefix("refs/heads/").unwrap_or(&self.branch)
     }
 
-    /// The worktree's own git directory: of the repository's worktrees the one that leads there and has an index. What the
-    /// worktree itself says is an agent's word.
+    /// The worktree's own git directory: the one in the repository that names the worktree's path and has an
+    /// index. What the worktree itself says is not trusted, because an agent can write it.
     fn admin_dir(&self) -> Result<PathBuf, WorkspaceError> {
         let wanted = self.worktree.join(".git");
         let leads_here = |folder: &PathBuf| {
@@ -189,12 +192,12 @@ impl TaskTree {
         })
     }
 
-    /// That there is a worktree to work in.
+    /// Fails if the worktree does not exist.
     pub fn is_there(&self) -> Result<(), WorkspaceError> {
         self.admin_dir().map(drop)
     }
 
-    /// A call on the repository that looks at no working tree.
+    /// A git call on the repository that reads no working tree.
     pub(crate) fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         Ok(Git::new(Trust::Neutral, verb)?.dir(&self.common_dir).within(&self.common_dir))
     }
@@ -203,7 +206,7 @@ impl TaskTree {
         vec![self.common_dir.join("objects")]
     }
 
-    /// A jailed call on the working tree, with a copy of its index.
+    /// A jailed git call on the working tree, with a copy of its index.
     fn tree_git(&self, verb: &str, index: &Path, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let (admin_dir, objects) = (self.admin_dir()?, self.objects());
         let tree = Tree {
@@ -226,12 +229,12 @@ impl TaskTree {
         Ok(to)
     }
 
-    /// Where the branch is.
+    /// The commit of the branch.
     pub fn tip(&self) -> Result<Option<String>, WorkspaceError> {
         self.commit_named(&self.branch)
     }
 
-    /// The commit a name leads to.
+    /// The commit that a name resolves to.
     pub fn commit_named(&self, name: &str) -> Result<Option<String>, WorkspaceError> {
         let asked = format!("{name}^{{commit}}");
         let answer =
@@ -240,13 +243,13 @@ impl TaskTree {
         Ok((answer.status.success() && is_id(&id, &self.object_format)).then_some(id))
     }
 
-    /// Whether one commit is among the other's ancestors, or is it.
+    /// True if `ancestor` is an ancestor of `descendant`, or the same commit.
     pub fn contains(&self, descendant: &str, ancestor: &str) -> Result<bool, WorkspaceError> {
         let answer = self.git("merge-base")?.args(["--is-ancestor", ancestor, descendant]).answer()?;
         Ok(answer.status.success())
     }
 
-    /// The user's name and address, as they stand in their configuration.
+    /// The user's name and address from their git configuration.
     pub fn identity(repository: &Repository) -> Result<(String, String), WorkspaceError> {
         let ask = |key: &str| -> Result<Option<String>, WorkspaceError> {
             let answer = repository.git("config")?.args(["--get", key]).answer()?;
@@ -256,7 +259,7 @@ impl TaskTree {
         Ok((name, ask("user.email")?.unwrap_or_else(|| "guard@localhost".to_string())))
     }
 
-    /// The person at the keyboard: as git knows them, else by their login.
+    /// The name and address of the current user: from git, otherwise from their login.
     pub fn person(repository: &Repository) -> Result<(String, String), WorkspaceError> {
         let (name, address) = Self::identity(repository)?;
         let login = || std::env::var("USER").ok().filter(|login| !login.is_empty());
@@ -264,7 +267,8 @@ impl TaskTree {
         Ok((if is_known { name } else { login().unwrap_or_else(|| "a person".to_string()) }, address))
     }
 
-    /// A file as it is in a commit; of a very large one the beginning. Names that are no text are written as `hex:…`.
+    /// The content of a file in a commit; only the beginning of a very large one. A path that is not UTF-8 is
+    /// given as `hex:…`.
     pub fn file_at(&self, commit: &str, path: &str) -> Result<Option<Vec<u8>>, WorkspaceError> {
         let Some(plain) = run_record::path::parse(path) else { return Ok(None) };
         let mut name = std::ffi::OsString::from(format!("{commit}:"));
@@ -276,7 +280,7 @@ impl TaskTree {
         }
     }
 
-    /// Paths of the plain files of a commit; names that are no text are left out.
+    /// The paths of a commit's regular files, without those that are not UTF-8.
     pub fn files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["-r", "-z", "--end-of-options", commit]).run()?;
         let path = |entry: &[u8]| {
@@ -287,24 +291,24 @@ impl TaskTree {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
-    /// Names of the files at the top of a commit; names that are no text are left out.
+    /// The names at the top of a commit's tree, without those that are not UTF-8.
     pub fn top_files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["--name-only", "-z", "--end-of-options", commit]).run()?;
         let names = output.split(|byte| *byte == 0).filter(|name| !name.is_empty());
         Ok(names.filter_map(|name| String::from_utf8(name.to_vec()).ok()).collect())
     }
 
-    /// Whether there are merges among the commits that one has and another has not.
+    /// True if there are merges among the commits in `from..to`.
     pub fn has_merges(&self, from: &str, to: &str) -> Result<bool, WorkspaceError> {
         let range = format!("{from}..{to}");
         let output = self.git("rev-list")?.args(["--merges", "--max-count=1", &range, "--"]).run()?;
         Ok(!output.is_empty())
     }
 
-    /// The first of these that is there in a commit and is no directory.
+    /// The first of these paths that exists in a commit and is no directory.
     pub fn no_folder(&self, commit: &str, ways: &[String]) -> Result<Option<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["-z", commit, "--"]).args(ways).run()?;
-        // Where one of them lies below another, what is beside it is listed too.
+        // If one path lies below another, git also lists its siblings.
         let name = |entry: &[u8]| {
             let at = entry.iter().position(|byte| *byte == b'\t').map_or(0, |tab| tab + 1);
             String::from_utf8_lossy(&entry[at..]).into_owned()
@@ -314,7 +318,7 @@ impl TaskTree {
         Ok(others.find(|name| ways.contains(name)))
     }
 
-    /// Makes a commit with these files changed (`None`: gone) and moves the branch to it. Done again it is the same.
+    /// Makes a commit with these files changed (`None` deletes) and moves the branch to it. Idempotent.
     pub fn commit(
         &self,
         commit: &StepCommit,
@@ -338,7 +342,7 @@ impl TaskTree {
         Ok(id)
     }
 
-    /// Lines for `update-index --index-info`, with the files' contents in the repository.
+    /// Stores the files' contents in the repository, and returns the lines for `update-index --index-info`.
     fn entries(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<Vec<u8>, WorkspaceError> {
         let mut lines = Vec::new();
         let zero = "0".repeat(if self.object_format == "sha256" { 64 } else { 40 });
@@ -376,7 +380,7 @@ impl TaskTree {
         Ok(id)
     }
 
-    /// Moves the branch from one commit to another, unless it already exists.
+    /// Moves the branch from one commit to another, unless it is already there.
     pub fn move_branch(&self, to: &str, from: &str) -> Result<(), WorkspaceError> {
         if self.tip()?.as_deref() == Some(to) {
             return Ok(());
@@ -384,7 +388,8 @@ impl TaskTree {
         let file = self.common_dir.join(format!("{}.lock", self.branch));
         let moved = self.git("update-ref")?.args(["-m", &self.mark, &self.branch, to, from]).run();
         let moved = match moved {
-            // A git that was killed in the middle; this process holds the task, so nobody else moves its branch.
+            // A killed git left this lock. This process holds the task's lock, so nobody else moves its
+            // branch.
             Err(_) if file.exists() => {
                 let _ = fs::remove_file(&file);
                 self.git("update-ref")?.args(["-m", &self.mark, &self.branch, to, from]).run()
@@ -394,7 +399,7 @@ impl TaskTree {
         Ok(moved.map(drop)?)
     }
 
-    /// Brings entries into the worktree's own index; its files are as they are.
+    /// Adds entries to the worktree's own index; the files are not touched.
     fn note(&self, entries: &[u8]) -> Result<(), WorkspaceError> {
         if entries.is_empty() {
             return Ok(());
@@ -405,12 +410,12 @@ impl TaskTree {
         Ok(git.args(["-z", "--index-info"]).input(entries.to_vec()).run().map(drop)?)
     }
 
-    /// A lock that a killed guard left: this process holds the task.
+    /// Removes a lock that a killed guard left. This process holds the task's lock, so nobody else uses it.
     fn remove_index_lock(&self, admin_dir: &Path) {
         let _ = fs::remove_file(admin_dir.join("index.lock"));
     }
 
-    /// Paths with work that is not committed, and not ignored.
+    /// The paths with work that is neither committed nor ignored.
     pub fn uncommitted(&self) -> Result<Vec<String>, WorkspaceError> {
         let index = self.index_copy()?;
         let output = self
@@ -421,7 +426,8 @@ impl TaskTree {
         Ok(paths.map(|line| String::from_utf8_lossy(&line[3..]).into_owned()).collect())
     }
 
-    /// Whether git passes over anything below a directory, by whatever rule: what is there is in no list of work.
+    /// True if git ignores anything below a directory, by whatever rule: such files do not appear in
+    /// `uncommitted`.
     pub fn passes_over(&self, folder: &str) -> Result<bool, WorkspaceError> {
         let index = self.index_copy()?;
         let below = format!(":(top,literal){folder}");
@@ -429,20 +435,21 @@ impl TaskTree {
         Ok(!self.tree_git("ls-files", &index, false)?.args(shape).run()?.is_empty())
     }
 
-    /// Takes a directory of the working tree away with whatever is in it. What is on the branch comes back with a check-out.
+    /// Removes a directory of the working tree with all of its contents. A checkout brings committed files
+    /// back.
     pub fn take_away(&self, folder: &str) -> Result<(), WorkspaceError> {
         let place = self.worktree.join(folder);
         at("remove", &place, remove_tree(&place))
     }
 
-    /// Removes the worktree, and the branch where `base` has all of its commits. What was not committed must be kept before.
-    /// Whether the branch is gone.
+    /// Removes the worktree, and the branch if `base` contains all of its commits. The caller must keep
+    /// uncommitted work first. Returns whether the branch was removed.
     pub fn remove(&self, base: &str) -> Result<bool, WorkspaceError> {
         let admin_dir = self.admin_dir().ok();
         if let Some(admin_dir) = admin_dir {
             at("remove", &self.worktree, remove_tree(&self.worktree))?;
             at("remove", &admin_dir, remove_tree(&admin_dir))?;
-            // As git does: the directory of all worktrees goes with the last one.
+            // As git does, remove the directory of all worktrees with the last one.
             let _ = fs::remove_dir(self.common_dir.join("worktrees"));
         }
         let Some(tip) = self.tip()? else { return Ok(true) };
@@ -456,7 +463,7 @@ impl TaskTree {
         Ok(is_merged)
     }
 
-    /// Keeps everything that is in the working tree and on the branch under a ref of guard's own.
+    /// Keeps the contents of the working tree and the branch under a ref of guard's own.
     pub fn keep(&self, name: &str) -> Result<String, WorkspaceError> {
         let kept = format!("refs/guard/{name}");
         let tip = self.tip()?.unwrap_or_else(|| self.base.clone());
@@ -472,8 +479,8 @@ impl TaskTree {
         Ok(kept)
     }
 
-    /// Makes the working tree and its index what the branch is. What else is there, and not ignored, goes: keep it first.
-    /// The user's own filters run, as they do for every checkout.
+    /// Resets the working tree and its index to the branch. Other files that are not ignored are deleted, so
+    /// keep them first. The user's own filters run, as for every checkout.
     pub fn check_out(&self, repository: &Repository) -> Result<(), WorkspaceError> {
         let admin_dir = self.admin_dir()?;
         self.remove_index_lock(&admin_dir);
@@ -486,18 +493,19 @@ impl TaskTree {
                 .env(SKIP_SMUDGE.0, SKIP_SMUDGE.1)
                 .config("core.sparseCheckout", "false"))
         };
-        // Attributes of the commit, not of whatever lies in the tree: a pipe of that name would be waited for.
+        // Use the attributes of the commit, not those in the tree: git would block on a FIFO of that name.
         git("read-tree")?
             .env("GIT_ATTR_SOURCE", &tip)
             .limit(PATIENCE * 5)
             .args(["--reset", "-u", &tip])
             .run()?;
-        // A repository within is left alone: what is in it may be nowhere else.
+        // `git clean` leaves nested repositories alone: their contents may exist nowhere else.
         git("clean")?.args(["-fdq", "--", "."]).run()?;
         Ok(())
     }
 
-    /// The cumulative change of the branch since it left another one, at most so many bytes; and whether that is all.
+    /// The changes of the branch since it left another one, at most `most` bytes, and whether that is
+    /// complete.
     pub fn diff(&self, from: &str, most: usize) -> Result<(String, bool), WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let call = |shape: &str| -> Result<Git, WorkspaceError> {
@@ -509,13 +517,13 @@ impl TaskTree {
         if is_all {
             return Ok((text, true));
         }
-        // Of very many files the first: what a prompt can hold.
+        // Only the first of very many files: as much as a prompt can hold.
         let (stat, _) =
             call("--stat=120")?.args(["--stat-count=500", &range, "--"]).most(128 << 10).start()?.part()?;
         Ok((format!("{}\n{text}", String::from_utf8_lossy(&stat)), false))
     }
 
-    /// Paths below a directory that are not the same in two commits.
+    /// The paths below a directory that differ between two commits.
     pub fn changed_below(&self, from: &str, to: &str, folder: &str) -> Result<Vec<String>, WorkspaceError> {
         let paths = format!(":(literal,icase){folder}");
         let shape = ["--name-only", "--no-renames", "-z", from, to, "--", &paths];
@@ -524,7 +532,7 @@ impl TaskTree {
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
-    /// Paths that the branch has changed since it left another one.
+    /// The paths that the branch has changed since it left another one.
     pub fn changed_since(&self, from: &str) -> Result<Vec<String>, WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let output = self.git("diff")?.args(["--name-only", "--no-renames", "-z", &range, "--"]).run()?;
@@ -532,7 +540,8 @@ impl TaskTree {
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
-    /// What the branch has changed since it left another one, outside a directory: to see whether it is the same again.
+    /// The raw changes of the branch since it left another one, outside a directory. Used to detect rounds
+    /// without progress.
     pub fn changed_outside(&self, from: &str, folder: &str) -> Result<Vec<u8>, WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let paths = [".".to_string(), format!(":(exclude,literal){folder}")];
@@ -543,19 +552,19 @@ impl TaskTree {
             .run()?)
     }
 
-    /// Subjects of the commits since another one, the oldest first.
+    /// The subjects of the commits since another one, oldest first.
     pub fn subjects(&self, since: &str) -> Result<Vec<String>, WorkspaceError> {
         let range = format!("{since}..{}", self.branch);
         let output =
             self.git("log")?.args(["--reverse", "--first-parent", "--format=%h %s", &range, "--"]).run()?;
-        // An agent wrote them: bounded, and without what a terminal would obey.
+        // An agent wrote them: truncate, and remove terminal control characters.
         let plain =
             |line: &str| line.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(200).collect();
         Ok(String::from_utf8_lossy(&output).lines().take(500).map(plain).collect())
     }
 
-    /// Ends what a run that was killed left of itself in this worktree: its `.git` leads to the repository again. What it
-    /// committed and nobody received stays in its own directory.
+    /// Ends runs that were killed in this worktree, so that its `.git` names the repository again. Commits
+    /// that were not received stay in the run's own directory.
     pub fn settle_runs(&self, runs: &Path) -> Result<(), WorkspaceError> {
         let deadline = Instant::now() + PATIENCE;
         for entry in list(runs)? {
@@ -566,7 +575,7 @@ impl TaskTree {
             }
             loop {
                 match Workspace::load(&entry.run_folder).and_then(|mut run| run.settle(KeepPolicy::Keep)) {
-                    // It dies with whoever started it, but not in the same moment.
+                    // A run dies with the process that started it, but not at the same moment.
                     Err(WorkspaceError::Busy(_)) if Instant::now() < deadline => {
                         std::thread::sleep(Duration::from_millis(50));
                     }

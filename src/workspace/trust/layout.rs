@@ -1,4 +1,4 @@
-//! Where a repository's parts lie: each must be in its place, and be what it looks like.
+//! Checks the layout of a repository: every part must be in its usual place and have the expected file type.
 
 use std::ffi::OsStr;
 use std::fs::FileType;
@@ -13,7 +13,8 @@ use crate::workspace::git::gitfile::read_small;
 use crate::workspace::git::repository::Repository;
 use crate::workspace::run::hooks;
 
-/// Directories of a git directory that git or guard reads or writes, and how deep they go; what is deeper there is nobody's.
+/// The directories of a git directory that git or guard reads or writes, and the depth to check. Nothing
+/// reads deeper entries.
 const PARTS: &[(&str, usize)] = &[
     ("", 0),
     ("hooks", DEEPEST),
@@ -25,15 +26,16 @@ const PARTS: &[(&str, usize)] = &[
     ("reftable", 0),
     ("worktrees", DEEPEST),
 ];
-/// Names of refs are not deeper.
+/// Ref names are not deeper than this.
 const DEEPEST: usize = 64;
-/// More entries than an honest repository has there.
+/// Maximum number of entries; an honest repository has fewer.
 const MOST_ENTRIES: usize = 2_000_000;
-/// The most of one kind that are gathered.
+/// Maximum number of doubts to collect per kind.
 const MOST_FOUND: usize = 20;
 
-/// The working tree and its git directory must lead to each other, as `git init`, `git worktree add` and submodules make
-/// them: an agent can write only one of two that are not its own.
+/// The working tree and its git directory must name each other, as `git init`, `git worktree add` and
+/// submodules create them. An agent that plants a pointer to a foreign repository can write only one of the
+/// two sides.
 pub(crate) fn pointer(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Repository { git_dir, common_dir, toplevel, .. } = repository;
     let is_one_of = || git_dir.parent().is_some_and(|parent| same(parent, &common_dir.join("worktrees")));
@@ -53,7 +55,7 @@ pub(crate) fn pointer(repository: &Repository, settings: &Settings, doubts: &mut
         if repository.is_linked() {
             line(&git_dir.join("gitdir"), b"", git_dir).is_some_and(|back| same(&back, &dot_git))
         } else {
-            // As submodules have it.
+            // As submodules do.
             let named = settings.in_repository("core.worktree");
             named.is_some_and(|path| same(&git_dir.join(OsStr::from_bytes(path)), top))
         }
@@ -68,14 +70,14 @@ pub(crate) fn pointer(repository: &Repository, settings: &Settings, doubts: &mut
     }
 }
 
-/// The path that a file of one line names, from a directory.
+/// The path named by a one-line file, relative to `from`.
 fn line(file: &Path, prefix: &[u8], from: &Path) -> Option<PathBuf> {
     let text = read_small(file, 8192).ok()?;
     Some(from.join(OsStr::from_bytes(text.strip_prefix(prefix)?.trim_ascii_end())))
 }
 
-/// Parts that lie somewhere else (objects and refs of another repository, files that would be copied), and pipes, which
-/// hold up whoever reads them.
+/// Finds parts that lie elsewhere (objects and refs of another repository, files that would be copied), and
+/// FIFOs, which block every reader.
 pub(crate) fn parts(repository: &Repository, doubts: &mut Vec<String>) {
     let mut left = MOST_ENTRIES;
     for (name, depth) in PARTS {
@@ -95,7 +97,8 @@ pub(crate) fn parts(repository: &Repository, doubts: &mut Vec<String>) {
     }
 }
 
-/// The directory of hooks is copied with what its links lead to; the user's own outside the repository may have any.
+/// Guard copies the hooks directory and follows its symbolic links. Links in the user's own directory outside
+/// the repository are fine.
 pub(crate) fn hooks(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Some(folder) = hooks::source(repository, settings) else { return };
     if inside(&folder, repository) && !same(&folder, &repository.common_dir.join("hooks")) {
@@ -124,7 +127,7 @@ impl Look<'_> {
                     self.doubts.push(format!("{} has more entries than guard looks at", shown_path(top)));
                 }
                 let Ok(kind) = entry.file_type() else { continue };
-                // Repositories of a worktree's submodules, which no call of guard's goes into.
+                // Repositories of a worktree's submodules; no call of guard's enters them.
                 let is_modules = depth == 1 && entry.file_name() == "modules" && top.ends_with("worktrees");
                 if kind.is_dir() && is_modules {
                     continue;
@@ -146,7 +149,7 @@ impl Look<'_> {
         if kind.is_symlink() {
             let target = match path.metadata() {
                 Ok(data) => data.file_type(),
-                // A link that leads nowhere is no hook. Anywhere else git would make what it names.
+                // A dangling link is no hook. Anywhere else, git would create the file that it names.
                 Err(_) if path.parent().is_some_and(|folder| folder.ends_with("hooks")) => return None,
                 Err(_) => return Some(format!("{} is a link that leads nowhere", shown_path(path))),
             };

@@ -1,10 +1,11 @@
-//! What a repository says that guard does not follow unasked.
+//! Decides whether guard may follow what a repository's configuration and layout ask for.
 //!
-//! The directory somebody starts a run in may have been written by an agent before: an earlier run without a repository, a
-//! repository planted in a subdirectory. What is found there as "the user's repository" may be the agent's, made to have
-//! guard run a program outside the sandbox (filters), or to have it hand out something else than this directory (a `.git`
-//! that leads to another repository, borrowed objects, copied files). Nothing distinguishes it from the user's own but
-//! what it asks for; so whoever asks for such things must be trusted by name.
+//! An agent may have written the directory in which a run is started: an earlier run without a repository, or
+//! a repository planted in a subdirectory. What looks like the user's repository may then be made to have
+//! guard run a program outside the sandbox (filters), or hand out something other than this directory (a
+//! `.git` that names another repository, borrowed objects, copied files). Nothing but its requests
+//! distinguishes it from the user's own repository. Therefore the user must explicitly trust a repository
+//! that makes such requests.
 
 mod layout;
 mod settings;
@@ -16,10 +17,11 @@ use super::git::config::Settings;
 use super::git::repository::Repository;
 use crate::terminal_text;
 
-/// Doubts that are told; more are as bad.
+/// Maximum number of doubts to report.
 const MOST_TOLD: usize = 5;
 
-/// Refuses a repository that asks for more than guard gives unasked. Nothing of it has run, and nothing has been made.
+/// Refuses a repository that asks for more than guard grants by default. Nothing of it has run, and nothing
+/// has been created.
 pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), WorkspaceError> {
     if repository.trusted {
         return Ok(());
@@ -29,7 +31,7 @@ pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
     layout::parts(repository, &mut doubts);
     layout::hooks(repository, settings, &mut doubts);
     settings::all(repository, settings, &mut doubts);
-    // Later calls name the directory that all worktrees share, which may have settings that this worktree does not see.
+    // Later calls use the common directory, which may have settings that this worktree does not see.
     let beside = repository.common_dir.join("config.worktree");
     if repository.is_linked() && beside.symlink_metadata().is_ok() {
         let call = Settings::call(repository)?.dir(&repository.common_dir);
@@ -39,7 +41,8 @@ pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
     told(repository, doubts, hint)
 }
 
-/// Refuses to push from a repository whose own settings say what a push starts, or whom it shows the user's credentials.
+/// Refuses to push from a repository whose own settings choose what a push starts, or who receives the user's
+/// credentials.
 pub(crate) fn check_push(repository: &Repository, settings: &Settings) -> Result<(), WorkspaceError> {
     let mut doubts = Vec::new();
     settings::of_push(settings, &mut doubts);
@@ -65,7 +68,8 @@ fn told(repository: &Repository, mut doubts: Vec<String>, hint: &str) -> Result<
     ))
 }
 
-/// Below the working tree, the main one, or the git directory. What is not there is nowhere.
+/// True if the path lies below the working tree, the main one, or the git directory. False if it does not
+/// exist.
 fn inside(path: &Path, repository: &Repository) -> bool {
     let Ok(real) = path.canonicalize() else { return false };
     let place = repository.place();
@@ -77,7 +81,7 @@ fn same(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// A value for a message: one line, of a bounded length, with nothing that moves a cursor.
+/// A value for a message: one line, truncated, without terminal control characters.
 fn shown(value: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(value).chars().take(120).collect();
     terminal_text::replace(&text)
@@ -85,7 +89,7 @@ fn shown(value: &[u8]) -> String {
 
 fn shown_path(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
-    // The end says more than the beginning.
+    // The end of a path is more informative than its beginning.
     let bytes = path.as_os_str().as_bytes();
     let cut = bytes.len().saturating_sub(400);
     let text = terminal_text::replace(&String::from_utf8_lossy(&bytes[cut..]));

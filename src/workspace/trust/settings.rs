@@ -1,4 +1,4 @@
-//! Settings of a repository's own that name programs, or files of somebody else's.
+//! Finds settings in a repository's own configuration that name programs, or files outside the repository.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::workspace::run::quarantine::settings_path;
 pub(crate) fn all(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let filtered = settings.has_filters_of_users();
     for setting in settings.of_repository() {
-        // The same that the user has for every repository is the user's.
+        // A setting that the user also has for every repository is the user's own.
         if is_doubtful(repository, filtered, setting) && !settings.is_users(setting) {
             let value = setting.value.as_deref().unwrap_or_default();
             doubts.push(format!("{} = {}", shown(setting.key.as_bytes()), shown(value)));
@@ -18,8 +18,8 @@ pub(crate) fn all(repository: &Repository, settings: &Settings, doubts: &mut Vec
     }
 }
 
-/// The same for a push: what it would start, and what it would show the user's credentials to. Values may be credentials
-/// themselves and are not told.
+/// Finds settings that affect a push: what it would start, and who would receive the user's credentials.
+/// Reports only keys, because values may be credentials themselves.
 pub(crate) fn of_push(settings: &Settings, doubts: &mut Vec<String>) {
     let own = settings.of_repository().filter(|setting| is_doubtful_for_push(setting));
     doubts.extend(
@@ -34,7 +34,7 @@ fn is_doubtful_for_push(setting: &Setting) -> bool {
         "core" => matches!(name, "sshcommand" | "askpass" | "gitproxy" | "alternaterefscommand"),
         "remote" => matches!(name, "receivepack" | "uploadpack" | "vcs" | "proxy"),
         "hook" => name == "command",
-        // Whose certificate is believed, through whom, and with what.
+        // These decide which certificates are trusted, which proxy is used, and which credentials are sent.
         "http" | "credential" | "include" | "includeif" | "ssh" => true,
         _ => false,
     }
@@ -50,13 +50,13 @@ fn is_doubtful(repository: &Repository, filtered: bool, setting: &Setting) -> bo
     };
     match (section, name) {
         ("filter", "clean" | "smudge" | "process") => true,
-        // Hooks that are settings: no directory of hooks switches them off.
+        // Hooks defined by settings: overriding the hooks directory does not disable them.
         ("hook", "command") => true,
         ("include" | "includeif", "path") => true,
         ("core", "hookspath" | "excludesfile" | "attributesfile") => leads_out(),
-        // A place for refs, which newer gits take behind the format.
+        // A path for refs, which newer versions of git accept after the format's name.
         ("extensions", "refstorage") => value.contains(&b':'),
-        // git-lfs starts these, and so the user's own filter does.
+        // git-lfs starts these, and the user's own filter starts git-lfs.
         ("core", "sshcommand" | "askpass" | "gitproxy") | ("credential", "helper") => filtered,
         ("lfs", "standalonetransferagent") => filtered,
         ("lfs", "path") => filtered && part.starts_with("customtransfer."),
