@@ -1,4 +1,4 @@
-//! The thread that answers every notification of a run.
+//! The supervisor thread, which answers every seccomp notification of a run.
 //!
 //! ```text
 //!   kernel ──notification──► receive ─► exec / connect / bind / listen / metadata ─► judge ─► record ─► reply
@@ -6,8 +6,9 @@
 //!                                        └─► seize, reply "continue", and look again at the exec stop
 //! ```
 //!
-//! One thread, no locks: the answer to one process never waits for another's. What may block (a connect, a question to
-//! a person) goes to threads of its own and comes back through a queue. Every error on the way is an answer: *no*.
+//! One thread and no locks: the reply to one process never waits for another process. Operations that may block (a
+//! connect, a question to the user) run on threads of their own and return their result through a queue. Every error
+//! becomes a denial.
 
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,92 +37,92 @@ use crate::sys::seccomp::{self, Notification, Reply};
 use crate::sys::{process, ptrace, syscall_numbers};
 use crate::transcript::{EventType, Recorder};
 
-/// An exec of this path is always refused: a process that gets another answer is not supervised.
+/// The supervisor always denies an exec of this path. A process that gets a different result is not supervised.
 pub const CANARY_PROGRAM: &str = "/guard-canary";
 
-/// What a person may answer.
+/// The user's answer to an `ask` verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// This once.
+    /// Allow this exec only.
     Once,
-    /// Whenever the same rule asks again in this run.
+    /// Allow every exec that the same rule asks about, for the rest of the run.
     Always,
-    /// No.
+    /// Deny.
     Deny,
 }
 
-/// Somebody who can be asked.
+/// A way to ask the user.
 pub trait Ask: Send {
-    /// Blocks until there is an answer; no answer is a no.
+    /// Blocks until the user answers. No answer means [`Choice::Deny`].
     fn ask(&mut self, verdict: &Verdict) -> Choice;
 }
 
-/// What a supervisor needs to know of its run.
+/// Inputs of the supervisor for one run.
 pub struct SupervisorConfig {
-    /// The policy.
+    /// The policy that judges every request.
     pub policy: Arc<Policy>,
-    /// What surrounds every command: working tree, home.
+    /// Shared context of every command: working tree, home directory.
     pub context: Context,
-    /// Where everything is written down.
+    /// Receives an event for every decision.
     pub recorder: Recorder,
-    /// Roots below which the run may write.
+    /// Directories the run may write below.
     pub writable: Vec<PathBuf>,
-    /// What the run may read, as it was granted.
+    /// Paths the run was granted read access to.
     pub readable: Vec<PathBuf>,
-    /// Directories with the objects of the real repository, which can only be read.
+    /// Read-only object directories of the real repository.
     pub objects: Vec<PathBuf>,
-    /// Tells the task's repository from others.
+    /// Distinguishes the task's repository from others.
     pub repositories: Arc<Repositories>,
-    /// The run has mounts of its own.
+    /// Whether the run has its own mount namespace.
     pub has_view: bool,
-    /// Look at programs again when they have started.
+    /// Whether to check programs again at the ptrace exec stop.
     pub verify: bool,
-    /// Own servers on loopback may be reached.
+    /// Whether servers of the run may listen on any loopback port and be reached.
     pub loopback: bool,
-    /// Ports on loopback that own servers may listen on, also without `loopback`.
+    /// Loopback ports that servers of the run may use even without `loopback`.
     pub listen: Vec<u16>,
-    /// The ports that lead to the network.
+    /// Registry of the egress listeners and of the connections the supervisor made to them.
     pub doors: Arc<PeerRegistry>,
-    /// Which hosts may be reached by programs that know no proxy.
+    /// Hosts that programs without proxy support may reach.
     pub rules: Arc<NetworkRules>,
-    /// The socket the shims ask on.
+    /// Path of the control socket that shims connect to.
     pub control: PathBuf,
-    /// The file the shims lead to.
+    /// The shim executable.
     pub shim: Option<PathBuf>,
-    /// Init of the run.
+    /// Process id of the run's init.
     pub first_process: i32,
-    /// The port that is tried before the agent starts, to see that it cannot be reached.
+    /// Loopback port that the canary tries before the agent starts; the connect must be denied.
     pub canary_port: u16,
-    /// Somebody who can be asked.
+    /// Asks the user; without one, `ask` verdicts are denials.
     pub asker: Option<Box<dyn Ask>>,
-    /// Counts up with every program start: what is busy is not idle.
+    /// Incremented at every exec, so that a busy run does not count as idle.
     pub activity: Arc<AtomicU64>,
-    /// What is made when a program needs it.
+    /// Resources created when a program first needs them.
     pub belated: Vec<LazyResource>,
-    /// Looks from outside whether the sandbox holds, before the first program starts; if it does not, none does.
+    /// Checks from outside that the sandbox holds, before the first exec. If it returns false, every exec is denied.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
-    /// Processes and threads the run may have at once, where nothing but the supervisor holds it to that.
+    /// Limit on processes and threads, where only the supervisor can enforce it (no cgroup).
     pub process_limit: Option<u64>,
 }
 
-/// Something of the run's that takes time to be made, and that few of its programs use.
+/// A resource of the run that is slow to create and that few programs use.
 pub struct LazyResource {
-    /// How the names of those begin that use it: they wait until it is there.
+    /// Name prefixes of the programs that use it. Their execs wait until it is ready.
     pub users: &'static [&'static str],
-    /// Makes it, in a thread of its own, when the first of them starts.
+    /// Creates it, on a separate thread, at the first such exec.
     pub make: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// Counts for the result.
+/// Counts for the result of the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Programs that started.
     pub starts: u64,
-    /// Calls that were refused.
+    /// Requests that were denied.
     pub refusals: u64,
 }
 
-/// The way to end the thread.
+/// Stops the supervisor thread.
 pub struct Handle {
     counts: Receiver<Counts>,
     ending: Arc<AtomicBool>,
@@ -129,8 +130,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Ends the thread, unless it has ended by itself because nothing of the run is left. It has recorded everything, but
-    /// may still be tidying up.
+    /// Stops the thread, unless it has already ended because no process of the run is left. When this returns,
+    /// everything is recorded; the thread may still be freeing resources.
     pub fn finish(self) -> Counts {
         self.ending.store(true, Ordering::Release);
         let _ = self.wake.write(1);
@@ -138,8 +139,9 @@ impl Handle {
     }
 }
 
-/// Begins to answer, as soon as `listener` has got where the questions arrive: the thread is ready before the process it
-/// asks for is. SIGCHLD must be blocked in every thread of this process: it tells of processes at their exec.
+/// Starts the supervisor thread, which answers notifications as soon as `listener` returns the seccomp descriptor.
+/// The thread is therefore ready before the supervised process is. SIGCHLD must be blocked in every thread of this
+/// process: the supervisor reads it through a signalfd to learn about exec stops.
 pub fn supervise(
     setting: SupervisorConfig,
     listener: impl FnOnce() -> Option<OwnedFd> + Send + 'static,
@@ -154,14 +156,14 @@ pub fn supervise(
         };
         supervisor.run();
         supervisor.give_up();
-        // Nobody has to wait until everything is taken apart.
+        // Send the counts before dropping the supervisor, so that the caller need not wait for that.
         let _ = told.send(supervisor.counts);
     };
     std::thread::Builder::new().name("supervisor".to_string()).spawn(work)?;
     Ok(Handle { counts, ending, wake })
 }
 
-/// An answer that a thread of its own has found.
+/// A result from a thread that did blocking work.
 pub(crate) struct AsyncReply {
     pub(crate) id: u64,
     pub(crate) result: AsyncResult,
@@ -169,9 +171,9 @@ pub(crate) struct AsyncReply {
 
 pub(crate) enum AsyncResult {
     Reply(Reply),
-    /// What a person said to a program start.
+    /// The user's answer about an exec.
     Chosen(Box<super::exec::Pending>, Choice, Option<Box<dyn Ask>>),
-    /// This of what was belated is there.
+    /// The lazy resource with this index is ready.
     Made(usize),
 }
 
@@ -182,37 +184,37 @@ pub(crate) struct Supervisor {
     ending: Arc<AtomicBool>,
     pub(crate) remote: Remote,
     pub(crate) identities: Identities,
-    /// Threads that are on their way through an exec, with what they should become.
+    /// Threads in the middle of an exec, with what they must become.
     pub(crate) expected: Vec<(i32, Expected)>,
     pub(crate) servers: BoundSockets,
     pub(crate) counts: Counts,
     pub(crate) cache: super::exec::Cache,
-    /// Rules a person has said "always" to.
+    /// Rules that the user answered with "always".
     pub(crate) always: Vec<String>,
     pub(crate) waiting_asks: Vec<super::exec::Pending>,
-    /// The last refusal that was explained, and to whom.
+    /// The last denial written to stderr, with its thread.
     pub(crate) last_told: Option<(i32, String)>,
-    /// The last start a person said no to.
+    /// The last exec that the user denied.
     pub(crate) last_no: Option<(i32, Vec<Vec<u8>>)>,
-    /// A person is being asked.
+    /// A question to the user is open.
     pub(crate) asking: bool,
     pub(crate) shim: Option<super::exec::executable_identity::Identity>,
     later: (Sender<AsyncReply>, Receiver<AsyncReply>),
-    /// Program starts that wait for what is belated.
+    /// Execs that wait for a lazy resource.
     pub(crate) waiting_starts: Vec<Notification>,
-    /// Which of it is being made.
+    /// Indices of the lazy resources being created.
     pub(crate) making: Vec<usize>,
     pub(crate) numbers: NotifiedSyscalls,
     forks: Forks,
     pub(crate) readable: Readable,
-    /// The proof was given.
+    /// `proof` succeeded.
     proven: bool,
     has_sync_wake_up: bool,
-    /// The thread a descriptor was asked of last.
+    /// The thread whose descriptor was fetched last, with its pidfd.
     last_thread: Option<(i32, OwnedFd)>,
 }
 
-/// The numbers of the calls that are notified.
+/// Numbers of the system calls that the filter sends to the supervisor.
 pub(crate) struct NotifiedSyscalls {
     metadata: Vec<(i64, &'static str)>,
     on_processes: Vec<(i64, &'static str)>,
@@ -271,7 +273,7 @@ impl Supervisor {
     }
 
     fn run(&mut self) {
-        // What is done here for the agent is done with the agent's rights, also when root started all this.
+        // The supervisor acts for the agent, so it keeps no more rights than the agent, even if root started guard.
         let _ = process::drop_effective_capabilities();
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
@@ -279,7 +281,7 @@ impl Supervisor {
             return;
         };
         self.set_sync_wake_up(true);
-        // Nothing is left that could ask.
+        // All processes under the filter are gone.
         let mut is_over = false;
         loop {
             let mut fds = [
@@ -287,7 +289,7 @@ impl Supervisor {
                 PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
             ];
-            // One that has hung up would be told of every time.
+            // A listener that has hung up would wake every poll.
             let asked = if is_over { &mut fds[..2] } else { &mut fds[..] };
             if poll(asked, PollTimeout::NONE).is_err() {
                 continue;
@@ -300,7 +302,7 @@ impl Supervisor {
             }
             let is_ending = self.ending.load(Ordering::Acquire);
             if stopped.contains(PollFlags::POLLIN) {
-                // However many changes there were, the signal waits once.
+                // One pending SIGCHLD may stand for many changes.
                 let _ = stops.read_signal();
                 self.look_at_changes();
             }
@@ -316,7 +318,8 @@ impl Supervisor {
             } else if listener.contains(PollFlags::POLLHUP) {
                 is_over = true;
             }
-            // What was killed on its way through an exec is still waited for: until it is taken here, its parent waits for it.
+            // A traced thread that was killed during its exec must still be reaped here; until then its parent waits
+            // for it.
             let is_done = is_over && self.expected.is_empty();
             if is_done || (is_ending && !listener.contains(PollFlags::POLLIN)) {
                 return;
@@ -324,8 +327,9 @@ impl Supervisor {
         }
     }
 
-    /// Expects the next call to be like this one. A sync wake-up halves the latency of a connect, because the caller
-    /// blocks anyway and its CPU answers at once. An exec gains nothing by it: the caller and its parent have other work.
+    /// Sets the wake-up mode for the next call, which is expected to be like this one. A sync wake-up halves the
+    /// latency of a connect, because the caller blocks anyway and its CPU answers at once. An exec gains nothing by
+    /// it: the caller and its parent have other work.
     fn set_sync_wake_up_for_next(&mut self, notification: &Notification) {
         self.set_sync_wake_up(!is_start(notification));
     }
@@ -337,7 +341,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether the sandbox holds, which is looked at once, when the first program is about to start.
+    /// Whether the sandbox holds. Checked once, before the first exec.
     pub(crate) fn holds(&mut self) -> bool {
         if let Some(proof) = self.setting.proof.take() {
             self.proven = proof();
@@ -345,7 +349,7 @@ impl Supervisor {
         self.proven
     }
 
-    /// Answers what threads of their own have found out.
+    /// Processes the results of threads that did blocking work.
     fn answer_later(&mut self) {
         while let Ok(later) = self.later.1.try_recv() {
             match later.result {
@@ -353,7 +357,7 @@ impl Supervisor {
                 AsyncResult::Chosen(pending, choice, asker) => self.chosen(*pending, choice, asker),
                 AsyncResult::Made(index) => {
                     self.making.retain(|making| *making != index);
-                    // Whoever has gone meanwhile needs no answer.
+                    // Skip callers that are gone.
                     for notification in std::mem::take(&mut self.waiting_starts) {
                         if self.is_waiting(&notification) {
                             self.handle(&notification);
@@ -364,17 +368,17 @@ impl Supervisor {
         }
     }
 
-    /// The sending end for a thread of its own.
+    /// The queue and wake-up descriptor for a thread that does blocking work.
     pub(crate) fn later(&self) -> (Sender<AsyncReply>, Arc<EventFd>) {
         (self.later.0.clone(), self.wake.clone())
     }
 
-    /// Whether the caller still waits: what was read by its number was read from the right process.
+    /// Whether the caller is still blocked. If so, everything read by its thread id came from the right process.
     pub(crate) fn is_waiting(&self, notification: &Notification) -> bool {
         seccomp::is_waiting(self.listener.as_fd(), notification.id)
     }
 
-    /// A descriptor for the thread that waits, and no other that got its number since.
+    /// A pidfd for the blocked thread. Fails if the thread id may have been reused.
     pub(crate) fn thread(&self, notification: &Notification) -> std::io::Result<OwnedFd> {
         let thread = process::thread_fd(notification.tid)?;
         if self.is_waiting(notification) {
@@ -384,15 +388,15 @@ impl Supervisor {
         }
     }
 
-    /// A duplicate of a descriptor of the thread that waits. That it could be had also shows that whatever was read by the
-    /// thread's number before was that thread's; or its process's, when another of its threads has just executed a program and
-    /// taken the number over, with the same rights.
+    /// Duplicates a descriptor of the blocked thread. Success also proves that earlier reads by thread id came from
+    /// that thread, or from its process: another thread of the process may have executed a program and taken over the
+    /// id, with the same rights.
     pub(crate) fn descriptor(
         &mut self,
         notification: &Notification,
         number: i32,
     ) -> std::io::Result<OwnedFd> {
-        // While whom a number was given to is there, nobody else has it.
+        // A thread id is not reused while its thread exists.
         if let Some((tid, thread)) = &self.last_thread
             && *tid == notification.tid
         {
@@ -412,7 +416,7 @@ impl Supervisor {
     }
 
     fn handle(&mut self, notification: &Notification) {
-        // Its record is full, and the run is about to end: what is not recorded does not happen.
+        // The record is full and the run is about to end. Nothing unrecorded may happen.
         if self.setting.recorder.full_at().is_some() {
             self.refuse(
                 EventType::DenyRecord,
@@ -466,26 +470,27 @@ impl Supervisor {
         self.setting.activity.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A new process or thread, where only the supervisor counts them. Its arguments are in registers: they cannot change.
+    /// Handles fork and clone where only the supervisor counts processes. The arguments are in registers and cannot
+    /// change.
     fn fork(&mut self) -> Reply {
         let Some(limit) = self.setting.process_limit else { return Reply::Error(libc::EPERM) };
         match self.forks.may_fork(limit, self.setting.first_process) {
             true => Reply::Continue,
-            // What the kernel says at a limit of its own.
+            // The errno of the kernel's own limit.
             false => Reply::Error(libc::EAGAIN),
         }
     }
 
-    /// A limit or priority of another process: only of the run's own.
+    /// Handles a change of another process's limits or priority: allowed only within the run.
     fn on_process(&mut self, notification: &Notification, name: &str) -> Reply {
         let [first, second, ..] = notification.arguments;
         let (kind, target) = match name {
             "setpriority" => (first as i32, second as i32),
-            // IOPRIO_WHO_PROCESS is 1.
+            // `IOPRIO_WHO_PROCESS` is 1.
             "ioprio_set" => (first as i32 - 1, second as i32),
             _ => (0, first as i32),
         };
-        // Below init, which is guard's own: a limit could end it.
+        // Init itself is excluded: it is part of guard, and a limit could kill it.
         let first = self.setting.first_process;
         let allowed = kind == 0 && target != first && is_descendant(target, first);
         if allowed {
@@ -501,7 +506,7 @@ impl Supervisor {
         Reply::Error(libc::EPERM)
     }
 
-    /// Records a refusal by the sandbox itself.
+    /// Records a denial by the sandbox itself.
     pub(crate) fn refuse(&mut self, event_type: EventType, tid: i32, what: &str, rule: &str, reason: &str) {
         self.counts.refusals += 1;
         let data = serde_json::json!({ "pid": tid, "what": what, "rule": rule, "reason": reason });
@@ -509,12 +514,12 @@ impl Supervisor {
     }
 }
 
-/// Whether it is about a program start.
+/// Whether a notification is an exec.
 fn is_start(notification: &Notification) -> bool {
     matches!(i64::from(notification.number), libc::SYS_execve | libc::SYS_execveat)
 }
 
-/// Whether a process lies below another, or is it.
+/// Whether a process is a descendant of another, or the same process.
 fn is_descendant(pid: i32, ancestor: i32) -> bool {
     let mut next = pid;
     for _ in 0..4096 {
@@ -531,22 +536,22 @@ fn is_descendant(pid: i32, ancestor: i32) -> bool {
 
 /// The parent of a process (or of a thread's process).
 pub(crate) fn parent_of(pid: i32) -> Option<i32> {
-    // What matters comes first: with one look, because every program start is told with its parent.
+    // The parent comes early in the line, so one small read is enough. This runs for every recorded exec.
     let mut text = [0; 256];
     let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
     let length = file.read(&mut text).ok()?;
-    // The name in brackets may contain anything, brackets and blanks too.
+    // The name in parentheses may contain anything, parentheses and spaces included.
     let rest = &text[text[..length].iter().rposition(|&byte| byte == b')')? + 1..length];
     let mut words = rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
     std::str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
 
-/// The directory a thread works in.
+/// The current directory of a thread.
 pub(crate) fn folder_of(tid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{tid}/cwd")).ok()
 }
 
-/// Whether a path lies at or below one of these.
+/// Whether a path is at or below one of these directories.
 pub(crate) fn is_below(path: &Path, roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| path.starts_with(root))
 }

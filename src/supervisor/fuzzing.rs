@@ -1,18 +1,18 @@
-//! What fuzz targets reach of the supervisor: the arguments of a program start, read from the memory of a process.
+//! Entry points for fuzz targets: reading exec arguments from the memory of a process.
 
 use std::io;
 
 use super::exec::process_memory::{Arguments, Remote};
 use super::shim::protocol;
 
-/// Arguments and relevant variables.
+/// The argv and the relevant environment variables.
 pub type Read = (Vec<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
 
 fn parts(arguments: Arguments) -> Read {
     (arguments.argv, arguments.environment)
 }
 
-/// Reads `execve`'s arguments from a process, from the addresses of its two arrays.
+/// Reads the arguments of an `execve` from the addresses of its two arrays.
 pub fn arguments(pid: i32, argv: u64, environment: u64, most: usize) -> io::Result<Read> {
     let mut remote = Remote::default();
     remote.attach(pid);
@@ -20,7 +20,7 @@ pub fn arguments(pid: i32, argv: u64, environment: u64, most: usize) -> io::Resu
     remote.arguments(argv, environment, most, protocol::is_relevant).map(parts)
 }
 
-/// Reads the same from the stack that the kernel has made for a new program.
+/// Reads the same from the initial stack that the kernel builds for a new program.
 pub fn started_with(pid: i32, stack: u64) -> io::Result<Read> {
     let mut remote = Remote::default();
     remote.attach(pid);

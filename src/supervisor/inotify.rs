@@ -1,8 +1,8 @@
-//! Watches on files and directories (`inotify_add_watch`), which Landlock does not cover: a watch on a directory tells the
-//! names of what is made in it, also where the run may not list it.
+//! Handles `inotify_add_watch`, which Landlock does not cover: a watch on a directory reveals the names of files
+//! created in it, even if the run may not list it.
 //!
-//! The supervisor opens the object once, compares where it lies with what the run may read, and adds the watch to a duplicate
-//! of the caller's inotify descriptor through the opened object. Exchanging the path meanwhile changes nothing.
+//! The supervisor opens the object once, checks that the run may read its location, and adds the watch to a duplicate
+//! of the caller's inotify descriptor through the opened object. Swapping the path meanwhile has no effect.
 
 use std::ffi::CString;
 use std::io;
@@ -17,12 +17,12 @@ use crate::transcript::EventType;
 
 const LONGEST_PATH: usize = 4096;
 
-/// What the run may read, with links resolved when it is needed for the first time.
+/// Paths the run may read, with symlinks resolved at first use.
 #[derive(Debug, Default)]
 pub(crate) struct Readable(Option<Vec<PathBuf>>);
 
 impl Supervisor {
-    /// Answers `inotify_add_watch` by adding the watch.
+    /// Handles `inotify_add_watch` by adding the watch.
     pub(crate) fn add_watch(&mut self, notification: &Notification) -> Reply {
         match self.try_add_watch(notification) {
             Ok(watch) => Reply::Value(i64::from(watch)),
@@ -38,7 +38,7 @@ impl Supervisor {
         let directory = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
         let follow = mask & libc::IN_DONT_FOLLOW == 0;
         let object = self.identities.open(tid, &directory, &path, follow)?;
-        // That the descriptor could be had shows that the path was read from the same process.
+        // Fetching the descriptor proves that the path was read from the same process.
         let inotify = self.descriptor(notification, number as i32)?;
         if !self.is_readable(tid, object.as_fd()) {
             let shown =
@@ -53,11 +53,12 @@ impl Supervisor {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
         let through = CString::new(format!("/proc/self/fd/{}", object.as_raw_fd()))?;
-        // The last link was followed above, or not: here the path is one that must be.
+        // The caller's choice about the last symlink was applied above. This path goes through `/proc` and must be
+        // followed.
         fs::add_watch(inotify.as_fd(), &through, mask & !libc::IN_DONT_FOLLOW)
     }
 
-    /// Whether something that was opened lies where the run may read.
+    /// Whether an opened object lies where the run may read.
     fn is_readable(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;
@@ -71,7 +72,8 @@ impl Supervisor {
         if !self.setting.has_view {
             return true;
         }
-        // Two worlds have the same paths: in the run's own, this one must lead to the same object.
+        // The host and the run's mount namespace use the same paths. Inside the run, this path must lead to the same
+        // object.
         let Ok(inside) = self.identities.open(tid, Path::new("/"), path.as_os_str().as_bytes(), false) else {
             return false;
         };

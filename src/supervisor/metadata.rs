@@ -1,9 +1,9 @@
-//! Metadata of files (mode, owner, times, extended attributes), which Landlock does not cover.
+//! Handles changes of file metadata (mode, owner, times, extended attributes), which Landlock does not cover.
 //!
-//! Where the run has no mounts of its own; with them only modes with the set-group-ID bit, which directories may have and
-//! files may not. The object is opened for looking at, once; it is judged by where it
-//! lies; and the change is made through that descriptor, with the agent's rights. Swapping the path meanwhile changes
-//! nothing.
+//! Without its own mounts, a run sends all of these calls here; with them, only modes with the set-group-ID bit,
+//! which directories may have and files may not. The supervisor opens the object once with `O_PATH`, judges it by its
+//! location, and makes the change through that descriptor with the agent's rights. Swapping the path meanwhile has no
+//! effect.
 
 use std::ffi::CString;
 use std::io;
@@ -22,14 +22,14 @@ const LONGEST_VALUE: usize = 64 << 10;
 
 const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 
-/// Where a call's object is.
+/// The object a call refers to.
 struct Object {
-    /// A descriptor the path starts from (or the object itself, without a path).
+    /// The descriptor the path starts from, or the object itself if there is no path.
     descriptor: Option<i32>,
     /// The address of the path; `None` for calls on descriptors.
     path: Option<u64>,
     follow: bool,
-    /// An empty path means the descriptor.
+    /// Whether an empty path refers to the descriptor.
     may_be_empty: bool,
 }
 
@@ -53,7 +53,7 @@ impl Object {
     }
 }
 
-/// What is to be changed.
+/// The requested change.
 enum Change {
     Mode(u32),
     Owner(u32, u32),
@@ -63,7 +63,7 @@ enum Change {
 }
 
 impl Supervisor {
-    /// Answers a call that changes metadata, by making it.
+    /// Handles a metadata call by performing it.
     pub(crate) fn metadata(&mut self, notification: &Notification, call: &'static str) -> Reply {
         self.remote.attach(notification.tid);
         let made = self.read_change(notification, call).and_then(|(object, change)| {
@@ -80,7 +80,8 @@ impl Supervisor {
         };
         if !self.identities.is_own(notification.tid, fd.as_fd()) && !self.is_nobodys(fd.as_fd()) {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
-            // git touches objects it has no need to write again, and does not mind when it cannot: nobody's attempt.
+            // Git updates the times of objects it need not write again and ignores failures. This is not recorded as
+            // a denial.
             let is_touch = call == "utime" || call == "utimensat" || call == "utimes";
             if is_touch && self.setting.objects.iter().any(|folder| path.starts_with(folder)) {
                 return Reply::Error(libc::EROFS);
@@ -114,7 +115,7 @@ impl Supervisor {
         }
     }
 
-    /// Pipes, sockets, memory files: no path leads to them, so nobody else has them by one.
+    /// Whether an object is a pipe, socket or memfd. These have no path, so they belong to the run alone.
     fn is_nobodys(&self, fd: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) else { return false };
         let text = path.to_string_lossy();

@@ -1,8 +1,9 @@
-//! Requests from inside the sandbox → [`Intent`](crate::command::Intent)s → a decision → the answer.
+//! Answers requests from inside the sandbox.
 //!
-//! Two ways lead here: the kernel's notifications of every program start, connect, bind and (where needed) change of
-//! metadata ([`supervise`]), and the questions of shims ([`wire`], [`serve`]). Anything that goes wrong on the way becomes
-//! a denial; nothing here answers anything but *deny* on error.
+//! In come the kernel's seccomp notifications for every exec, connect, bind and (where needed) metadata change
+//! ([`supervise`]), and the questions of shims ([`shim`]). Each becomes an [`Intent`](crate::command::Intent), the
+//! policy judges it, and the reply goes back to the caller and into the transcript. Every error is a denial: nothing
+//! here may allow a request that it could not read or judge.
 #![forbid(unsafe_code)]
 
 mod event_loop;
@@ -29,16 +30,16 @@ use crate::decide::judge;
 use crate::policy::{Action, Policy};
 use shim::protocol::{Answer, Question};
 
-/// Bytes of a command's words that a record keeps.
+/// How many bytes of a command's arguments an event keeps.
 const RECORDED: usize = 64 << 10;
 
-/// Bytes of a command line with a separator behind each argument.
+/// Length of a command line, counting a separator after each argument.
 fn length_of(argv: &[Vec<u8>]) -> usize {
     argv.iter().map(|word| word.len() + 1).sum()
 }
 
-/// A command's arguments for a record: whole where that is reasonable, otherwise the first and the last part of them, and
-/// between these how much was left out. What an agent puts behind a great many arguments is still there.
+/// The arguments for an event: all of them if they fit in `most` bytes, otherwise the first and last part with a note
+/// about what is missing. The end is kept so that an agent cannot hide an argument behind many others.
 fn recorded_words(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
     let total = length_of(argv);
     if total <= most {
@@ -62,7 +63,7 @@ fn recorded_words(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
         tail.push(String::from_utf8_lossy(word));
         rest = others;
     }
-    // The argument at either end of what is left out is cut; it may be the same one, which is longer than both parts.
+    // Cut the arguments at both ends of the gap. They may be one and the same, if it is longer than both parts.
     if let Some(first) = rest.first() {
         let part = String::from_utf8_lossy(&first[..head_room.min(first.len())]);
         head.push(Cow::Owned(format!("{part}…")));
@@ -78,9 +79,9 @@ fn recorded_words(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
     head
 }
 
-/// Answers a shim's question by the same judgement as `guard check`. `context` carries what the answering side knows: the
-/// task's working tree, git's configuration, limits. An `ask` is a denial here: a person was
-/// asked where the program was to start, and has not said yes.
+/// Answers a shim's question with the same judgement as `guard check`. `context` holds what only the supervisor
+/// knows: the task's working tree, git's configuration, limits. An `ask` verdict is a denial: the user was asked at
+/// the exec and has not agreed.
 pub fn answer(
     policy: &Policy,
     context: &Context,

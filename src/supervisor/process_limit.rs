@@ -1,26 +1,25 @@
-//! Holds a run to its number of processes where the kernel does not: root's are not counted by `RLIMIT_NPROC`, and in most
-//! containers no cgroup can be made.
+//! Enforces the process limit of a run where the kernel does not: `RLIMIT_NPROC` does not apply to root, and most
+//! containers cannot create cgroups.
 //!
-//! Every fork asks. The processes of the run are counted by walking `/proc` from its init process; as many forks as were
-//! left then are allowed without counting again, because processes that end only make the number smaller. A process that
-//! forks at the moment of the count is missed, so a run can have up to twice its limit for a moment, never more.
+//! Every fork sends a notification. The supervisor counts the run's processes by walking `/proc` from init. It then
+//! allows as many forks as there was room for without counting again, because exits only lower the number. A process
+//! that forks during the count is missed, so a run can briefly have up to twice its limit, never more.
 
 use std::time::{Duration, Instant};
 
-/// How long a run at its limit is refused forks before it is counted again.
+/// How long forks are denied at the limit before the processes are counted again.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is known of a run's number of processes.
 #[derive(Debug, Default)]
 pub(crate) struct Forks {
-    /// Forks that may be made before the next count.
+    /// Forks that may be allowed before the next count.
     left: u64,
-    /// When the run was last counted and found at its limit.
+    /// When the run was last found to be at its limit.
     full: Option<Instant>,
 }
 
 impl Forks {
-    /// Whether the run may have one more process or thread, which it then has.
+    /// Whether the run may have one more process or thread. If so, that one is counted.
     pub(crate) fn may_fork(&mut self, limit: u64, first_process: i32) -> bool {
         if self.left == 0 && self.full.is_none_or(|since| since.elapsed() >= PAUSE) {
             self.left = limit.saturating_sub(tasks_below(first_process, limit));
@@ -32,7 +31,7 @@ impl Forks {
     }
 }
 
-/// Processes and threads below a process, which is not counted itself. Stops counting at `most`.
+/// Counts processes and threads below a process, without the process itself. Stops at `most`.
 fn tasks_below(root: i32, most: u64) -> u64 {
     let mut count = 0;
     let mut next = vec![root];
@@ -76,7 +75,7 @@ mod tests {
         let _ = child.wait();
         let mut forks = Forks::default();
         let allowed = (0..2000).filter(|_| forks.may_fork(1000, own)).count();
-        // Nothing was forked in fact: the second count finds as much room as the first.
+        // Nothing was actually forked: the second count finds as much room as the first.
         assert_eq!(allowed, 2000);
     }
 }

@@ -1,15 +1,16 @@
-//! Which repository git would work in: the task's, or one that the agent made in a directory it may write.
+//! Finds out which repository a git command would use: the task's, or one that the agent created in a writable
+//! directory.
 //!
-//! Rules about the task's repository do not hold in repositories that the agent makes itself. So a command that those rules
-//! deny is looked at once more: this module finds the repository as git does, compares the directory that holds its refs
-//! with the task's, and counts everything as the task's that it does not understand. What it finds decides which rules hold,
-//! nothing else: the kernel's layers hold in every repository.
+//! The rules for the task's repository do not apply to repositories that the agent creates itself. So a command that
+//! those rules deny is judged once more: this module finds the repository as git does and compares the directory that
+//! holds its refs with the task's. Everything it does not understand counts as the task's. The result only selects
+//! the rules; Landlock and seccomp apply in every repository.
 //!
-//! What remains: all of these files are the agent's to change. Such a verdict is never cached and is made again when git has
-//! been executed and has not run yet (`verify.rs`), but git looks for its repository a moment later. Another process of the
-//! agent that exchanges files in that moment, or a Landlock domain of its own under which git cannot read a nested repository,
-//! leads git to the task's private repository all the same. The agent gains what it can do without git, by writing refs there
-//! itself: what is received is one branch that descends from the base, and the start is in the record.
+//! Known limit: the agent can change all of these files. Such a verdict is never cached and is repeated at the exec
+//! stop (`exec/verify.rs`), but git searches for its repository a moment later. Another process of the agent that
+//! swaps files in that moment, or a Landlock domain under which git cannot read a nested repository, can still lead
+//! git to the task's private repository. The agent gains nothing by that: it can write refs there without git. guard
+//! takes back only one branch, which must descend from the base, and the exec is in the transcript.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, Read};
@@ -24,38 +25,38 @@ use crate::decide::{Verdict, judge};
 use crate::policy::{Action, Policy};
 use crate::sys::fs::{Walk, open_in};
 
-/// Looks for repositories as git would, in the world that a run sees.
+/// Searches for repositories as git does, in the file system the run sees.
 pub struct Repositories {
-    /// The root of what the run sees, once one of its programs is about to start.
+    /// The root directory of the run, set at its first exec.
     root: OnceLock<OwnedFd>,
     has_view: bool,
     /// The task's working tree.
     worktree: PathBuf,
-    /// The task's git directory, where it has one of its own.
+    /// The task's git directory, if it has its own.
     git_folder: Option<PathBuf>,
-    /// Where the run may write.
+    /// Directories the run may write below.
     writable: Vec<PathBuf>,
 }
 
-/// Repositories of one command that are looked up; more are not worth the time.
+/// How many repositories of one command are looked up.
 const MOST: usize = 16;
-/// A `.git` file, `commondir` or `HEAD` that is longer is none.
+/// Size limit of a `.git` file, `commondir` or `HEAD`; a longer one is invalid.
 const LONGEST_POINTER: u64 = 8192;
-/// Entries below `refs` that are looked at; a repository with more counts as the task's.
+/// How many entries below `refs` are checked; a repository with more counts as the task's.
 const MOST_REFS: usize = 4096;
 
-/// A command that was judged.
+/// A verdict with what it is based on.
 pub struct Judged {
-    /// What was decided.
+    /// The decision.
     pub verdict: Verdict,
     /// What the command would do.
     pub analysis: Analysis,
-    /// The verdict holds only as long as a repository is what it was: it must not be cached.
+    /// The verdict depends on the current state of a repository and must not be cached.
     pub depends_on_repository: bool,
 }
 
 impl Repositories {
-    /// The repositories a run can see.
+    /// Describes the file system of a run.
     pub fn new(
         has_view: bool,
         worktree: PathBuf,
@@ -65,20 +66,20 @@ impl Repositories {
         Self { root: OnceLock::new(), has_view, worktree, git_folder, writable }
     }
 
-    /// Looks through the eyes of a thread of the run from now on: all have the same root.
+    /// Uses the root of this thread from now on. All threads of a run share one root.
     pub(crate) fn meet(&self, tid: i32) {
         if self.root.get().is_some() {
             return;
         }
         let place = if self.has_view { format!("/proc/{tid}/root") } else { "/".to_string() };
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        // Without it nothing is found, and every repository is judged as the task's.
+        // Without a root no repository is found, and every command is judged as one in the task's.
         if let Ok(root) = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(place) {
             let _ = self.root.set(root.into());
         }
     }
 
-    /// Judges a command, where git in other repositories is subject to their own rules.
+    /// Judges a command. Git commands in other repositories fall under the policy's rules for those.
     pub fn judge(&self, policy: &Policy, request: &Request, context: &Context) -> Judged {
         let (mut verdict, mut analysis) = judge(policy, request, context);
         let mut depends_on_repository = false;
@@ -96,22 +97,22 @@ impl Repositories {
         Judged { verdict, analysis, depends_on_repository }
     }
 
-    /// Adds to the context what is known about the repository that what was refused would have worked in: false when
-    /// that changes nothing.
+    /// Adds to the context what is known about the repository of the denied command. Returns false if that changes
+    /// nothing.
     fn widen(&self, context: &mut Context, verdict: &Verdict, analysis: &Analysis) -> bool {
         let intent = verdict.intent.and_then(|index| analysis.intents.get(index));
         let Some(git) = intent.and_then(|intent| intent.git.as_ref()) else { return false };
         let Some(place) = &git.place else {
-            // Every command of a run is judged when it starts, in the directory it then has.
+            // Every command of a run is judged again at its own exec, with its actual directory.
             return !std::mem::replace(&mut context.judged_again, true);
         };
-        // By the name the command has for it: another name may lead somewhere else.
+        // Keyed by the name the command uses: another name may lead somewhere else.
         if context.other_repositories.contains(place) {
             return false;
         }
         let Some(path) = &git.unresolved_place else { return false };
         let path = Path::new(OsStr::from_bytes(path));
-        // A directory that a script makes before it comes to this command: the command is judged again when it does.
+        // A directory that a script creates before it runs this command. The command is judged again at its exec.
         let is_to_come = intent.is_some_and(|intent| intent.parent.is_some()) && self.is_to_come(path);
         let is_other = is_to_come || self.is_other(path, git.names_git_dir, git.makes_repository);
         if is_other {
@@ -120,13 +121,13 @@ impl Repositories {
         is_other
     }
 
-    /// Whether a place inside the run's own does not exist yet.
+    /// Whether a path lies in the run's own directories and does not exist yet.
     fn is_to_come(&self, place: &Path) -> bool {
         let is_missing = self.open(place, true).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         is_missing && self.real(place).is_some_and(|real| self.is_own(&real))
     }
 
-    /// Whether git at a place works in, or makes, a repository that is not the task's.
+    /// Whether git at this path uses or creates a repository other than the task's.
     fn is_other(&self, place: &Path, names_git_dir: bool, makes: bool) -> bool {
         let Some(real) = self.real(place) else { return false };
         if !self.is_own(&real) || self.git_folder.as_ref().is_some_and(|folder| real.starts_with(folder)) {
@@ -139,19 +140,20 @@ impl Repositories {
                 Ok(Kind::Else) => false,
                 Err(error) => makes && error.kind() == io::ErrorKind::NotFound,
             },
-            // A repository that already exists is made anew, wherever its parts lie.
+            // `git init` on an existing repository reinitialises it, wherever its parts lie.
             (false, true) => real != self.worktree && self.repository_at(&real).unwrap_or(true),
             (false, false) => self.discovers_other(&real),
         }
     }
 
-    /// Whether git finds another repository than the task's from a directory, or none: goes up as git does.
+    /// Whether git, searching upwards from a directory, finds another repository than the task's, or none.
     fn discovers_other(&self, from: &Path) -> bool {
         for level in from.ancestors() {
             if level == self.worktree {
                 return false;
             }
-            // A repository of the user's around the run's own places: the agent made nothing of it, and cannot write it.
+            // A repository of the user that contains the run's directories: the agent did not create it and cannot
+            // write to it.
             let dot_git = level.join(".git");
             if !self.is_own(level) && matches!(self.kind(&dot_git), Ok(Kind::Cwd)) {
                 return self.is_unrelated(&dot_git);
@@ -160,13 +162,14 @@ impl Repositories {
                 return is_other;
             }
         }
-        // GIT_CEILING_DIRECTORIES, file system boundaries and safe.bareRepository end the search earlier, with an error.
+        // GIT_CEILING_DIRECTORIES, file system boundaries and safe.bareRepository end git's search earlier, with an
+        // error.
         true
     }
 
-    /// Whether the repository whose working tree is this directory, or which is this directory, is another than the task's;
-    /// `None` where there is none. git passes over a `.git` directory that is incomplete. Nobody but an attacker has one, so it
-    /// counts as the task's.
+    /// Whether the repository at this directory (as working tree or as bare repository) is another than the task's;
+    /// `None` if there is none. Git skips an incomplete `.git` directory. Only an attacker has reason to create one,
+    /// so it counts as the task's.
     fn repository_at(&self, level: &Path) -> Option<bool> {
         let is_missing = |found: &io::Result<Kind>| {
             found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -176,26 +179,26 @@ impl Repositories {
             Ok(Kind::Cwd) => Some(self.is_other_git_dir(&dot_git)),
             Ok(Kind::File) => Some(self.is_pointer_elsewhere(&dot_git)),
             found if !is_missing(&found) => Some(false),
-            // Without `HEAD` git takes no directory for a repository.
+            // Git treats no directory without `HEAD` as a repository.
             _ if is_missing(&self.kind(&level.join("HEAD"))) => None,
             _ => Some(self.is_other_git_dir(level)),
         }
     }
 
-    /// Whether a directory is a complete git directory, all of it in the run's own places and nothing of it in the task's. The
-    /// conditions are git's own (`is_git_directory`), and stricter: no symbolic links in it.
+    /// Whether a directory is a complete git directory that lies entirely in the run's own directories and shares
+    /// nothing with the task's. The conditions are those of git (`is_git_directory`), and stricter: no symlinks.
     fn is_other_git_dir(&self, git_dir: &Path) -> bool {
         let common_dir = match self.read_small(&git_dir.join("commondir")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => git_dir.to_path_buf(),
             Err(_) => return false,
             Ok(text) => {
                 let target = text.trim_ascii_end();
-                // git takes off the ends of lines only; a name that ends with a blank is odd.
+                // Git strips line ends only. A path that ends with other white space is suspicious.
                 if target.is_empty() || target.contains(&0) || strip_newlines(&text) != target {
                     return false;
                 }
                 let Some(real) = self.real(&git_dir.join(OsStr::from_bytes(target))) else { return false };
-                // One that leads on to a third is nothing git makes.
+                // Git never creates a `commondir` that leads to another `commondir`.
                 let leads_on = self.kind(&real.join("commondir"));
                 if !leads_on.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
                     return false;
@@ -220,19 +223,19 @@ impl Repositories {
             && is_folder(&common_dir.join("refs"))
     }
 
-    /// Whether a directory is neither the task's git directory, nor in it, nor around it.
+    /// Whether a directory is neither the task's git directory, nor inside it, nor one of its parents.
     fn is_unrelated(&self, path: &Path) -> bool {
         let Some(tasks) = &self.git_folder else { return true };
         let identity = |path: &Path| {
             let found = nix::sys::stat::fstat(self.open(path, true).ok()?).ok()?;
             Some((found.st_dev, found.st_ino))
         };
-        // By identity too: a mount can show one directory at two places.
+        // Compare by identity too: a mount can show one directory at two paths.
         let is_same = identity(tasks).is_some_and(|tasks| identity(path) == Some(tasks));
         !path.starts_with(tasks) && !tasks.starts_with(path) && !is_same
     }
 
-    /// Whether nothing through which git would write refs elsewhere is a symbolic link.
+    /// Whether no part of the git directory through which git writes is a symlink.
     fn has_no_links(&self, git_dir: &Path) -> bool {
         let parts =
             ["HEAD", "config", "config.worktree", "index", "logs", "objects", "packed-refs", "reftable"];
@@ -247,7 +250,7 @@ impl Repositories {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(_) => return false,
             };
-            // A link that was opened as such cannot be listed.
+            // A symlink opened with `O_PATH` cannot be listed.
             let Ok(entries) = std::fs::read_dir(format!("/proc/self/fd/{}", fd.as_raw_fd())) else {
                 return false;
             };
@@ -268,14 +271,14 @@ impl Repositories {
         self.writable.iter().any(|root| path.starts_with(root))
     }
 
-    /// Where a path really leads; the part that does not exist yet as it is written.
+    /// Resolves a path; the part that does not exist yet stays as written.
     fn real(&self, place: &Path) -> Option<PathBuf> {
         for level in place.ancestors() {
             match self.open(level, true) {
                 Ok(fd) => {
                     let found = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
                     let rest = place.strip_prefix(level).ok()?;
-                    // From a directory that is not there yet nothing leads up.
+                    // `..` below a directory that does not exist cannot be resolved.
                     if rest.components().any(|part| !matches!(part, Component::Normal(_))) {
                         return None;
                     }
@@ -304,7 +307,7 @@ impl Repositories {
         })
     }
 
-    /// The content of a small plain file, with the rights of the agent.
+    /// Reads a small regular file with the agent's rights.
     fn read_small(&self, file: &Path) -> io::Result<Vec<u8>> {
         let fd = self.open(file, false)?;
         if nix::sys::stat::fstat(&fd)?.st_mode & libc::S_IFMT != libc::S_IFREG {
@@ -318,10 +321,10 @@ impl Repositories {
         if text.len() as u64 > LONGEST_POINTER { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text) }
     }
 
-    /// Whether a `.git` file leads to a git directory that is not the task's.
+    /// Whether a `.git` file points to a git directory that is not the task's.
     fn is_pointer_elsewhere(&self, file: &Path) -> bool {
         let Ok(text) = self.read_small(file) else { return false };
-        // Exactly one blank: a second one is a part of the path.
+        // Exactly one space: a second one is part of the path.
         let Some(target) = strip_newlines(&text).strip_prefix(b"gitdir: ") else { return false };
         if target.is_empty() || target.contains(&0) {
             return false;
@@ -332,17 +335,17 @@ impl Repositories {
     }
 }
 
-/// A text without the ends of lines behind it, which is all that git takes off.
+/// Strips trailing line ends, which is all that git strips.
 fn strip_newlines(text: &[u8]) -> &[u8] {
     let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
     &text[..end.map_or(0, |end| end + 1)]
 }
 
-/// Whether git takes a text for the content of `HEAD`: a branch, or an object.
+/// Whether git accepts a text as the content of `HEAD`: a branch or an object id.
 fn is_head(text: &[u8]) -> bool {
     let text = text.trim_ascii_end();
     match text.strip_prefix(b"ref:") {
-        // git reads the first 255 bytes when it looks whether this is a repository.
+        // Git reads 255 bytes when it checks for a repository.
         Some(name) => text.len() < 256 && name.trim_ascii_start().starts_with(b"refs/"),
         None => matches!(text.len(), 40 | 64) && text.iter().all(u8::is_ascii_hexdigit),
     }

@@ -1,5 +1,8 @@
-//! `connect`, `bind` and `listen`: the address is copied once, judged, and used by the supervisor itself on a duplicate of
-//! the caller's socket. The caller could change its memory meanwhile; it would change nothing.
+//! Handles `connect`, `bind` and `listen`.
+//!
+//! The supervisor copies the address once, judges it, and performs the call itself on a duplicate of the caller's
+//! socket. The kernel never reads the address from the caller's memory, so a change there after the check has no
+//! effect.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, OsStr};
@@ -26,40 +29,40 @@ use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::socket;
 use crate::transcript::EventType;
 
-/// Sockets that the run itself has bound: on loopback by their inodes, at paths by their names.
+/// Sockets that the run has bound: internet sockets by inode, unix sockets by name.
 #[derive(Debug, Default)]
 pub(crate) struct BoundSockets {
     inodes: HashSet<u64>,
-    /// What the kernel calls unix sockets that were bound for the run, and what the run calls them.
+    /// From the name the kernel reports for a unix socket to the path the run used.
     names: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-/// A part of a path that leads nowhere else and is another for every number: its digits as `/` and `/.`.
+/// A no-op path fragment that is unique for each number: its binary digits as `/` and `/.`.
 fn mark(number: usize) -> String {
     let digits = (0..usize::BITS - number.leading_zeros()).rev();
     digits.map(|digit| if number >> digit & 1 == 1 { "/." } else { "/" }).collect()
 }
 
-/// So many bound sockets in one run are a flood; then all are forgotten.
+/// The set is cleared when it reaches this size.
 const MOST_SERVERS: usize = 10_000;
 
-/// The largest address the kernel takes.
+/// The largest address the kernel accepts.
 const LONGEST_ADDRESS: usize = 128;
-/// Connects that may wait at once; more are refused for the moment.
+/// Connects that may block at once; further ones get `EAGAIN`.
 const MOST_WAITING: usize = 256;
 
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// What an address leads to.
+/// What a socket address refers to.
 enum Target {
-    /// A socket at a path, as the caller wrote it.
+    /// A unix socket at a path, as the caller wrote it.
     UnixPath(Vec<u8>),
-    /// A socket with a name that is no path, or none at all.
+    /// An abstract or unnamed unix socket.
     UnixAbstract,
     Internet(SocketAddr),
-    /// Dissolves a connection.
+    /// `AF_UNSPEC`: dissolves a connection.
     Unspecified,
-    /// The kernel's routing tables, without subscriptions.
+    /// A netlink route socket without multicast subscriptions.
     Route,
     Other,
 }
@@ -96,13 +99,13 @@ fn is_loopback(ip: IpAddr) -> bool {
     }
 }
 
-/// The port of name servers.
+/// The DNS port.
 const NAME_SERVICE: u16 = 53;
-/// More than that of the machine's resolver configuration is not read.
+/// Read at most this much of `/etc/resolv.conf`.
 const LONGEST_CONFIGURATION: u64 = 64 << 10;
 
-/// Whether C libraries ask this address for names: the machine's configuration says so, or it is what they use without one.
-/// Read every time, because it changes with the machine's networks.
+/// Whether C libraries send DNS queries to this address: `/etc/resolv.conf` lists it, or it is the default. Read
+/// every time, because the file changes with the machine's networks.
 fn is_name_server(ip: IpAddr) -> bool {
     let mut text = String::new();
     if let Ok(file) = std::fs::File::open("/etc/resolv.conf") {
@@ -116,12 +119,12 @@ fn name_servers(configuration: &str) -> impl Iterator<Item = IpAddr> {
     configuration.lines().filter_map(|line| {
         let address = line.trim_start().strip_prefix("nameserver")?;
         let address = address.strip_prefix([' ', '\t'])?.split_whitespace().next()?;
-        // Without the interface of a link-local address.
+        // Drop the interface of a link-local address.
         address.split('%').next()?.parse().ok().map(plain)
     })
 }
 
-/// An IPv4 address as IPv6 sockets write it.
+/// An IPv4 address in its IPv6-mapped form.
 fn mapped(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -129,8 +132,8 @@ fn mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The address on loopback that a server gets which asks for this one; `None` for those of other interfaces. One for `::` that
-/// takes IPv4 too gets IPv4's: most clients ask for 127.0.0.1, and those that ask for `localhost` try both.
+/// The loopback address to bind instead of the requested one; `None` for addresses of other interfaces. A dual-stack
+/// `::` becomes 127.0.0.1: most clients use that, and those that use `localhost` try both.
 fn narrowed(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
     let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), at.port());
     match at.ip() {
@@ -145,7 +148,7 @@ fn narrowed(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
     }
 }
 
-/// Why a socket call is refused: rule and reason.
+/// Why a socket call is denied: rule and reason.
 type Refusal<'r> = (&'static str, &'r str);
 
 const UNIX_OUTSIDE: Refusal<'_> =
@@ -158,7 +161,7 @@ const ANY_PORT: Refusal<'_> =
 const FAMILY: Refusal<'_> = ("sandbox.network", "Sockets of this kind are not part of the task.");
 
 impl Supervisor {
-    /// The socket that a call is about, and the address.
+    /// The caller's socket and the address it passed.
     fn socket_call(&mut self, notification: &Notification) -> io::Result<(OwnedFd, Vec<u8>)> {
         let [_, address, length, ..] = notification.arguments;
         let length = (length as u32) as usize;
@@ -170,12 +173,12 @@ impl Supervisor {
         Ok((self.socket(notification)?, address))
     }
 
-    /// The socket alone.
+    /// The caller's socket.
     fn socket(&mut self, notification: &Notification) -> io::Result<OwnedFd> {
         self.descriptor(notification, notification.arguments[0] as i32)
     }
 
-    /// Answers a connect; `None` when the answer comes later.
+    /// Handles a connect; `None` if the reply follows later.
     pub(crate) fn connect(&mut self, notification: &Notification) -> Option<Reply> {
         let (fd, address) = match self.socket_call(notification) {
             Ok(call) => call,
@@ -195,7 +198,8 @@ impl Supervisor {
         }
     }
 
-    /// To a port of guard's own, to a server of the run's own, or through the proxy to what the policy allows.
+    /// Connects to an egress listener of guard, to a server of the run, or through the proxy to a host the policy
+    /// allows.
     fn connect_internet(
         &mut self,
         notification: &Notification,
@@ -208,7 +212,7 @@ impl Supervisor {
             return self.connect_to_door(notification, fd, address, Purpose::Listener);
         }
         if is_loopback(to.ip()) && to.port() == self.setting.canary_port {
-            // The canary: refused like everything, but nothing the agent did.
+            // The canary. Denied, but not recorded as an action of the agent.
             return Some(Reply::Error(libc::EACCES));
         }
         if let Some(server) = self.own_server(to) {
@@ -240,7 +244,7 @@ impl Supervisor {
         self.connect_to_door(notification, fd, socket::internet_address(proxy), purpose)
     }
 
-    /// Records that a host which a program without a proxy wants to reach was refused, as the proxy does.
+    /// Records a denied host of a program without proxy support, as the proxy does.
     fn refuse_host(&mut self, tid: i32, host: &str, port: u16, refusal: &NetworkRefusal) {
         self.counts.refusals += 1;
         let what = format!("connect to {host}:{port}");
@@ -251,7 +255,8 @@ impl Supervisor {
         self.setting.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 
-    /// To a door of the run's own: whoever waits behind it must know that this is not somebody else.
+    /// Connects to an egress listener and registers the local port, so that the listener can tell the run from other
+    /// clients.
     fn connect_to_door(
         &mut self,
         notification: &Notification,
@@ -265,21 +270,21 @@ impl Supervisor {
         };
         let visitor = Peer { tid: notification.tid };
         let reply = self.setting.doors.announce(visitor, purpose, || {
-            // A socket that has come in already is told the same again when it connects once more, and a connect that
-            // fails brings nobody: whoever has that port next would be taken for the run.
+            // Do not register a socket that is already connected, or a connect that fails: the next user of that
+            // local port would be taken for the run.
             let is_there = getpeername::<SockaddrStorage>(fd.as_raw_fd()).is_ok();
             let reply = connect_at_once(fd.as_fd(), &address);
             let comes = matches!(reply, None | Some(Reply::Value(_) | Reply::Error(libc::EINPROGRESS)));
             (reply, local(&fd).filter(|_| comes && !is_there))
         });
-        // The queue is full: the connection is known by now, and goes on where it stopped.
+        // The accept queue is full. The connection is registered by now and continues on another thread.
         reply.or_else(|| self.connect_later(notification, fd, address, None))
     }
 
     fn connect_unix(&mut self, notification: &Notification, fd: OwnedFd, path: &[u8]) -> Option<Reply> {
         let is_control = path == CONTROL_NAME.as_bytes();
         let object = if is_control {
-            // The one socket of ours: by its name alone, whatever lies there for the caller.
+            // The control socket, recognised by its name alone, whatever file the caller has at that path.
             open_below(fd.as_fd(), self.setting.control.as_os_str().as_bytes(), true)
         } else {
             self.open_server(notification, path)
@@ -288,18 +293,18 @@ impl Supervisor {
             Ok(object) => object,
             Err(error) => return Some(failed(&error)),
         };
-        // Through the descriptor: what was judged is what is connected to.
+        // Connect through the descriptor, so that the judged object is the one connected to.
         let through = format!("/proc/self/fd/{}", object.as_raw_fd());
         let Some(address) = socket::unix_address(through.as_bytes()) else {
             return Some(Reply::Error(libc::EINVAL));
         };
         if is_control {
-            // However many connects of the run's own wait, a shim can ask.
+            // Try at once, so that a shim can always ask, however many connects of the run are blocked.
             if let Some(reply) = connect_at_once(fd.as_fd(), &address) {
                 return Some(reply);
             }
         } else if !self.is_waiting(notification) {
-            // What was opened by its number may have been another's.
+            // The thread id may have been reused while the path was opened.
             return None;
         } else if self.identities.is_own(notification.tid, object.as_fd()) {
             self.note(EventType::Connect, notification.tid, &String::from_utf8_lossy(path));
@@ -310,16 +315,16 @@ impl Supervisor {
         self.connect_later(notification, fd, address, Some(object))
     }
 
-    /// The socket that a path leads the caller to.
+    /// Opens the unix socket that a path means to the caller.
     fn open_server(&mut self, notification: &Notification, path: &[u8]) -> io::Result<OwnedFd> {
         let known = self.servers.names.get(path).map_or(path, Vec::as_slice);
-        // Of no interest to a path that begins at the root.
+        // An absolute path needs no current directory.
         let folder = if known.starts_with(b"/") { Some("/".into()) } else { folder_of(notification.tid) };
         let folder = folder.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
         self.identities.open(notification.tid, &folder, known, true)
     }
 
-    /// A connect may wait for the other side: then in a thread of its own.
+    /// Connects on a separate thread if the connect may block.
     fn connect_later(
         &mut self,
         notification: &Notification,
@@ -327,7 +332,7 @@ impl Supervisor {
         address: Vec<u8>,
         object: Option<OwnedFd>,
     ) -> Option<Reply> {
-        // Where one waits others may have to: the supervisor tries to wait for none of them.
+        // If one connect blocks, others may too. Then the supervisor does not try one on its own thread.
         if WAITING.load(Ordering::Acquire) == 0
             && let Some(reply) = connect_at_once(fd.as_fd(), &address)
         {
@@ -355,7 +360,7 @@ impl Supervisor {
         }
     }
 
-    /// Answers a bind.
+    /// Handles a bind.
     pub(crate) fn bind(&mut self, notification: &Notification) -> Option<Reply> {
         let (fd, address) = match self.socket_call(notification) {
             Ok(call) => call,
@@ -375,12 +380,12 @@ impl Supervisor {
         })
     }
 
-    /// Whether a server of the run's own may have this port on loopback.
+    /// Whether a server of the run may use this loopback port.
     fn may_listen(&self, port: u16) -> bool {
         self.setting.loopback || self.setting.listen.contains(&port)
     }
 
-    /// On loopback only; a socket for every address of the machine becomes one for loopback.
+    /// Binds on loopback only; a wildcard address is narrowed to loopback.
     fn bind_internet(
         &mut self,
         notification: &Notification,
@@ -410,7 +415,7 @@ impl Supervisor {
         }
     }
 
-    /// The address at which a connection to this one would reach a server of the run's own, if it may have one there.
+    /// The address at which a server of the run would receive this connection, if it may have one there.
     fn own_server(&self, to: SocketAddr) -> Option<SocketAddr> {
         if !is_loopback(to.ip()) || !self.may_listen(to.port()) {
             return None;
@@ -418,13 +423,12 @@ impl Supervisor {
         if self.is_own_server(to) {
             return Some(to);
         }
-        // A server for `::` was narrowed to 127.0.0.1.
+        // A server that asked for `::` was narrowed to 127.0.0.1.
         let other = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), to.port());
         (to.ip() == Ipv6Addr::LOCALHOST && self.is_own_server(other)).then(|| mapped(other))
     }
 
-    /// Whether a connection to this address would reach a socket that the run itself has bound, and nobody else's of the
-    /// same port.
+    /// Whether this connection would reach a socket bound by the run, and not one of somebody else on the same port.
     fn is_own_server(&self, to: SocketAddr) -> bool {
         let to = match to.ip() {
             IpAddr::V6(ip) => SocketAddr::new(ip.to_ipv4_mapped().map_or(to.ip(), IpAddr::V4), to.port()),
@@ -460,14 +464,15 @@ impl Supervisor {
                 Err(error) => return failed(&error),
             };
         if !self.is_waiting(notification) {
-            // What was opened by its number may have been another's; nobody hears the answer.
+            // The thread id may have been reused while the path was opened. The caller is gone, so the reply does not
+            // matter.
             return Reply::Error(libc::ESRCH);
         }
         if !self.identities.is_own(notification.tid, object.as_fd()) {
             return self.refuse_socket(notification, "bind", &shown, UNIX_OUTSIDE);
         }
-        // The kernel remembers the words of a bind and tells them by getsockname: words of its own for each keep them
-        // apart, and a connect to them is led to where the socket lies.
+        // `getsockname` reports the path that was bound. A unique path per socket keeps them apart, and `names` maps
+        // it back to the path the run used.
         if self.servers.names.len() >= MOST_SERVERS {
             self.servers.names.clear();
         }
@@ -483,8 +488,8 @@ impl Supervisor {
         done(bound)
     }
 
-    /// Answers a listen. Only a socket that was bound here listens on loopback: one that was never bound gets a port of every
-    /// address by listening, and so does one that was connected and dissolved that again, which keeps its port.
+    /// Handles a listen. Only a socket bound by the supervisor may listen: an unbound one would get a port on every
+    /// address, and so would one that was connected and disconnected, which keeps its port.
     pub(crate) fn listen(&mut self, notification: &Notification) -> Option<Reply> {
         let [_, backlog, ..] = notification.arguments;
         let fd = match self.socket(notification) {
@@ -524,11 +529,11 @@ struct SocketData<'a> {
     to: &'a str,
 }
 
-/// The longest that everybody else waits for one connect.
+/// How long the supervisor may block on one connect.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
-/// Connects if that takes no time, as it does on one machine unless the other side's queue is full. `None` when it would
-/// have to wait: a second connect of the same socket goes on where this one stopped.
+/// Connects without blocking, which succeeds locally unless the peer's queue is full. `None` if it would block: a
+/// second connect on the same socket then continues where this one stopped.
 fn connect_at_once(fd: BorrowedFd<'_>, address: &[u8]) -> Option<Reply> {
     let flags = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_GETFL).unwrap_or(0);
     if flags & libc::O_NONBLOCK != 0 {
@@ -556,7 +561,7 @@ fn failed(error: &io::Error) -> Reply {
     Reply::Error(error.raw_os_error().unwrap_or(libc::EACCES))
 }
 
-/// A path below a directory, opened for looking at.
+/// Opens a path below a directory with `O_PATH`.
 pub(crate) fn open_below(folder: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
     open_in(folder, &path, Walk::NoMagic, follow)

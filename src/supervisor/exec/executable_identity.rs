@@ -1,4 +1,9 @@
-//! Which program a file really is: through links, copies, scripts and descriptors.
+//! Finds out which program a file really is: through symlinks, copies, scripts and descriptors.
+//!
+//! In goes a path or descriptor as a thread of the run means it. Out comes the chain of files that the kernel would
+//! execute: the file itself, then its interpreters. A copy of a well-known program is identified by its content and
+//! judged by the original's path, so renaming a copy of `git` gains nothing. Nothing here may follow a magic link of
+//! `/proc` as the supervisor itself.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -13,14 +18,14 @@ use std::sync::Arc;
 use crate::policy::Policy;
 use crate::sys::fs::{Walk, mount_of, open_in};
 
-/// A file, by what the kernel knows it by.
+/// A file by device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Identity {
     pub(crate) device: u64,
     pub(crate) inode: u64,
 }
 
-/// A file's state: when any of this changes, what was found out about it is looked up again.
+/// A file's size and times. Cached facts about the file are valid only while these are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct State {
     size: u64,
@@ -28,59 +33,59 @@ struct State {
     changed: (i64, i64),
 }
 
-/// What is executed when a file is.
+/// How the kernel executes a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// A program for the machine.
+    /// A binary.
     Program,
-    /// A text for an interpreter, with the one argument its first line gives.
+    /// A script: its interpreter, and the optional argument from its `#!` line.
     Script(Vec<u8>, Option<Vec<u8>>),
 }
 
-/// A file that somebody wants to execute.
+/// A file that a process asks to execute.
 #[derive(Debug, Clone)]
 pub(crate) struct Executable {
     pub(crate) identity: Identity,
-    /// Where it really lies; `memfd:NAME` when it lies nowhere.
+    /// Its resolved path; `memfd:NAME` if it has none.
     pub(crate) path: Vec<u8>,
-    /// The known program it is a copy of.
+    /// The known program that this file is a copy of.
     pub(crate) copy_of: Option<Vec<u8>>,
     pub(crate) kind: Kind,
 }
 
 impl Executable {
-    /// The path it is judged by.
+    /// The path the policy judges: that of the original if the file is a copy.
     pub(crate) fn judged_path(&self) -> &[u8] {
         self.copy_of.as_deref().unwrap_or(&self.path)
     }
 }
 
-/// Finds out, and remembers.
+/// Identifies executables and caches the results.
 pub(crate) struct Identities {
     facts: HashMap<Identity, (State, Option<Vec<u8>>, Kind)>,
     known: Option<Known>,
-    /// Speaks of programs that copies are recognised of.
+    /// Its rules name the programs whose copies are recognised.
     policy: Arc<Policy>,
-    /// Where the agent can put copies.
+    /// Directories where the agent can create copies.
     writable: Vec<PathBuf>,
-    /// The root of what the run sees, once it is known.
+    /// The root directory of the run's mount namespace, opened at first use.
     root: Option<OwnedFd>,
     has_view: bool,
-    /// The mounts the run may write to.
+    /// Ids of the mounts that the run may write to.
     mounts: Vec<u64>,
 }
 
-/// Programs by size.
+/// Known programs by size. Only files of equal size are compared.
 struct Known(HashMap<u64, Vec<PathBuf>>);
 
-/// More remembered files than that are a flood.
+/// The cache is cleared when it reaches this size.
 const MOST_FACTS: usize = 10_000;
-/// Interpreters of interpreters that the kernel follows.
+/// How many levels of interpreters the kernel follows.
 const MOST_INTERPRETERS: usize = 5;
-/// Bytes of a first line the kernel looks at.
+/// How many bytes of a `#!` line the kernel reads.
 const FIRST_LINE: usize = 256;
 
-/// Where programs usually lie.
+/// Directories searched for known programs.
 const USUAL_FOLDERS: [&str; 7] =
     ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/git-core"];
 
@@ -90,13 +95,13 @@ impl Identities {
         Self { facts, known: None, policy, writable, root: None, has_view, mounts }
     }
 
-    /// The file that a path leads a thread to, with every interpreter down to a program: the file first.
+    /// The file that a path means to a thread, followed by its interpreters down to a binary.
     pub(crate) fn executed(&mut self, tid: i32, folder: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
         let fd = self.open(tid, folder, path, true)?;
         self.with_interpreters(tid, folder, &fd)
     }
 
-    /// The same for an open descriptor of a thread (`execveat` with an empty path).
+    /// Like [`Self::executed`], for a descriptor of the thread (`execveat` with an empty path).
     pub(crate) fn executed_descriptor(
         &mut self,
         tid: i32,
@@ -120,9 +125,9 @@ impl Identities {
         Ok(chain)
     }
 
-    /// Opens what a path means to a thread, without opening the file itself. Links that mean something else to every
-    /// process are resolved for the thread, one step and by hand; everything else is walked without them, inside the
-    /// run's own root where it has one.
+    /// Opens with `O_PATH` what a path means to a thread. A leading magic link such as `/proc/self/cwd` means
+    /// something else to every process: it is resolved here, once, for that thread. The kernel walks the rest without
+    /// magic links, and inside the run's own root if the run has one.
     pub(crate) fn open(&mut self, tid: i32, folder: &Path, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
         if path.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
@@ -148,7 +153,7 @@ impl Identities {
         open_in(root, &text, walk, follow)
     }
 
-    /// The root of what the run sees, and how paths are walked from it.
+    /// The root to walk paths from, and the way to walk them.
     fn root(&mut self, tid: i32) -> io::Result<(BorrowedFd<'_>, Walk)> {
         let (place, walk) = if self.has_view {
             (format!("/proc/{tid}/root"), Walk::InRoot)
@@ -162,7 +167,7 @@ impl Identities {
         Ok((root.as_fd(), walk))
     }
 
-    /// Whether something opened for looking at lies where the run may write.
+    /// Whether an object opened with `O_PATH` lies where the run may write.
     pub(crate) fn is_own(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;
@@ -173,7 +178,7 @@ impl Identities {
         if !self.has_view {
             return true;
         }
-        // Two worlds have the same paths: only the mount tells in which one this is.
+        // The host and the run's mount namespace use the same paths. Only the mount id tells them apart.
         let Ok(mount) = mount_of(object) else { return false };
         self.own_mounts(tid).contains(&mount)
     }
@@ -190,7 +195,7 @@ impl Identities {
         &self.mounts
     }
 
-    /// What a file is.
+    /// Identifies an open file.
     pub(crate) fn look_at(&mut self, fd: &OwnedFd) -> io::Result<Executable> {
         let found = nix::sys::stat::fstat(fd)?;
         if found.st_mode & libc::S_IFMT != libc::S_IFREG || found.st_mode & 0o111 == 0 {
@@ -204,7 +209,8 @@ impl Identities {
         };
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
-        // What the agent can write can change without a trace in its times (through a mapping): looked at every time.
+        // The agent can change its own files without changing their times (through a mapping), so those are never
+        // cached.
         let is_foreign = !self.may_be_copy(&path);
         if is_foreign
             && let Some((known, copy_of, kind)) = self.facts.get(&identity)
@@ -214,10 +220,10 @@ impl Identities {
         }
         let Ok(mut file) = File::open(&link) else {
             if is_foreign {
-                // A program that may be executed but not read: the kernel can, we cannot; it is judged by its name.
+                // Executable but not readable, and not the agent's. It is judged by its name.
                 return Ok(Executable { identity, path, copy_of: None, kind: Kind::Program });
             }
-            // One of the agent's own that hides what it is.
+            // The agent made its own file unreadable, which hides what it is.
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         };
         let kind = kind_of(&mut file)?;
@@ -231,7 +237,8 @@ impl Identities {
         Ok(Executable { identity, path, copy_of, kind })
     }
 
-    /// The known program that a file is a copy of, if it is one. The file need not be executable: a loader only reads it.
+    /// The known program that a file is a copy of, if any. The file need not be executable: the dynamic loader only
+    /// reads it.
     pub(crate) fn copied(&mut self, tid: i32, folder: &Path, path: &[u8]) -> Option<Vec<u8>> {
         let fd = self.open(tid, folder, path, true).ok()?;
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -244,7 +251,8 @@ impl Identities {
         self.original_of(&mut file, metadata.size(), &own)
     }
 
-    /// The program a process is now. One of those that no agent could have put anywhere is the same wherever it lies.
+    /// The program a process runs now. A program that the agent cannot write to is identified by device and inode
+    /// alone.
     pub(crate) fn running(&mut self, pid: i32, foreign: Option<&Executable>) -> io::Result<Executable> {
         let link = format!("/proc/{pid}/exe");
         let metadata = std::fs::metadata(&link)?;
@@ -254,14 +262,14 @@ impl Identities {
         }
         let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
         if self.may_be_copy(&path) {
-            // What was written into the file since it was judged counts.
+            // The agent may have written to the file since it was judged.
             let program = self.look_at(&open_plain(Path::new(&link))?)?;
             return Ok(Executable { path, kind: Kind::Program, ..program });
         }
         Ok(Executable { identity, path, copy_of: None, kind: Kind::Program })
     }
 
-    /// Whether the agent could have put the file there.
+    /// Whether the agent could have created the file.
     pub(crate) fn may_be_copy(&self, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
         !path.is_absolute() || self.writable.iter().any(|root| path.starts_with(root))
@@ -295,7 +303,8 @@ impl Known {
     }
 }
 
-/// Programs whose copies are recognised: those the policy speaks of, git, shells, and what runs other programs.
+/// Names of programs whose copies are recognised: those in the policy's rules, git, shells, and programs that run
+/// others.
 fn recognised_names(policy: &Policy) -> Vec<String> {
     let of_rules = policy.rules.iter().flat_map(|rule| &rule.when.programs).map(|pattern| pattern.as_str());
     let plain = of_rules.filter(|name| !name.contains(['*', '?', '[', '/'])).map(str::to_string);
@@ -306,13 +315,13 @@ fn recognised_names(policy: &Policy) -> Vec<String> {
     names
 }
 
-/// Whether a program is the dynamic loader, by its path.
+/// Whether a path is that of the dynamic loader.
 pub(crate) fn is_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")
 }
 
-/// The dynamic loader, which runs whatever file it is given.
+/// Paths of the dynamic loader, which runs any file it is given.
 fn loaders() -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/lib64") else { return Vec::new() };
     entries
@@ -322,11 +331,11 @@ fn loaders() -> Vec<PathBuf> {
         .collect()
 }
 
-/// `memfd:NAME` for a file that has no place, the path otherwise.
+/// `memfd:NAME` for a memfd, the path otherwise.
 fn nameless(link: Vec<u8>) -> Vec<u8> {
     let Some(rest) = link.strip_prefix(b"/memfd:") else { return link };
     let name = rest.strip_suffix(b" (deleted)").unwrap_or(rest);
-    // A slash in the name would make the part behind it look like a program's.
+    // A slash would make the rest of the name look like a program's file name.
     let name: Vec<u8> = name.iter().map(|&byte| if byte == b'/' { b'_' } else { byte }).collect();
     [b"memfd:".as_slice(), &name].concat()
 }
@@ -338,7 +347,8 @@ fn open_plain(path: &Path) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// A path without `.` and doubled slashes; `..` is left to the kernel, which knows the links before it.
+/// Removes `.` and repeated slashes. `..` stays, because its meaning depends on symlinks that only the kernel
+/// resolves.
 fn without_dots(path: &[u8]) -> Vec<u8> {
     let mut clean = Vec::with_capacity(path.len());
     for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
@@ -348,7 +358,7 @@ fn without_dots(path: &[u8]) -> Vec<u8> {
     clean
 }
 
-/// The link of a process that a path begins with (`fd/3`, `cwd`, `root`, `exe`), and what follows it.
+/// Splits off a leading magic link (`fd/3`, `cwd`, `root`, `exe`): the link, and the rest of the path.
 fn magic_link(path: &[u8]) -> Option<(String, Vec<u8>)> {
     let prefixes: [&[u8]; 2] = [b"/proc/self/", b"/proc/thread-self/"];
     let inner = match prefixes.iter().find_map(|prefix| path.strip_prefix(*prefix)) {
@@ -382,7 +392,7 @@ fn kind_of(file: &mut File) -> io::Result<Kind> {
         .map_or(Kind::Program, |(interpreter, argument)| Kind::Script(interpreter, argument)))
 }
 
-/// The interpreter and its argument that a first line names, as the kernel reads it.
+/// Parses a `#!` line as the kernel does: the interpreter and its optional argument.
 fn script_of(head: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let line = head.strip_prefix(b"#!")?;
     let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
@@ -424,7 +434,6 @@ fn read_full(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
     Ok(got)
 }
 
-/// The identity of a file.
 pub(crate) fn of_file(path: &Path) -> Option<Identity> {
     let metadata = std::fs::metadata(path).ok()?;
     Some(Identity { device: metadata.dev(), inode: metadata.ino() })

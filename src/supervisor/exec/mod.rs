@@ -1,4 +1,7 @@
-//! A program start: what it is, whether it may be, and whether it really became that.
+//! Handles `execve` and `execveat`: reads the request, judges it, and verifies the result.
+//!
+//! In goes a seccomp notification. Out goes a reply, a transcript event, and for an allowed exec an [`Expected`] that
+//! [`verify`] compares with the started program. A request that cannot be read or judged is denied.
 pub(crate) mod executable_identity;
 pub(crate) mod process_memory;
 pub(crate) mod stderr_notice;
@@ -29,41 +32,40 @@ use executable_identity::{Executable, Identity, Kind, is_loader};
 use process_memory::Arguments;
 use verify::Expected;
 
-/// Longest path.
 const LONGEST_PATH: usize = 4096;
 
-/// A program's name stands among the first words: `node …/npm-cli.js`, `python3 -m pip`.
+/// How many leading arguments may name a program: `node …/npm-cli.js`, `python3 -m pip`.
 const WORDS_WITH_NAMES: usize = 3;
 
-/// A program start as it was asked for.
+/// An exec request as the process made it.
 #[derive(Debug, Clone)]
 pub(crate) struct ExecRequest {
-    /// The path as given.
+    /// The path as the process passed it.
     pub(crate) path: Vec<u8>,
     pub(crate) argv: Vec<Vec<u8>>,
     pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) folder: PathBuf,
-    /// The file and its interpreters.
+    /// The file, followed by its interpreters.
     pub(crate) chain: Vec<Executable>,
-    /// Words that are copies of known programs, when the program is the loader: (which word, the known program).
+    /// If the program is the dynamic loader: arguments that are copies of known programs (index, original path).
     pub(crate) loaded: Vec<(usize, Vec<u8>)>,
 }
 
-/// A start that waits for a person.
+/// An exec that waits for the user's answer.
 pub(crate) struct Pending {
     notification: Notification,
     start: ExecRequest,
     verdict: Verdict,
 }
 
-/// Starts that were allowed before: the same files, words, directory and variables need no second judgement.
+/// Execs allowed before. The same files, arguments, directory and environment need no second judgement.
 #[derive(Default)]
 pub(crate) struct Cache {
     allowed: HashSet<u64>,
     keys: RandomState,
 }
 
-/// More remembered answers than that are a flood.
+/// The cache is cleared when it reaches this size.
 const MOST_CACHED: usize = 50_000;
 
 impl Cache {
@@ -89,11 +91,11 @@ pub(crate) struct ExecData<'a> {
     parent: Option<i32>,
     path: Cow<'a, str>,
     argv: Vec<Cow<'a, str>>,
-    /// What git would do, where that may stand in a part of the arguments that is not recorded.
+    /// The git verb, if it may lie in a part of the arguments that is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     git: Option<String>,
     folder: Cow<'a, str>,
-    /// The command that was refused.
+    /// The denied command.
     #[serde(skip_serializing_if = "Option::is_none")]
     what: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,7 +117,7 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 impl ExecRequest {
-    /// The file that is executed.
+    /// The path of the executed file.
     fn program_path(&self) -> Cow<'_, str> {
         text(self.chain.first().map_or(&self.path, |file| &file.path))
     }
@@ -138,7 +140,7 @@ impl ExecRequest {
         }
     }
 
-    /// The verb of a git command whose arguments are too many to be recorded.
+    /// The verb of a git command whose arguments are too long to be recorded in full.
     fn hidden_git_verb(&self) -> Option<String> {
         if super::length_of(&self.argv) <= super::RECORDED {
             return None;
@@ -154,7 +156,7 @@ impl ExecRequest {
         Some(analysis.intents.first()?.git.as_ref()?.name())
     }
 
-    /// The start as one line for people.
+    /// The command as one line for the transcript.
     fn line(&self) -> String {
         match self.hidden_git_verb() {
             Some(verb) => format!("git {verb}: {}", line(&self.argv)),
@@ -162,7 +164,7 @@ impl ExecRequest {
         }
     }
 
-    /// What the kernel makes of it: the program at the end of the interpreters, with the arguments they add.
+    /// What the kernel executes: the last interpreter's file, with the arguments that `#!` lines add.
     pub(crate) fn becomes(&self) -> (Identity, Vec<Vec<u8>>) {
         let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
         let mut name = self.path.clone();
@@ -181,7 +183,8 @@ impl ExecRequest {
         (identity, argv)
     }
 
-    /// Every way the start can be read: the file as it was called, and each interpreter with its script.
+    /// Every command this exec can be read as: the file as called, and each interpreter with its script. All must be
+    /// allowed.
     fn readings(&self) -> Vec<(Vec<Vec<u8>>, Vec<u8>)> {
         let mut readings = Vec::new();
         let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
@@ -194,7 +197,7 @@ impl ExecRequest {
             match &file.kind {
                 Kind::Program => readings.push((argv.clone(), file.judged_path().to_vec())),
                 Kind::Script(interpreter, argument) => {
-                    // A script never learns the name it was called by: the kernel passes its path.
+                    // A script never sees the argv[0] it was called with: the kernel passes its path instead.
                     argv[0].clone_from(&name);
                     readings.push((argv.clone(), file.judged_path().to_vec()));
                     let mut words = vec![interpreter.clone()];
@@ -209,8 +212,7 @@ impl ExecRequest {
     }
 }
 
-/// Every way an environment can be read. Where a variable stands in it twice, most programs take the first one and others the
-/// last one.
+/// Every way to read an environment. If a variable occurs twice, most programs use the first, others the last.
 fn readings_of_environment(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = HashSet::new();
     let has_duplicates = !environment.iter().all(|(name, _)| names.insert(name));
@@ -221,7 +223,7 @@ fn readings_of_environment(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<(Vec<u
     readings
 }
 
-/// The names of the processes above one, nearest first.
+/// Names of a process's ancestors, nearest first.
 fn ancestors(pid: i32) -> Vec<String> {
     let mut names = Vec::new();
     let mut next = parent_of(pid);
@@ -234,14 +236,14 @@ fn ancestors(pid: i32) -> Vec<String> {
 }
 
 impl Supervisor {
-    /// Answers an exec; `None` when the answer comes later.
+    /// Handles an exec notification; `None` if the reply follows later or is no longer needed.
     pub(crate) fn exec(&mut self, notification: &Notification) -> Option<Reply> {
         self.busy();
         let start = match self.read_start(notification) {
             Ok(start) => start,
-            // Killed meanwhile: nobody starts anything, and nobody was refused.
+            // The caller was killed meanwhile. This is not a denial.
             Err(_) if !self.is_waiting(notification) => return None,
-            // The kernel would say the same: no such file, a directory, a loop of links, too much.
+            // The kernel would fail the same way: no such file, a directory, a symlink loop, too many arguments.
             Err(error) => return Some(self.failed_start(notification, &error)),
         };
         let span = tracing::debug_span!("exec", pid = notification.tid, program = %start.program_path());
@@ -260,7 +262,7 @@ impl Supervisor {
             return Some(self.check_start(notification, &start));
         }
         if start.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
-            // What it stands for comes here next.
+            // The shim's own exec of the real program is judged next.
             return self.admit(notification, &start);
         }
         let key = self.cache.key(&start);
@@ -269,7 +271,8 @@ impl Supervisor {
         }
         let (verdict, depends_on_repository) = self.judge_start(&start);
         match verdict.action() {
-            // The same words may be about another repository the next time, and a moment later.
+            // Not cached: the same arguments may refer to another repository next time. It is also verified at the
+            // exec stop.
             Action::Allow if depends_on_repository => self.admit_checked(notification, &start, true),
             Action::Allow => {
                 if self.cache.allowed.len() >= MOST_CACHED {
@@ -280,7 +283,7 @@ impl Supervisor {
             }
             Action::Deny => Some(self.deny_start(notification, &start, &verdict)),
             Action::Ask if self.always.contains(&verdict.cause.rule) => self.admit(notification, &start),
-            // A shell that tries the next directory of PATH asks the same again.
+            // After a denial a shell tries the next PATH directory: do not ask the user again.
             Action::Ask
                 if self
                     .last_no
@@ -293,18 +296,20 @@ impl Supervisor {
         }
     }
 
-    /// Answers the question whether a file could be executed (`AT_EXECVE_CHECK`): nothing starts, so nothing is recorded as a
-    /// start. What would be refused is refused, and what a person would be asked about as well.
+    /// Handles `AT_EXECVE_CHECK`, which asks whether a file could be executed. Nothing starts, so no exec is
+    /// recorded. A verdict of `ask` is a denial here.
     fn check_start(&mut self, notification: &Notification, start: &ExecRequest) -> Reply {
         let (verdict, _) = self.judge_start(start);
         match verdict.action() {
-            // The flag is in a register of the caller, who waits: it cannot become a start any more.
+            // Safe to continue: the flag is in a register of the blocked caller, so the check cannot turn into an
+            // exec.
             Action::Allow => Reply::Continue,
             Action::Ask | Action::Deny => self.deny_start(notification, start, &verdict),
         }
     }
 
-    /// Whether a start uses what is still being made. It is begun with the first program that uses it.
+    /// Whether an exec needs a lazy resource that is not ready. The first program that uses one triggers its
+    /// creation.
     fn is_too_early(&mut self, start: &ExecRequest) -> bool {
         if self.setting.belated.is_empty() {
             return false;
@@ -325,7 +330,7 @@ impl Supervisor {
                 let _ = sender.send(AsyncReply { id: 0, result: AsyncResult::Made(index) });
                 let _ = wake.write(1);
             };
-            // Without a thread it is never made: what would use it does without.
+            // If no thread can be created, the resource is never made and programs run without it.
             if std::thread::Builder::new().name("caches".to_string()).spawn(work).is_ok() {
                 self.making.push(index);
             }
@@ -335,8 +340,8 @@ impl Supervisor {
 
     fn failed_start(&mut self, notification: &Notification, error: &io::Error) -> Reply {
         let errno = error.raw_os_error().unwrap_or(libc::EACCES);
-        // What could not be read of the process itself cannot be judged.
-        // The same for links that lead through a process (ELOOP, EXDEV): what they mean depends on who asks.
+        // If the process itself cannot be read, the request cannot be judged. The same holds for links through
+        // `/proc` (ELOOP, EXDEV), whose meaning depends on the process that follows them.
         if matches!(errno, libc::EPERM | libc::ESRCH | libc::EFAULT | libc::ELOOP | libc::EXDEV) {
             self.refuse(
                 EventType::DenyExec,
@@ -358,7 +363,7 @@ impl Supervisor {
         self.remote.attach(tid);
         self.setting.repositories.meet(tid);
         let limit = self.setting.policy.command_limits().bytes;
-        // All three at once, and then what they point to.
+        // Fetch all three pages in one call, then what they point to.
         self.remote.fetch([path, argv, environment].into_iter().filter(|&address| address != 0))?;
         let path = self.remote.string(path, LONGEST_PATH)?;
         let Arguments { argv, environment } =
@@ -379,7 +384,7 @@ impl Supervisor {
         Ok(ExecRequest { path, argv, environment, folder, chain, loaded })
     }
 
-    /// The loader runs the file it is given, under whatever name: copies among its words are recognised.
+    /// The dynamic loader runs any file it is given. Returns which of its arguments are copies of known programs.
     pub(crate) fn loaded(
         &mut self,
         tid: i32,
@@ -387,7 +392,7 @@ impl Supervisor {
         chain: &[Executable],
         argv: &[Vec<u8>],
     ) -> Vec<(usize, Vec<u8>)> {
-        /// Options of the loader come before the program: so many words are looked at.
+        /// The loader's options precede the program, so only this many arguments are checked.
         const MOST_WORDS: usize = 32;
         if !matches!(chain, [file] if is_loader(file.judged_path())) {
             return Vec::new();
@@ -396,7 +401,7 @@ impl Supervisor {
         words.filter_map(|(at, word)| Some((at, self.identities.copied(tid, folder, word)?))).collect()
     }
 
-    /// The verdict on a start, and whether it holds only as long as a repository is what it is now.
+    /// Judges an exec. The flag says whether the verdict depends on the current state of a repository.
     pub(crate) fn judge_start(&self, start: &ExecRequest) -> (Verdict, bool) {
         let mut worst: Option<Verdict> = None;
         let mut depends_on_repository = false;
@@ -420,7 +425,7 @@ impl Supervisor {
         (worst.unwrap_or_else(|| Verdict::bad_question("no program")), depends_on_repository)
     }
 
-    /// Without mounts of its own a run cannot write to `/tmp`: said before the program finds out.
+    /// Without its own mounts a run cannot write to `/tmp`: deny such a command early, with a hint.
     fn with_place_hint(&self, verdict: Verdict, analysis: &Analysis) -> Verdict {
         if self.setting.has_view || verdict.action() != Action::Allow {
             return verdict;
@@ -442,12 +447,12 @@ impl Supervisor {
         }
     }
 
-    /// Lets a start go on, watched to its end.
+    /// Allows an exec and watches it until its exec stop.
     fn admit(&mut self, notification: &Notification, start: &ExecRequest) -> Option<Reply> {
         self.admit_checked(notification, start, false)
     }
 
-    /// The same; `judge_again` when the verdict must be made once more at the exec stop, even if nothing of the start changed.
+    /// Like [`Self::admit`]. With `judge_again` the verdict is repeated at the exec stop even if nothing changed.
     fn admit_checked(
         &mut self,
         notification: &Notification,
@@ -470,8 +475,8 @@ impl Supervisor {
                 return Some(Reply::Error(libc::EACCES));
             }
             self.expected.retain(|(tid, _)| *tid != notification.tid);
-            // It stops when it has become the program, or when the kernel has given up, and goes on only when this thread has
-            // looked at it. The record is prepared meanwhile, and written when it is known which of the two it is.
+            // The thread stops when the exec succeeds or fails, and continues only after this thread has checked it.
+            // Prepare the record now; write it once the outcome is known.
             self.reply(notification.id, Reply::Continue);
             let record = Prepared::new(start.line(), &start.data(notification.tid, None));
             self.expected
@@ -479,7 +484,7 @@ impl Supervisor {
             return None;
         }
         self.counts.starts += 1;
-        // Whether it really starts is not known without the exec stop.
+        // Without the exec stop it is unknown whether the program really starts.
         self.setting.recorder.record(
             EventType::ExecAllowed,
             &line(&start.argv),
@@ -490,7 +495,8 @@ impl Supervisor {
 
     fn deny_start(&mut self, notification: &Notification, start: &ExecRequest, verdict: &Verdict) -> Reply {
         self.record_denial(notification.tid, start, verdict);
-        // The words reach the agent before the errno does; once, where a shell tries one directory after the other.
+        // Write the reason to stderr before returning the errno. Write it once, although a shell tries several PATH
+        // directories.
         let told = (notification.tid, verdict.refusal_line());
         if self.last_told.as_ref() != Some(&told) && !self.asks_itself(notification.tid, start) {
             if let Ok(thread) = self.thread(notification) {
@@ -501,7 +507,7 @@ impl Supervisor {
         Reply::Error(libc::EACCES)
     }
 
-    /// Whether a thread is a shim that will ask for the words, and get some.
+    /// Whether a thread is a shim that will ask for the reason itself and get one.
     fn asks_itself(&self, tid: i32, start: &ExecRequest) -> bool {
         let is_shim = || executable_identity::of_file(Path::new(&format!("/proc/{tid}/exe"))) == self.shim;
         if self.shim.is_none() || !is_shim() {
@@ -529,7 +535,7 @@ impl Supervisor {
         self.setting.recorder.record(EventType::DenyExec, &verdict.refusal_line(), &data);
     }
 
-    /// Asks a person in a thread of its own, one question at a time.
+    /// Asks the user on a separate thread, one question at a time.
     fn ask(&mut self, pending: Pending) -> Option<Reply> {
         let Some(mut asker) = self.setting.asker.take() else {
             if self.is_asking() {
@@ -558,7 +564,7 @@ impl Supervisor {
         self.asking
     }
 
-    /// A person has answered.
+    /// Handles the user's answer.
     pub(crate) fn chosen(&mut self, pending: Pending, choice: Choice, asker: Option<Box<dyn Ask>>) {
         self.setting.asker = asker;
         self.asking = false;
@@ -602,15 +608,15 @@ impl Supervisor {
     }
 }
 
-/// Whether an exec only asks if it would be possible.
+/// Whether an exec only checks if a file could be executed.
 fn is_check(notification: &Notification) -> bool {
-    /// Of newer kernels (6.14); older ones refuse it.
+    /// Added in Linux 6.14; older kernels reject it.
     const AT_EXECVE_CHECK: i32 = 0x10000;
     let [.., flags, _] = notification.arguments;
     i64::from(notification.number) == libc::SYS_execveat && flags as i32 & AT_EXECVE_CHECK != 0
 }
 
-/// A command as one line, for people; of a very long one the beginning and the end.
+/// A command as one line. Of a very long one, only the beginning and the end.
 pub(crate) fn line(argv: &[Vec<u8>]) -> String {
     const LONGEST: usize = 400;
     let mut line = String::new();

@@ -1,50 +1,51 @@
-//! The memory of a process that waits for an answer: strings and lists of strings, copied once.
+//! Reads strings and string arrays from the memory of a process that waits for the supervisor's reply.
 //!
-//! Whole pages are fetched, many with one call, and kept for the one notification: argv and environment of a typical
-//! program lie in a handful of them. The buffers live as long as the supervisor, so a notification allocates little.
+//! The module fetches whole pages, many per system call, and caches them for one notification: argv and environment
+//! of a typical program fit in a handful. Everything is copied once, so a later change by the process has no effect.
+//! The buffers live as long as the supervisor, so a notification allocates little. Every length is bounded: the
+//! pointers come from the agent.
 
 use std::io;
 
 use crate::sys::memory;
 
 const PAGE: usize = 4096;
-/// Bytes of a pointer.
 const POINTER: u64 = size_of::<u64>() as u64;
-/// Pages of one notification: 16 MiB, more than the kernel takes for arguments and environment together.
+/// Pages read per notification: 16 MiB, more than the kernel accepts for arguments and environment together.
 const MOST_PAGES: usize = 4096;
 
-/// Environment beyond this is refused; the kernel's own bound is about the same.
+/// A larger environment is refused. The kernel's own limit is about the same.
 const LONGEST_ENVIRONMENT: usize = 8 << 20;
 
-/// The words of a program that was started: no more than the kernel takes.
+/// Limit on the argv of a started program; the kernel accepts no more.
 const LONGEST_ARGV: usize = 8 << 20;
 
-/// What a program is started with.
+/// The argv and environment of a program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
     pub(crate) argv: Vec<Vec<u8>>,
-    /// Those that mean something to a policy.
+    /// Only the variables that affect a verdict.
     pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A window into a process's memory.
+/// A cached view of a process's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Remote {
     pid: i32,
-    /// Where pages are in `bytes`, by their addresses, in their order; `None` where they could not be read.
+    /// Page addresses, sorted, with their offset in `bytes`; `None` if the page could not be read.
     pages: Vec<(u64, Option<usize>)>,
     bytes: Vec<u8>,
-    /// Pages that are to be fetched.
+    /// Scratch buffer: pages to fetch next.
     wanted: Vec<u64>,
 }
 
-/// The memory is not there, or there is more than is looked at.
+/// The memory is not mapped, or an address overflowed.
 fn unreadable() -> io::Error {
     io::Error::from_raw_os_error(libc::EFAULT)
 }
 
 impl Remote {
-    /// Turns to another process.
+    /// Switches to another process and drops the cached pages.
     pub(crate) fn attach(&mut self, pid: i32) {
         self.pid = pid;
         self.pages.clear();
@@ -57,8 +58,8 @@ impl Remote {
         Some(self.pages[at].1)
     }
 
-    /// Fetches the pages of these addresses that are not here yet, with one call where they are not many. What cannot be read
-    /// fails when it is looked at.
+    /// Fetches the pages of these addresses that are not cached, in few calls. An unmapped page is an error only when
+    /// it is read.
     pub(crate) fn fetch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.clear();
@@ -72,7 +73,7 @@ impl Remote {
     }
 
     fn fetch_pages(&mut self, wanted: &[u64]) -> io::Result<()> {
-        // Every pointer may lead to a page of its own: what is looked at is bounded, whatever the words say.
+        // Every pointer may lead to a different page, so the total is bounded whatever the process has written.
         if self.pages.len() + wanted.len() > MOST_PAGES {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
@@ -84,7 +85,7 @@ impl Remote {
             let places = batch.iter().map(|&page| (page, PAGE));
             let got = match memory::read(self.pid, places, &mut self.bytes[start..]) {
                 Ok(got) => got / PAGE,
-                // The first page is not mapped.
+                // The first page of the batch is not mapped.
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => 0,
                 Err(error) => {
                     self.bytes.truncate(start);
@@ -101,7 +102,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Bytes from an address to the end of its page.
+    /// The bytes from an address to the end of its page.
     fn tail(&mut self, address: u64) -> io::Result<&[u8]> {
         if self.page(address).is_none() {
             self.fetch(std::iter::once(address))?;
@@ -111,7 +112,7 @@ impl Remote {
         Ok(&self.bytes[at + offset..at + PAGE])
     }
 
-    /// Exactly so many bytes.
+    /// Reads exactly `length` bytes.
     pub(crate) fn bytes(&mut self, address: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(length.min(1 << 16));
         let mut address = address;
@@ -125,7 +126,7 @@ impl Remote {
         Ok(bytes)
     }
 
-    /// A string that ends with NUL, of at most `most` bytes.
+    /// Reads a NUL-terminated string of at most `most` bytes.
     pub(crate) fn string(&mut self, address: u64, most: usize) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut address = address;
@@ -144,21 +145,21 @@ impl Remote {
         }
     }
 
-    /// A number as it lies in memory.
+    /// Reads a native-endian 64-bit number.
     pub(crate) fn number(&mut self, address: u64) -> io::Result<u64> {
         let tail = self.tail(address)?;
         if let Some(raw) = tail.first_chunk() {
             return Ok(u64::from_ne_bytes(*raw));
         }
-        // It goes over the end of a page.
+        // The number crosses a page boundary.
         let raw = self.bytes(address, POINTER as usize)?;
         raw.try_into().map(u64::from_ne_bytes).map_err(|_| unreadable())
     }
 
-    /// The pointers of an array that ends with a null pointer.
+    /// Reads an array of pointers up to its null terminator.
     fn pointers(&mut self, address: u64, most: usize) -> io::Result<Vec<u64>> {
         let mut pointers = Vec::new();
-        // The kernel takes a null array for an empty one.
+        // The kernel treats a null array as an empty one.
         if address == 0 {
             return Ok(pointers);
         }
@@ -168,7 +169,7 @@ impl Remote {
             if pointer == 0 {
                 return Ok(pointers);
             }
-            // The kernel counts the pointers as well.
+            // The kernel counts the pointers against the limit too.
             if pointers.len() >= most / POINTER as usize {
                 return Err(io::Error::from_raw_os_error(libc::E2BIG));
             }
@@ -177,8 +178,8 @@ impl Remote {
         }
     }
 
-    /// The words and the variables of a program start, from the arrays that point to them. Words of at most `most` bytes
-    /// together; only the variables that `keep` wants.
+    /// Reads the argv and environment of an exec from their pointer arrays. All arguments together may have at most
+    /// `most` bytes; only variables that `keep` accepts are returned.
     pub(crate) fn arguments(
         &mut self,
         argv: u64,
@@ -192,27 +193,27 @@ impl Remote {
         Ok(Arguments { argv: self.strings(&argv, most)?, environment: self.variables(&environment, keep)? })
     }
 
-    /// The same of a program that was started and has not run yet: the kernel has put everything where its stack ends.
+    /// Reads the same for a program at its exec stop, from the initial stack that the kernel has built.
     pub(crate) fn started_with(&mut self, stack: u64, keep: impl Fn(&[u8]) -> bool) -> io::Result<Arguments> {
-        /// Most programs have no more than that.
+        /// Enough for most programs.
         const USUAL_PAGES: u64 = 3;
         self.fetch((0..USUAL_PAGES).map(|page| stack.saturating_add(page * PAGE as u64)))?;
         let count = self.number(stack)?;
         let after = |words: u64| {
             words.checked_mul(POINTER).and_then(|bytes| stack.checked_add(bytes)).ok_or_else(unreadable)
         };
-        // The number of words, the words, null, the variables.
+        // The stack holds argc, argv, a null pointer, then the environment.
         let arguments = self.arguments(
             after(1)?,
             after(count.checked_add(2).ok_or_else(unreadable)?)?,
             LONGEST_ARGV,
             keep,
         )?;
-        // A null among the words would be their end here, and not to the program.
+        // A null pointer inside argv would end it here, but not for the program.
         if arguments.argv.len() as u64 == count { Ok(arguments) } else { Err(unreadable()) }
     }
 
-    /// Strings of at most `most` bytes together.
+    /// Reads strings of at most `most` bytes together.
     fn strings(&mut self, pointers: &[u64], most: usize) -> io::Result<Vec<Vec<u8>>> {
         let mut left = most;
         let mut strings = Vec::with_capacity(pointers.len());
@@ -231,7 +232,7 @@ impl Remote {
     ) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut kept = Vec::new();
         for &pointer in pointers {
-            // Most variables are of no interest: their names are looked at where they lie.
+            // Most variables are irrelevant: check the name in place before copying.
             let tail = self.tail(pointer)?;
             let end = tail.iter().position(|&byte| byte == 0 || byte == b'=');
             if end.is_some_and(|end| !keep(&tail[..end])) {

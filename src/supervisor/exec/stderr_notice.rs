@@ -1,4 +1,7 @@
-//! The words of a refusal, written where the refused process looks.
+//! Writes the reason for a denied exec to the standard error of the denied process.
+//!
+//! The agent controls the file behind that descriptor, so a write may block forever. Each write runs on its own
+//! thread, and the supervisor waits for it only briefly.
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,15 +11,15 @@ use std::time::Duration;
 
 use crate::sys::process;
 
-/// A reader that does not read keeps its thread; more than this and nothing is written any more.
+/// Limit on writer threads. A pipe that nobody reads blocks its thread; beyond this limit notices are dropped.
 const MOST_THREADS: usize = 16;
-/// The errno does not wait longer than this for the words.
+/// How long the supervisor delays the errno so that the text arrives first.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Writes a line to a thread's standard error. Its descriptor is the agent's own: whatever it is, the agent could have
-/// written there itself. Nobody reading it must not stop the supervisor, so a thread of its own writes.
+/// Writes a line to a thread's standard error. The descriptor belongs to the agent, so the agent could write there
+/// itself. A separate thread does the write, because an unread pipe must not block the supervisor.
 pub(crate) fn tell(thread: &OwnedFd, line: &str) {
     let Ok(stderr) = process::descriptor_of(thread.as_fd(), 2) else { return };
     if THREADS.fetch_add(1, Ordering::AcqRel) >= MOST_THREADS {

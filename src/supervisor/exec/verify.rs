@@ -1,4 +1,8 @@
-//! The second look at a program, when it has started and not yet run: what it is now cannot change any more.
+//! Checks a program a second time, at its ptrace exec stop: after the exec and before its first instruction.
+//!
+//! In goes what the supervisor allowed ([`Expected`]); the process must now be exactly that, or the new state must be
+//! allowed too. At this point the program, its arguments and its directory cannot change any more, so a race against
+//! the first check fails here. A process that differs and is not allowed, or that cannot be inspected, is killed.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,21 +16,21 @@ use crate::supervisor::shim::protocol;
 use crate::sys::ptrace::{self, Change};
 use crate::transcript::{EventType, Prepared};
 
-/// Numbers of errors end here.
+/// Largest errno value. The kernel returns errors as `-MOST_ERRNO..0`.
 const MOST_ERRNO: i64 = 4095;
 
-/// What a thread should be when its exec is done.
+/// What a thread must have become when its exec is done.
 #[derive(Debug)]
 pub(crate) struct Expected {
     identity: Identity,
     copy_of: Option<Vec<u8>>,
-    /// The program, when no agent could have put it where it lies.
+    /// The program, if it lies where the agent cannot write.
     foreign: Option<Executable>,
     arguments: Arguments,
     folder: PathBuf,
-    /// The verdict depends on more than the start itself: it is made again.
+    /// The verdict depends on the state of a repository, so the supervisor repeats it at the exec stop.
     judge_again: bool,
-    /// What is recorded when it has started.
+    /// The event to record once the program has started.
     record: Prepared,
 }
 
@@ -52,7 +56,7 @@ impl Expected {
     }
 }
 
-/// What a thread really is when its exec is done.
+/// What a thread has actually become when its exec is done.
 struct Actual {
     program: Executable,
     arguments: Arguments,
@@ -60,7 +64,7 @@ struct Actual {
 }
 
 impl Supervisor {
-    /// A watched thread has stopped or ended.
+    /// Handles a ptrace event: a watched thread has stopped or exited.
     pub(crate) fn changed(&mut self, pid: i32, change: Change) {
         match change {
             Change::Exec(former) => {
@@ -77,7 +81,7 @@ impl Supervisor {
                 }
             }
             Change::Stop(signal) => {
-                // The kernel has given up on the exec: its answer is where the thread will find it.
+                // The exec failed in the kernel. The errno is in the thread's return register.
                 let errno = ptrace::call_result(pid).ok().filter(|result| (-MOST_ERRNO..0).contains(result));
                 self.failed(pid, errno.map(|result| -result as i32));
                 let _ = ptrace::detach(pid, signal);
@@ -86,7 +90,7 @@ impl Supervisor {
         }
     }
 
-    /// Records that an allowed start did not happen; without a number it was killed on the way.
+    /// Records that an allowed exec did not happen. No `errno` means that the thread was killed first.
     fn failed(&mut self, tid: i32, errno: Option<i32>) {
         let Some(at) = self.expected.iter().position(|(known, _)| *known == tid) else { return };
         let (_, expected) = self.expected.swap_remove(at);
@@ -102,7 +106,7 @@ impl Supervisor {
         self.setting.recorder.record(EventType::ExecFailed, &message, &data);
     }
 
-    /// Records what was on its way when the run ended.
+    /// Records every exec that was still in progress when the run ended.
     pub(crate) fn give_up(&mut self) {
         while let Some((tid, _)) = self.expected.first() {
             self.failed(*tid, None);
@@ -126,11 +130,11 @@ impl Supervisor {
         })
     }
 
-    /// Whether a program that has started is what was allowed, or something else that is.
+    /// Whether a started program is what was allowed, or something else that the policy allows too.
     fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
         let Actual { program, arguments, folder } = match self.look_again(pid, expected) {
             Ok(actual) => actual,
-            // Killed meanwhile, and so no longer where it stopped: it was not refused.
+            // The process was killed and has left its exec stop. This is not a denial.
             Err(_)
                 if ptrace::stack_pointer(pid)
                     .is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH)) =>

@@ -1,4 +1,4 @@
-//! What a shim and its supervisor say to each other, over a unix stream socket:
+//! The protocol between a shim and the supervisor, over a unix stream socket:
 //!
 //! ```text
 //!   shim (inside, under the name git, sh, bash …)                 supervisor (outside)
@@ -8,62 +8,62 @@
 //!     │  print the message, or the kernel's own; exit 126              │
 //! ```
 //!
-//! A frame is `"GRD" version(1) length(4, little endian) body`. In a body, numbers are 4 bytes little endian and strings are
-//! a length and their bytes: no text format, so that arguments stay the bytes they are. Both sides refuse what they do not
-//! know; a malformed frame costs its connection and nothing else. Only `std`: the shim is built from this file too.
+//! A frame is `"GRD" version(1) length(4, little endian) body`. In a body, numbers are 4 bytes little endian and
+//! strings are a length followed by their bytes, so arguments that are not UTF-8 survive. Both sides reject unknown
+//! values; a malformed frame closes its connection and has no other effect. Only `std` may be used: the shim is built
+//! from this file too.
 
 use std::io::{self, Read, Write};
 
-/// Changes whenever the meaning of a frame does.
+/// Incremented whenever the meaning of a frame changes.
 pub const VERSION: u8 = 1;
-/// The largest body. The kernel itself bounds argv and environment to about this.
+/// The largest body. The kernel limits argv and environment to about this size.
 pub const LARGEST_BODY: usize = 8 << 20;
-/// The variable that tells a shim where its supervisor listens.
+/// The environment variable that tells a shim the control socket's name.
 pub const SOCKET_VARIABLE: &str = "GUARD_CONTROL";
 
-/// What a run's variable says: not a path that exists anywhere, but the name by which the supervisor knows its own socket
-/// when a connect to it arrives. Real paths would be longer than a socket's address may be.
+/// Value of [`SOCKET_VARIABLE`]. No file has this path: the supervisor recognises the name when it sees a connect to
+/// it. The real path may be longer than a socket address allows.
 pub const CONTROL_NAME: &str = "/run/guard/control";
 
-/// The most words of a command, or variables: no program is given more.
+/// Limit on arguments or variables; no program receives more.
 const MOST_ITEMS: usize = 1 << 18;
 
 const MAGIC: &[u8; 3] = b"GRD";
 
-/// May this run, and if not, why?
+/// A shim's question: may this command run, and if not, why?
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Question {
-    /// The command, as the shim was called.
+    /// The command as the shim was called.
     pub argv: Vec<Vec<u8>>,
     /// The shim's current directory, absolute.
     pub folder: Vec<u8>,
-    /// The variables that change what it would do.
+    /// The environment variables that affect the verdict ([`is_relevant`]).
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// The answer to a [`Question`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It may run.
+    /// The command is allowed.
     Go,
-    /// It may not; the line says why and what to do instead.
+    /// The command is denied; the message says why and what to do instead.
     Deny(String),
 }
 
-/// Variables that change what programs do: the only ones a judgement looks at.
+/// Whether a variable changes what programs do. A verdict considers no others.
 pub fn is_relevant(name: &[u8]) -> bool {
     name.starts_with(b"GIT_")
         || name.starts_with(b"LD_")
         || matches!(name, b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS" | b"BASH_ENV" | b"ENV" | b"SHELL")
 }
 
-/// A frame that is none.
 fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("malformed frame: {what}"))
 }
 
 impl Question {
-    /// Sends it as one frame.
+    /// Writes the question as one frame.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let mut body = Vec::new();
         put_list(&mut body, self.argv.iter().map(Vec::as_slice));
@@ -75,13 +75,13 @@ impl Question {
         write_frame(out, &body)
     }
 
-    /// Reads one frame.
+    /// Reads the question from one frame.
     pub fn read(input: &mut impl Read) -> io::Result<Self> {
         let length = read_head(input)?;
         Self::read_body(input, length)
     }
 
-    /// Reads the rest of a frame whose head, and so its length, is known.
+    /// Reads the body of a frame whose header has been read.
     pub fn read_body(input: &mut impl Read, length: usize) -> io::Result<Self> {
         let body = read_rest(input, length)?;
         let mut body = body.as_slice();
@@ -97,7 +97,7 @@ impl Question {
 }
 
 impl Answer {
-    /// Sends it as one frame.
+    /// Writes the answer as one frame.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Go => write_frame(out, b"\x00"),
@@ -105,7 +105,7 @@ impl Answer {
         }
     }
 
-    /// Reads one frame.
+    /// Reads the answer from one frame.
     pub fn read(input: &mut impl Read) -> io::Result<Self> {
         let body = read_frame(input)?;
         match body.split_first() {
@@ -133,7 +133,7 @@ fn read_frame(input: &mut impl Read) -> io::Result<Vec<u8>> {
     read_rest(input, length)
 }
 
-/// Reads the head of a frame: the length of its body.
+/// Reads the header of a frame and returns the length of its body.
 pub fn read_head(input: &mut impl Read) -> io::Result<usize> {
     let mut head = [0u8; 8];
     input.read_exact(&mut head)?;
@@ -151,7 +151,7 @@ pub fn read_head(input: &mut impl Read) -> io::Result<usize> {
 }
 
 fn read_rest(input: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
-    // Grows with what really comes, not with what the header promises.
+    // Allocate for the bytes that arrive, not for the length the header claims.
     let mut body = Vec::new();
     input.take(length as u64).read_to_end(&mut body)?;
     if body.len() < length {
@@ -161,7 +161,7 @@ fn read_rest(input: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
 }
 
 fn put(body: &mut Vec<u8>, bytes: &[u8]) {
-    // A string longer than a frame is refused when the frame is written.
+    // A string longer than a frame is rejected when the frame is written.
     body.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
     body.extend_from_slice(bytes);
 }
@@ -189,8 +189,8 @@ fn take<'b>(body: &mut &'b [u8]) -> io::Result<&'b [u8]> {
 
 fn take_list(body: &mut &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let count = take_number(body)?;
-    // Every item takes at least its length, so a false count ends with the body; and every item costs more here than it
-    // did on the wire.
+    // Every item has at least a length field, so the body bounds the count. `MOST_ITEMS` bounds it too, because an
+    // item needs more memory here than on the wire.
     if count > body.len() / 4 || count > MOST_ITEMS {
         return Err(malformed("more items than its frame holds"));
     }

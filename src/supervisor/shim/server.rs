@@ -1,7 +1,8 @@
-//! The socket on which shims ask why something was refused.
+//! The server on the control socket, where shims ask why an exec was denied.
 //!
-//! Whoever is inside can connect here and say anything. An answer of *go* gives no right: what is started is judged when it
-//! starts. So a forged question costs its asker an answer, and a malformed one its connection.
+//! Any process inside the sandbox can connect and send anything. An answer of `Go` grants nothing, because
+//! every exec is judged when it happens. A forged question only yields an answer; a malformed one closes the
+//! connection.
 
 use std::io::{self, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,28 +18,28 @@ use crate::policy::Policy;
 use crate::supervisor::{Repositories, answer};
 use crate::transcript::{EventType, Recorder};
 
-/// A question that takes longer to be asked than this is none.
+/// Time limit for reading one question.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Questions at once; more wait in the kernel.
+/// Questions answered at once; further ones wait in the accept queue.
 const MOST_AT_ONCE: usize = 64;
-/// Threads that stay when there is nothing to answer.
+/// Idle threads to keep.
 const SPARE: usize = 2;
-/// Larger questions are read one at a time.
+/// Questions larger than this are read one at a time.
 const LARGE: usize = 64 << 10;
 
-/// What the answers are made from.
+/// Inputs for answering questions.
 pub struct ShimService {
-    /// The policy.
+    /// The policy to judge by.
     pub policy: Arc<Policy>,
-    /// What surrounds every command.
+    /// Shared context of every command.
     pub context: Context,
-    /// Tells the task's repository from others.
+    /// Distinguishes the task's repository from others.
     pub repositories: Arc<Repositories>,
-    /// Where it is written down that something else than questions came. What is refused is written down where it starts.
+    /// Records malformed questions. Denials are recorded at the exec, not here.
     pub recorder: Recorder,
 }
 
-/// The answers, the queue of large questions, and who is there to answer.
+/// State shared by the server's threads.
 struct ShimServer {
     listener: UnixListener,
     answering: ShimService,
@@ -47,14 +48,14 @@ struct ShimServer {
     waiting: AtomicUsize,
 }
 
-/// Begins to answer. Ends with the process.
+/// Starts the server, which runs until the process exits.
 pub fn serve(listener: UnixListener, answering: ShimService) -> io::Result<()> {
     let (threads, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
     attend(&Arc::new(ShimServer { listener, answering, large: Mutex::new(()), threads, waiting }))
 }
 
-/// Another thread that waits for a question, answers it, and waits again. Who has one to answer sees to it that somebody
-/// else waits: a question never waits for another's answer, nor for a thread to be made.
+/// Starts a thread that accepts and answers questions in a loop. The thread that accepts as the last idle one starts
+/// another first, so that a question waits neither for another answer nor for a thread to start.
 fn attend(desk: &Arc<ShimServer>) -> io::Result<()> {
     desk.threads.fetch_add(1, Ordering::AcqRel);
     let own = desk.clone();
@@ -64,12 +65,12 @@ fn attend(desk: &Arc<ShimServer>) -> io::Result<()> {
             let accepted = own.listener.accept();
             let was_last = own.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
             let Ok((stream, _)) = accepted else {
-                // Out of descriptors: a moment later there may be some.
+                // Out of descriptors: retry shortly.
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
             if was_last && own.threads.load(Ordering::Acquire) < MOST_AT_ONCE {
-                // Without another thread the next question waits for this one.
+                // If this fails, the next question waits until this one is answered.
                 let _ = attend(&own);
             }
             let _ = converse(&own, stream);
@@ -86,7 +87,7 @@ fn attend(desk: &Arc<ShimServer>) -> io::Result<()> {
     made.map(drop)
 }
 
-/// A new socket at a path of any length.
+/// Binds a unix socket at a path of any length, through a descriptor of its directory.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     use std::os::fd::AsRawFd;
     let bad = || io::Error::from(io::ErrorKind::InvalidInput);
@@ -95,7 +96,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name))
 }
 
-/// A reader that is done at a certain time, however slowly the bytes come.
+/// A reader with a deadline, however slowly the bytes arrive.
 struct Punctual<'s> {
     stream: &'s UnixStream,
     until: Instant,
@@ -115,7 +116,7 @@ impl Read for Punctual<'_> {
 fn converse(answering: &ShimServer, mut stream: UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut input = Punctual { stream: &stream, until: Instant::now() + PATIENCE };
-    // Large questions wait for each other, so that many of them cost no more memory than one.
+    // Large questions are read one at a time, so that many of them need no more memory than one.
     let mut alone: Option<MutexGuard<'_, ()>> = None;
     let question = protocol::read_head(&mut input).and_then(|length| {
         if length > LARGE {
