@@ -1,9 +1,9 @@
-//! `policies/syscalls.toml` → two seccomp filters.
+//! Compiles `policies/syscalls.toml` into two seccomp filters.
 //!
-//! The deny filter refuses what the list refuses; `seccompiler` compiles it. The notification filter asks the supervisor,
-//! which `seccompiler` cannot express; `notify.rs` assembles it. The kernel runs both for every call and takes the
-//! stricter answer: a call that one refuses and the other asks about is refused. A list that cannot be read is an error,
-//! never a filter that misses something.
+//! `seccompiler` compiles the deny filter, which makes listed calls fail. It cannot express notifications, so
+//! `notify_filter.rs` assembles the filter that asks the supervisor. The kernel runs both for every call and takes
+//! the stricter result: a call that one denies and the other would ask about is denied. A list that cannot be read is
+//! an error; this module must never produce a filter with an entry missing.
 
 use std::collections::BTreeMap;
 
@@ -19,25 +19,25 @@ use super::notify_filter;
 use super::notify_filter::Condition;
 use crate::sys::syscall_numbers;
 
-/// The list, as it stands in `policies/`.
+/// The content of `policies/syscalls.toml`.
 pub const LIST: &str = include_str!("../../policies/syscalls.toml");
 
-/// The filters of a run.
+/// The seccomp filters of a run.
 #[derive(Clone)]
 pub struct Filters {
-    /// Refuses calls, and kills processes that make calls of another architecture.
+    /// Denies calls, and kills processes that make calls of another architecture.
     pub deny: Vec<sock_filter>,
-    /// Asks the supervisor about calls, and kills as the other one does.
+    /// Sends calls to the supervisor, and kills like the deny filter.
     pub notify: Vec<sock_filter>,
 }
 
-/// The filters of a run: `shared` when it shares its namespaces with the machine, `forks` when the supervisor is asked
-/// about every new process and thread.
+/// Compiles the filters of a run. `shared`: the run shares its namespaces with the host. `forks`: the supervisor
+/// decides about every new process and thread.
 pub fn filters(shared: bool, forks: bool) -> Result<Filters, SandboxError> {
     compile(&read(LIST)?, shared, forks)
 }
 
-/// The filters for a list.
+/// Compiles a list. The flags are those of [`filters`].
 pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, SandboxError> {
     let mut denied = Denied::default();
     for entry in list.deny.iter().filter(|entry| shared || entry.only.is_none()) {
@@ -50,7 +50,7 @@ pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, Sandbo
     for entry in list.ask.iter().filter(|entry| shared || entry.only.is_none()) {
         let conditions = entry.conditions()?;
         for number in entry.numbers()? {
-            // Where the supervisor is asked about every call, a condition adds nothing.
+            // If every call is sent to the supervisor anyway, a condition adds nothing.
             if !asked.get(&number).is_some_and(Vec::is_empty) {
                 asked.entry(number).or_default().push(conditions.clone());
             }
@@ -59,13 +59,13 @@ pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, Sandbo
     Ok(Filters { deny: denied.program()?, notify: notify_filter::program(&asked)? })
 }
 
-/// The list of system calls.
+/// The parsed list of system calls.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
-    /// Refused.
+    /// Calls that fail.
     pub deny: Vec<Entry>,
-    /// Decided by the supervisor.
+    /// Calls that the supervisor decides about.
     #[serde(default)]
     pub ask: Vec<Entry>,
 }
@@ -74,16 +74,16 @@ pub struct List {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Calls by name.
+    /// Names of the system calls.
     pub calls: Vec<String>,
-    /// Conditions that must all hold.
+    /// Conditions on the arguments; all must hold.
     #[serde(default)]
     pub when: Vec<String>,
-    /// What the calls fail with; EPERM unless given.
+    /// The errno of denied calls; EPERM by default.
     pub errno: Option<Errno>,
-    /// Only without namespaces of the run's own.
+    /// Restricts the entry to runs without their own namespaces.
     pub only: Option<Only>,
-    /// Why.
+    /// Why the entry exists.
     pub reason: String,
 }
 
@@ -91,30 +91,30 @@ pub struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Only {
-    /// Where the run shares its namespaces with the machine.
+    /// Only if the run shares its namespaces with the host.
     Shared,
 }
 
-/// What a refused call fails with. Where several entries refuse the same call, the first of these is the answer; entries with
-/// conditions come before those without.
+/// The errno of a denied call. If several entries deny the same call, the first of these variants wins; entries with
+/// conditions precede those without.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Errno {
-    /// Not permitted.
+    /// Operation not permitted.
     #[default]
     Eperm,
-    /// There is no such call.
+    /// No such system call.
     Enosys,
-    /// No such family of addresses.
+    /// Address family not supported.
     Eafnosupport,
-    /// No such protocol.
+    /// Protocol not supported.
     Eprotonosupport,
-    /// Not for this kind of socket.
+    /// Operation not supported on this socket.
     Eopnotsupp,
 }
 
 impl Errno {
-    /// As the kernel has it.
+    /// The kernel's number for this errno.
     pub fn number(self) -> u32 {
         let number = match self {
             Self::Eperm => libc::EPERM,
@@ -128,12 +128,12 @@ impl Errno {
 }
 
 impl Entry {
-    /// The conditions, all of which must hold.
+    /// The parsed conditions; all must hold.
     pub fn conditions(&self) -> Result<Vec<Condition>, SandboxError> {
         self.when.iter().map(|text| condition(text)).collect()
     }
 
-    /// The calls that this architecture has.
+    /// The numbers of the calls that exist on this architecture.
     pub fn numbers(&self) -> Result<Vec<u32>, SandboxError> {
         let unknown = self.calls.iter().find(|name| !syscall_numbers::is_known(name));
         match unknown {
@@ -143,7 +143,7 @@ impl Entry {
     }
 }
 
-/// Reads a list.
+/// Parses a list.
 pub fn read(text: &str) -> Result<List, SandboxError> {
     let list: List = toml::from_str(text).map_err(|error| SandboxError::Filter(error.to_string()))?;
     match list.ask.iter().find(|entry| entry.errno.is_some() || entry.when.is_empty()) {
@@ -155,9 +155,9 @@ pub fn read(text: &str) -> Result<List, SandboxError> {
     }
 }
 
-/// Refused calls by what they fail with, because a program of `seccompiler` has one answer. Calls that are refused for some
-/// arguments only come first: those are the ones that programs make all the time (`openat`, `fcntl`), and a filter compares
-/// one number after the other. An allowed `openat` would take 0.1 µs longer otherwise, a tenth of its time.
+/// Denied calls grouped by errno, because a `seccompiler` program has a single action. Calls that are denied only for
+/// some arguments come first: programs make those all the time (`openat`, `fcntl`), and a filter compares one number
+/// after the other. Otherwise an allowed `openat` would take 0.1 µs longer, a tenth of its time.
 #[derive(Default)]
 struct Denied(BTreeMap<(When, Errno), BTreeMap<i64, Vec<SeccompRule>>>);
 
@@ -176,14 +176,14 @@ impl Denied {
         Ok(())
     }
 
-    /// Refuses a call where one of these rules holds; always, if there is none.
+    /// Denies a call if one of these rules matches; always, if there are none.
     fn refuse(&mut self, number: u32, errno: Errno, rules: &[SeccompRule]) {
         let when = if rules.is_empty() { When::Always } else { When::SomeArguments };
         let calls = self.0.entry((when, errno)).or_default();
         calls.entry(number.into()).or_default().extend_from_slice(rules);
     }
 
-    /// Calls that are refused for some arguments only.
+    /// Calls that are denied only for some arguments.
     fn conditional(&self) -> Vec<u32> {
         let programs = self.0.iter().filter(|((when, _), _)| *when == When::SomeArguments);
         programs
@@ -192,7 +192,7 @@ impl Denied {
             .collect()
     }
 
-    /// One filter: these programs one behind the other. What no program refuses is allowed.
+    /// Joins the programs into one filter. A call that no program denies is allowed.
     fn program(self) -> Result<Vec<sock_filter>, SandboxError> {
         let failed = |error: BackendError| SandboxError::Filter(error.to_string());
         let mut filter = notify_filter::foreign_calls_kill();
@@ -211,8 +211,9 @@ impl Denied {
     }
 }
 
-/// A program that leads to the step behind its end instead of allowing a call, unless no later program is about that call:
-/// `is_final` says so for each call of the program. It allows once for each of them, in their order, and once for all others.
+/// Rewrites a program so that its allow actions jump past its end, to the next program, unless no later program
+/// checks the call. `is_final` says so for each call. The program has one allow action per call, in order, and one
+/// for all other calls.
 fn chained(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_filter>, SandboxError> {
     let mut allowed = 0;
     let mut steps = Vec::with_capacity(program.len());
@@ -233,7 +234,7 @@ fn chained(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_filter>, 
     }
 }
 
-/// Conditions that must all hold → rules, any of which is enough: every choice of their values written out.
+/// Converts conditions that must all hold into alternative rules: every combination of their values.
 fn rules(conditions: &[Condition]) -> Result<Vec<SeccompRule>, SandboxError> {
     let failed = |error: BackendError| SandboxError::Filter(error.to_string());
     if conditions.is_empty() {
@@ -267,12 +268,12 @@ fn number_of(name: &str) -> Option<u32> {
     syscall_numbers::number(name).and_then(|number| u32::try_from(number).ok())
 }
 
-/// The calls of a list that this architecture has.
+/// Numbers of the calls that exist on this architecture.
 fn numbers(names: &[&str]) -> impl Iterator<Item = u32> {
     names.iter().filter_map(|name| number_of(name))
 }
 
-/// One condition: `ARGUMENT [& MASK] == VALUE…` or `ARGUMENT != VALUE`.
+/// Parses a condition: `ARGUMENT [& MASK] == VALUE…` or `ARGUMENT != VALUE`.
 fn condition(text: &str) -> Result<Condition, SandboxError> {
     let bad = || SandboxError::Filter(format!("cannot read the condition `{text}`"));
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -304,16 +305,15 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// Calls that a helper which only reads and computes has no use for.
+/// Calls that a helper which only reads and computes never needs.
 const SOCKETS: &[&str] =
     &["socket", "socketpair", "connect", "bind", "listen", "sendto", "sendmsg", "sendmmsg"];
 const PROCESSES: &[&str] = &["fork", "vfork"];
 
-/// The filter for a helper without a supervisor, which has no sockets. `alone` when it may not start processes (threads are
-/// its own matter), nor change the metadata of files, either: then what the list refuses in some case is refused in every
-/// case.
+/// The filter for a helper process without a supervisor: no sockets. With `alone` it may not start processes (threads
+/// are allowed) or change file metadata either, and a call that the list denies for some arguments is denied for all.
 pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
-    // Refused for some arguments only, and no C library starts a program without them.
+    // These stay conditional: no C library can start a program without them.
     let needed = [
         "prctl",
         "ioctl",
@@ -328,7 +328,7 @@ pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     ];
     let list = read(LIST)?;
     let mut denied = Denied::default();
-    // Nobody is there to ask.
+    // There is no supervisor, so `ask` entries are denied.
     for entry in list.deny.iter().chain(&list.ask).filter(|entry| entry.only.is_none()) {
         denied.add(entry)?;
     }
@@ -337,7 +337,7 @@ pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
         let needed: Vec<u32> = numbers(&needed).collect();
         refused.extend(denied.conditional().into_iter().filter(|number| !needed.contains(number)));
         refused.extend(numbers(METADATA).chain(numbers(PROCESSES)));
-        // What is no thread. `clone3` is refused by the list: its arguments cannot be looked at.
+        // Deny `clone` without `CLONE_THREAD`. The list denies `clone3`, whose arguments a filter cannot read.
         let no_thread = Condition {
             argument: 0,
             mask: libc::CLONE_THREAD.unsigned_abs(),
@@ -355,13 +355,13 @@ pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     denied.program()
 }
 
-/// Calls the supervisor is asked about.
+/// Calls that are always sent to the supervisor.
 const ALWAYS_ASKED: &[&str] = &["execve", "execveat", "connect", "bind", "listen", "inotify_add_watch"];
 
-/// Calls that make a process or a thread. (`clone3` is refused.)
+/// Calls that create a process or thread. (The list denies `clone3`.)
 pub const FORKS: &[&str] = &["clone", "fork", "vfork"];
 
-/// Calls that change what Landlock does not cover; without a mount namespace the supervisor makes them itself.
+/// Calls that change metadata, which Landlock does not cover. Without a mount namespace the supervisor performs them.
 pub const METADATA: &[&str] = &[
     "chmod",
     "fchmod",
@@ -385,7 +385,8 @@ pub const METADATA: &[&str] = &[
     "removexattrat",
 ];
 
-/// Calls on a process by its number: its own (0) is free, others are asked about.
+/// Calls that act on a process by id, with the index of that argument. Id 0 (the caller) is allowed; others are sent
+/// to the supervisor.
 pub const ON_PROCESSES: &[(&str, u8)] = &[
     ("prlimit64", 0),
     ("setpriority", 1),
@@ -396,8 +397,8 @@ pub const ON_PROCESSES: &[(&str, u8)] = &[
     ("ioprio_set", 1),
 ];
 
-/// The calls to be notified of, and when; without conditions always. `shared` when the run shares its namespaces with the
-/// machine.
+/// Calls to send to the supervisor, with their conditions; without conditions always. `shared`: the run shares its
+/// namespaces with the host.
 fn always_asked(shared: bool) -> BTreeMap<u32, Vec<Vec<Condition>>> {
     let mut asked: BTreeMap<u32, Vec<Vec<Condition>>> =
         numbers(ALWAYS_ASKED).map(|number| (number, Vec::new())).collect();

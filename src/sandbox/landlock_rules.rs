@@ -1,4 +1,7 @@
-//! Grants → a Landlock domain.
+//! Converts grants into a Landlock domain.
+//!
+//! In goes a list of paths with rights. Out comes a ruleset, or this process restricted by it. Everything that is not
+//! granted is denied: other files, TCP, signals and abstract sockets to the outside.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -11,24 +14,24 @@ use serde::Serialize;
 
 use super::SandboxError;
 
-/// What a grant lets processes do at and below a path.
+/// What a grant allows at and below a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rights {
     /// Read files and list directories.
     Read,
-    /// Read, and start programs.
+    /// Read, and execute programs.
     ReadExecute,
     /// Read and write.
     Write,
-    /// Read, write, and start programs.
+    /// Read, write, and execute programs.
     WriteExecute,
-    /// A device: read, write and control it.
+    /// Read, write and control a device.
     Device,
 }
 
 impl Rights {
-    /// All there are.
+    /// Every variant.
     pub const ALL: [Self; 5] = [Self::Read, Self::ReadExecute, Self::Write, Self::WriteExecute, Self::Device];
 
     /// Whether files may be changed.
@@ -36,7 +39,7 @@ impl Rights {
         matches!(self, Self::Write | Self::WriteExecute)
     }
 
-    /// Whether these let do everything that others do, and more.
+    /// Whether these rights include the other ones and more.
     fn exceeds(self, other: Self) -> bool {
         match self {
             Self::Read => false,
@@ -46,7 +49,7 @@ impl Rights {
         }
     }
 
-    /// The letters that `--dry-run` shows.
+    /// The short form that `--dry-run` prints.
     pub fn letters(self) -> &'static str {
         match self {
             Self::Read => "r--",
@@ -58,40 +61,42 @@ impl Rights {
     }
 }
 
-/// A path and what may be done there.
+/// A path with the rights on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Grant {
-    /// Where; the whole tree below a directory.
+    /// The path; a directory includes everything below it.
     pub path: PathBuf,
-    /// What.
+    /// The rights.
     pub rights: Rights,
-    /// Where it comes from, for people.
+    /// Why the run has this grant, for display.
     pub why: String,
 }
 
-/// The version of Landlock this kernel offers; 0 for none.
+/// The Landlock ABI version of this kernel; 0 if there is none.
 pub fn landlock_version() -> i32 {
     crate::sys::landlock_version()
 }
 
-/// Restricts this process and everything it starts to the grants. No TCP, no signals and no abstract sockets to the outside.
+/// Restricts this process and its descendants to the grants. Denies TCP, and signals and abstract sockets to the
+/// outside.
 pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
     restrict_to(&prepare(grants)?)
 }
 
-/// The same by a ruleset that was made before. The process must have given up gaining rights (`no_new_privs`).
+/// Applies a prepared ruleset. The process must have set `no_new_privs`.
 fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
     const LOG_SAME_EXEC_OFF: u32 = 1;
     const LOG_NEW_EXEC_ON: u32 = 2;
     const LOG_SUBDOMAINS_OFF: u32 = 4;
-    // The machine's audit log shows what the agent was refused; not what the canary was, nor what domains inside refuse.
+    // The host's audit log shall show what the agent is denied, but not the canary's attempts or denials by nested
+    // domains.
     let quiet = LOG_SAME_EXEC_OFF | LOG_NEW_EXEC_ON | LOG_SUBDOMAINS_OFF;
     let flags = if ABI::from(landlock_version()) >= ABI::V7 { quiet } else { 0 };
     crate::sys::landlock_restrict(ruleset.as_fd(), flags)
         .map_err(|error| SandboxError::Landlock(error.to_string()))
 }
 
-/// The grants as a ruleset, for a process that is still to be restricted.
+/// Builds a ruleset for a process that will be restricted later.
 pub fn prepare(grants: &[Grant]) -> Result<OwnedFd, SandboxError> {
     let created: Option<OwnedFd> = ruleset(grants)?.into();
     created.ok_or_else(|| SandboxError::Landlock("this kernel has none".to_string()))
@@ -111,7 +116,7 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
         ruleset = ruleset.scope(Scope::from_all(abi)).map_err(|error| failed(&error))?;
     }
     let mut created = ruleset.create().map_err(|error| failed(&error))?;
-    // Each costs several calls in the life of a run's first program.
+    // Skip a grant that another one on the same path includes: each costs several system calls at launch.
     let is_needless = |grant: &&Grant| {
         grants.iter().any(|other| other.path == grant.path && other.rights.exceeds(grant.rights))
     };
@@ -129,10 +134,10 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
     Ok(created)
 }
 
-/// Keeps this process, and what it starts, from signalling anything outside. Nothing else is restricted.
+/// Denies signals from this process and its descendants to the outside. Restricts nothing else.
 pub fn restrict_signals() -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
-    // Every domain denies renames and links between directories (EXDEV) unless it grants them, asked for or not.
+    // Every domain denies renames and links between directories (EXDEV) unless it grants `Refer`, handled or not.
     let everywhere = PathFd::new("/").map_err(|error| failed(&error))?;
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -153,7 +158,7 @@ fn access(rights: Rights, abi: ABI) -> landlock::BitFlags<AccessFs> {
     let wanted = match rights {
         Rights::Read => read,
         Rights::ReadExecute => read | AccessFs::Execute,
-        // Device files need a capability to be made; nobody inside has one.
+        // Creating device files needs a capability that no process inside has.
         Rights::Write => {
             all & !(AccessFs::Execute | AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev)
         }

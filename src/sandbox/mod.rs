@@ -1,7 +1,8 @@
-//! A plan → Landlock rules, seccomp programs and mounts; and the probe that says what this kernel can do.
+//! Applies a launch plan: Landlock rules, seccomp filters and mounts. Also probes what this kernel supports.
 //!
-//! Everything here runs in the process that is about to become the agent (or, for mounts, in init of its
-//! namespaces), takes away, and never gives back. A layer that cannot be applied is an error: nothing degrades silently.
+//! The code runs in the process that is about to become the agent or, for mounts, in the init of its namespaces. It
+//! only removes rights and never restores them. A layer that cannot be applied is an error: nothing degrades
+//! silently.
 
 mod deny_filter;
 mod landlock_rules;
@@ -17,30 +18,30 @@ pub use mounts::{Layer, MountPlan, Unshared, enter, part};
 pub use notify_filter::Condition;
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
 
-/// A layer that cannot be applied.
+/// A layer that could not be applied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
-    /// The list of system calls, or its compilation.
+    /// The list of system calls cannot be read or compiled.
     #[error("the system call filter cannot be made: {0}")]
     Filter(String),
-    /// Landlock.
+    /// The Landlock ruleset cannot be created or applied.
     #[error("Landlock cannot be applied: {0}")]
     Landlock(String),
-    /// An overlay, which not every file system can be a layer of.
+    /// An overlay mount failed; not every file system can be a layer.
     #[error("an overlay over {} cannot be mounted: {source}", lower.display())]
     Overlay {
-        /// The directory that is never written.
+        /// The read-only lower directory.
         lower: std::path::PathBuf,
-        /// Why it failed.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Namespaces and mounts.
+    /// Namespaces or mounts cannot be set up.
     #[error("the namespaces cannot be set up: {step}: {source}")]
     Namespaces {
-        /// What was being done.
+        /// The step that failed.
         step: String,
-        /// Why it failed.
+        /// The system's error.
         source: std::io::Error,
     },
 }

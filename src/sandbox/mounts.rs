@@ -1,8 +1,8 @@
-//! The run's own view of the file system, where namespaces can be had.
+//! Sets up the mount namespace of a run.
 //!
-//! Runs in init of the new namespaces, before anything of the agent does. Copies of the trees that stay
-//! writable (or visible below what is hidden) are taken first; then everything is made read-only at once; then the
-//! copies are put in their places. What is left out stays read-only, metadata included.
+//! The code runs in the init of the new namespaces, before any process of the agent exists. It first clones the trees
+//! that stay writable (or visible below a hidden directory), then makes everything read-only at once, then attaches
+//! the clones. Everything not listed in the plan stays read-only, metadata included.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -16,40 +16,40 @@ use serde::Serialize;
 use super::SandboxError;
 use crate::sys::mount as sys;
 
-/// A cache of the user's with a writable layer on top.
+/// A cache directory of the user with a writable overlay on top.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Layer {
-    /// The user's directory, never written.
+    /// The user's directory; never written.
     pub lower: PathBuf,
-    /// Where changes go.
+    /// Receives the run's changes.
     pub upper: PathBuf,
-    /// The kernel's own work directory beside it.
+    /// The overlay's work directory.
     pub work: PathBuf,
-    /// Where the run sees both as one.
+    /// Where the run sees the merged directory.
     pub at: PathBuf,
 }
 
-/// What the run sees.
+/// Everything to mount for a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MountPlan {
     /// Trees that stay writable.
     pub writable: Vec<PathBuf>,
-    /// Trees that stay visible, read-only, though something above them is hidden.
+    /// Trees that stay visible, read-only, although a directory above them is hidden.
     pub visible: Vec<PathBuf>,
-    /// Directories that are empty but for the trees above.
+    /// Directories that appear empty except for the trees above.
     pub hidden: Vec<PathBuf>,
-    /// (a directory of the run, the usual path it appears at): `/tmp` and the like.
+    /// (directory of the run, path where it appears): `/tmp` and the like.
     pub private: Vec<(PathBuf, PathBuf)>,
-    /// The same in memory: `/dev/shm`.
+    /// Paths that get a tmpfs of the run's own: `/dev/shm`.
     pub memory: Vec<PathBuf>,
-    /// Caches with a writable layer.
+    /// Caches with a writable overlay.
     pub layers: Vec<Layer>,
-    /// (a file, the file it takes the place of), read-only.
+    /// (file, path of the file it replaces), read-only.
     pub pointers: Vec<(PathBuf, PathBuf)>,
 }
 
 impl MountPlan {
-    /// The usual paths at which the run has something of its own.
+    /// The paths at which the run has its own directory or tmpfs.
     pub fn own(&self) -> impl Iterator<Item = &PathBuf> {
         self.private.iter().map(|(_, at)| at).chain(&self.memory)
     }
@@ -63,20 +63,21 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// A process whose mounts are nobody else's, with those it will need whatever it is to see.
+/// The file systems that every run needs, made in a process with its own mount namespace.
 pub struct Unshared {
     proc: OwnedFd,
     terminals: OwnedFd,
     memory: Option<OwnedFd>,
 }
 
-/// Takes this process out of everybody's sight; it must be alone in new mount and PID namespaces, and in a user namespace
-/// that is to have these maps (user, group), if one was made. What a view is made of comes with [`enter`].
+/// Prepares this process's mount namespace. The process must be alone in new mount and PID namespaces; in a new user
+/// namespace, `user` gives the ids to map. [`enter`] applies the plan later.
 pub fn part(user: Option<(u32, u32)>) -> Result<Unshared, SandboxError> {
     if let Some((uid, gid)) = user {
         map_user(uid, gid)?;
     }
-    // Before anything else: nothing done here may be seen outside. What is mounted there until the view is set up still comes.
+    // First of all: no mount made here may propagate to the host. Mounts made on the host until `enter` still
+    // propagate here.
     let one_way = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     at("cut off from other mounts", change_mount(Path::new("/"), one_way))?;
     let plain = sys::NO_SUID | sys::NO_DEVICES | sys::NO_EXEC | sys::READ_ONLY;
@@ -88,21 +89,21 @@ pub fn part(user: Option<(u32, u32)>) -> Result<Unshared, SandboxError> {
     })
 }
 
-/// Options of a file system in memory: for files of the run's own.
+/// tmpfs options for files of the run.
 const OWN: &[(&CStr, &CStr)] = &[(c"mode", c"0700")];
-/// For directories that lead to what lies in them, and hold nothing.
+/// tmpfs options for hidden directories, which hold nothing but mount points.
 const EMPTY: &[(&CStr, &CStr)] = &[(c"size", c"1m"), (c"mode", c"0755")];
 
 fn make_memory(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
     sys::make(c"tmpfs", options, sys::NO_SUID | sys::NO_DEVICES)
 }
 
-/// Puts a tree over a path, which must be there.
+/// Attaches a tree over an existing path.
 fn put(tree: &OwnedFd, place: &Path) -> io::Result<()> {
     c_path(place).and_then(|path| sys::attach(tree.as_fd(), &path))
 }
 
-/// Sets the view up.
+/// Applies the plan.
 pub fn enter(mut apart: Unshared, view: &MountPlan) -> Result<(), SandboxError> {
     for layer in &view.layers {
         put_layer(layer)?;
@@ -119,7 +120,7 @@ pub fn enter(mut apart: Unshared, view: &MountPlan) -> Result<(), SandboxError> 
         let renew = apart.memory.take().map_or_else(|| make_memory(OWN), Ok);
         at(format!("renew {}", folder.display()), renew.and_then(|memory| put(&memory, folder)))?;
     }
-    // Outer places first: inner ones are put on top of them.
+    // Outer paths first, so that inner trees end up on top of them.
     trees.sort_by_key(|(_, place)| place.components().count());
     for (tree, place) in &trees {
         let step = format!("put {} in place", place.display());
@@ -134,7 +135,7 @@ pub fn enter(mut apart: Unshared, view: &MountPlan) -> Result<(), SandboxError> 
             | MsFlags::MS_NODEV;
         at(format!("seal {}", hidden.display()), change_mount(hidden, flags))?;
     }
-    // The working directory was looked up before the mounts changed.
+    // The working directory still refers to the old mounts.
     at("enter /", std::env::set_current_dir("/"))
 }
 
@@ -149,11 +150,11 @@ fn map_user(uid: u32, gid: u32) -> Result<(), SandboxError> {
     at("map the group", std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")))
 }
 
-/// A cache and the run's own layer as one directory. Fails where the kernel or the file system cannot.
+/// Mounts an overlay of a cache and the run's own layer. Fails if the kernel or the file system does not support it.
 fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
     let option = |name: &str, path: &Path| -> io::Result<Vec<u8>> {
         let bytes = path.as_os_str().as_bytes();
-        // These separate options and layers; a cache in such a directory is not worth an escape syntax.
+        // These bytes separate options and layers. Caches in such directories are rare, so paths are not escaped.
         if bytes.iter().any(|byte| matches!(byte, b',' | b':' | b'\\')) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -166,8 +167,8 @@ fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
             option("upperdir", &layer.upper)?,
             option("workdir", &layer.work)?,
             b"userxattr".to_vec(),
-            // The layer goes with the run. Without this its unmounting writes out everything that waits for the disk,
-            // whoever wrote it.
+            // The layer is deleted with the run. Without `volatile`, unmounting it would sync all dirty pages of the
+            // file system.
             b"volatile".to_vec(),
         ];
         Ok(parts.join(&b','))
@@ -212,7 +213,7 @@ fn copies(view: &MountPlan) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {
     Ok(trees)
 }
 
-/// The file or directory a tree is put on, made where it lies in a directory of the run's own.
+/// Creates the mount point of a tree if it is missing, which is possible in the run's own directories.
 fn make_place(place: &Path, tree: &OwnedFd) -> io::Result<()> {
     if place.symlink_metadata().is_ok() {
         return Ok(());

@@ -1,4 +1,7 @@
-//! Calls that the supervisor is asked about → the notification filter; and the few BPF instructions that both filters need.
+//! Assembles the seccomp filter that sends calls to the supervisor, and the BPF instructions that both filters share.
+//!
+//! In go system call numbers with conditions on their arguments. Out comes a BPF program that notifies or allows, and
+//! that kills processes using another architecture's calls.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +14,19 @@ const ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xC000_00B7;
 
-/// Numbers from here on belong to x32.
+/// System call numbers from here on belong to the x32 ABI.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// A look at the lower half of one argument.
+/// A condition on the lower 32 bits of one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// Which argument.
+    /// Index of the argument.
     pub argument: u8,
-    /// The bits that are looked at.
+    /// The bits to compare.
     pub mask: u32,
-    /// It holds when they are any of these…
+    /// The condition holds if the masked argument is one of these.
     pub values: Vec<u32>,
-    /// …or, with this, none of them.
+    /// Inverts the condition: it holds if the argument is none of `values`.
     pub negated: bool,
 }
 
@@ -39,9 +42,9 @@ fn jump(comparison: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (libc::BPF_JMP | comparison | libc::BPF_K) as u16, jt, jf, k }
 }
 
-/// Skips so many instructions.
+/// An unconditional forward jump.
 pub(super) fn skip(count: usize) -> sock_filter {
-    // A program has at most 4096.
+    // A BPF program has at most 4096 instructions, so the cast is safe.
     statement(libc::BPF_JMP | libc::BPF_JA, count as u32)
 }
 
@@ -51,7 +54,7 @@ pub(super) const ALLOW: sock_filter = answer(libc::SECCOMP_RET_ALLOW);
 const KILL: sock_filter = answer(libc::SECCOMP_RET_KILL_PROCESS);
 const NOTIFY: sock_filter = answer(libc::SECCOMP_RET_USER_NOTIF);
 
-/// The beginning of a filter: calls of another architecture kill the process; otherwise the number of the call is loaded.
+/// Start of every filter: kill on calls of another architecture, then load the call number.
 pub(super) fn foreign_calls_kill() -> Vec<sock_filter> {
     vec![
         statement(LOAD, 4),
@@ -63,8 +66,7 @@ pub(super) fn foreign_calls_kill() -> Vec<sock_filter> {
     ]
 }
 
-/// The filter that asks about these calls: where all conditions of one of the groups hold, or always where there is no
-/// group.
+/// The filter that notifies about these calls: if all conditions of one group hold, or always if there is no group.
 pub(super) fn program(calls: &BTreeMap<u32, Vec<Vec<Condition>>>) -> Result<Vec<sock_filter>, SandboxError> {
     let mut program = foreign_calls_kill();
     for (&number, groups) in calls {
@@ -80,14 +82,14 @@ pub(super) fn program(calls: &BTreeMap<u32, Vec<Vec<Condition>>>) -> Result<Vec<
     Ok(program)
 }
 
-/// A distance that a comparison can jump.
+/// Checks that a conditional jump can reach this far.
 fn distance(to: usize) -> Result<u8, SandboxError> {
     u8::try_from(to).map_err(|_| SandboxError::Filter("a check is too long".to_string()))
 }
 
-/// Asks where all conditions hold; otherwise leads to the step behind its end.
+/// Notifies if all conditions hold; otherwise falls through to the next instruction.
 fn ask_when(conditions: &[Condition]) -> Result<Vec<sock_filter>, SandboxError> {
-    // Made from behind, so that the distance to the end is known.
+    // Built from the end, so that jump distances are known.
     let mut parts: Vec<Vec<sock_filter>> = vec![vec![NOTIFY]];
     let mut length = 1;
     for condition in conditions.iter().rev() {

@@ -1,4 +1,7 @@
-//! What this kernel offers, found by asking it, and what a policy needs of it.
+//! Probes what this kernel supports, and compares it with what a policy needs.
+//!
+//! The probe asks the kernel for each feature instead of comparing release numbers. It changes nothing in this
+//! process: namespaces are tried in a child.
 
 use serde::Serialize;
 
@@ -6,58 +9,58 @@ use super::mounts::{MountPlan, enter, part};
 use crate::policy::{Namespaces, Policy};
 use crate::sys::{process, seccomp};
 
-/// One thing a kernel may offer.
+/// One probed kernel feature.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ability {
-    /// Its name.
+    /// The feature's name.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether the kernel has it.
     pub present: bool,
-    /// What was found.
+    /// What the probe found.
     pub found: String,
-    /// What it is for.
+    /// What guard uses it for.
     pub purpose: &'static str,
-    /// How to get it, when it is not there.
+    /// How to enable it, if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<&'static str>,
 }
 
-/// What this kernel offers.
+/// The features of this kernel.
 #[derive(Debug, Clone, Serialize)]
 pub struct Kernel {
-    /// Its release.
+    /// The kernel release.
     pub release: String,
-    /// The version of Landlock; 0 for none.
+    /// The Landlock ABI version; 0 if there is none.
     pub landlock: i32,
-    /// System calls can be answered by a supervisor, without the double answers that signals cause.
+    /// Whether a supervisor can answer system calls, without the repeated notifications that signals cause.
     pub listener: bool,
-    /// Programs can be held at their exec (not so with Yama's ptrace_scope 2 and 3).
+    /// Whether programs can be stopped at their exec (Yama's ptrace_scope 2 and 3 prevent it).
     pub tracing: bool,
-    /// User, mount, PID and IPC namespaces can be made and a view set up in them; why not, otherwise.
+    /// Whether user, mount, PID and IPC namespaces and the mounts in them work; otherwise the reason.
     pub namespaces: Result<(), String>,
 }
 
-/// Something a policy needs and the kernel does not give.
+/// Something a policy needs that this kernel lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Need {
     /// What is missing.
     pub missing: String,
-    /// The next step.
+    /// How to fix it.
     pub fix: String,
 }
 
-/// Landlock's first version with TCP rules; before it a program could open connections the supervisor never sees.
+/// First Landlock ABI with TCP rules. Before it, programs could open connections that the supervisor never sees.
 const LANDLOCK_TCP: i32 = 4;
-/// Landlock's first version with scoped signals.
+/// First Landlock ABI with signal scopes.
 const LANDLOCK_SCOPES: i32 = 6;
 
-/// Asks the kernel. Tries namespaces in a child process.
+/// Probes the kernel. Tries namespaces in a child process.
 pub fn probe() -> Kernel {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Kernel { release: release.trim().to_string(), namespaces: try_namespaces(), ..quick_probe() }
 }
 
-/// Asks the kernel what a run needs and can be asked without making a process; namespaces count as there.
+/// Probes only what needs no child process; namespaces are assumed to work.
 pub fn quick_probe() -> Kernel {
     let yama = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let yama = yama.and_then(|text| text.trim().parse::<i32>().ok()).unwrap_or(0);
@@ -70,7 +73,7 @@ pub fn quick_probe() -> Kernel {
     }
 }
 
-/// The flags of the namespaces a run gets, and the user and group to map when one of them is a user namespace.
+/// The namespace flags for a run, and the user and group ids to map if they include a user namespace.
 pub fn namespace_flags() -> (i32, Option<(u32, u32)>) {
     let plain = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
     if process::may_administrate() {
@@ -100,7 +103,7 @@ fn try_namespaces() -> Result<(), String> {
 }
 
 impl Kernel {
-    /// Everything that was asked, for people.
+    /// Every probed feature, for display.
     pub fn abilities(&self) -> Vec<Ability> {
         let landlock = |least: i32| self.landlock >= least;
         vec![
@@ -148,7 +151,7 @@ impl Kernel {
         ]
     }
 
-    /// What keeps a policy from being enforced here; nothing when it can be.
+    /// What prevents a policy from being enforced here; empty if nothing does.
     pub fn missing_for(&self, policy: &Policy, namespaces: Namespaces) -> Vec<Need> {
         let mut missing = Vec::new();
         let mut need = |is_there: bool, missing_thing: &str, fix: &str| {
