@@ -1,4 +1,4 @@
-//! Files: opening them without surprises, and changing their metadata by descriptor.
+//! Opens files with restricted path resolution, and changes metadata through descriptors.
 
 use std::ffi::CStr;
 use std::io;
@@ -6,22 +6,23 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, check_int};
 
-/// How `open_in` walks a path.
+/// How [`open_in`] resolves a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Walk {
-    /// As the kernel always does, but links that only mean something to the process itself (`/proc/self/fd/3`) are refused.
+    /// Normal resolution, but magic links (`/proc/self/fd/3`), whose meaning depends on the process, are refused.
     NoMagic,
-    /// The directory is the root: absolute paths and links start there, `..` stops there, magic links are refused.
+    /// The directory acts as the root: absolute paths and symlinks start there, `..` stops there, magic links are
+    /// refused.
     InRoot,
 }
 
-/// Opens a path for looking at (`O_PATH`) from a directory.
+/// Opens a path with `O_PATH`, relative to a directory.
 pub fn open_in(folder: BorrowedFd<'_>, path: &CStr, walk: Walk, follow: bool) -> io::Result<OwnedFd> {
     let nofollow = if follow { 0 } else { libc::O_NOFOLLOW };
     open_how(folder, path, libc::O_PATH | libc::O_CLOEXEC | nofollow, walk)
 }
 
-/// Opens a path with these flags from a directory.
+/// Opens a path with the given flags, relative to a directory.
 pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> io::Result<OwnedFd> {
     // SAFETY: plain integers: all-zero is a valid value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
@@ -32,7 +33,7 @@ pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> 
     };
     let mut tries = 0;
     let fd = loop {
-        // SAFETY: the path is null-terminated and the structure as large as said.
+        // SAFETY: the path is null-terminated and the size is that of the structure.
         let opened = check(unsafe {
             libc::syscall(
                 libc::SYS_openat2,
@@ -43,7 +44,7 @@ pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> 
             )
         });
         match opened {
-            // Something was renamed or mounted, anywhere, while the kernel went through a `..`: it wants to be asked again.
+            // `openat2` fails with EAGAIN if anything was renamed or mounted while it resolved a `..`.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < MOST_TRIES => tries += 1,
             opened => break opened?,
         }
@@ -52,12 +53,12 @@ pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> 
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// How often the kernel is asked again: whoever renames without end must not keep the asker for ever.
+/// Limit on retries, so that a process that renames files in a loop cannot block the caller forever.
 const MOST_TRIES: usize = 1000;
 
 const EMPTY: &CStr = c"";
 
-/// Changes the mode of what a descriptor stands for (an `O_PATH` one will do).
+/// Changes the mode of an object (an `O_PATH` descriptor is enough).
 pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     // SAFETY: an empty path and plain integers.
     check(unsafe {
@@ -66,14 +67,14 @@ pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     .map(drop)
 }
 
-/// Changes the owner.
+/// Changes the owner and group.
 pub fn chown(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: an empty path and plain integers.
     check_int(unsafe { libc::fchownat(fd.as_raw_fd(), EMPTY.as_ptr(), uid, gid, libc::AT_EMPTY_PATH) })
         .map(drop)
 }
 
-/// Changes the times: `None` is now.
+/// Changes access and modification time; `None` means now.
 pub fn set_times(fd: BorrowedFd<'_>, times: Option<[(i64, i64); 2]>) -> io::Result<()> {
     let times = times.map(|times| times.map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec }));
     let pointer = times.as_ref().map_or(std::ptr::null(), |times| times.as_ptr());
@@ -82,28 +83,28 @@ pub fn set_times(fd: BorrowedFd<'_>, times: Option<[(i64, i64); 2]>) -> io::Resu
         .map(drop)
 }
 
-/// Sets an extended attribute of what a path leads to.
+/// Sets an extended attribute.
 pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> io::Result<()> {
-    // SAFETY: null-terminated strings and a buffer of the length said.
+    // SAFETY: null-terminated strings, and a buffer with its length.
     check_int(unsafe {
         libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
     })
     .map(drop)
 }
 
-/// Removes an extended attribute of what a path leads to.
+/// Removes an extended attribute.
 pub fn remove_xattr(path: &CStr, name: &CStr) -> io::Result<()> {
     // SAFETY: null-terminated strings.
     check_int(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)
 }
 
-/// Adds a watch on what a path leads to. Gives its number.
+/// Adds an inotify watch and returns its descriptor.
 pub fn add_watch(inotify: BorrowedFd<'_>, path: &CStr, mask: u32) -> io::Result<i32> {
     // SAFETY: a null-terminated string and plain integers.
     check_int(unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), mask) })
 }
 
-/// The mount that what a descriptor stands for lies on: a number no other mount has.
+/// The unique id of the mount an object lies on.
 pub fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     // SAFETY: plain integers: all-zero is a valid value.
@@ -125,7 +126,7 @@ mod tests {
 
     use super::{Walk, open_in};
 
-    /// Every exec of a path with `..` in it goes this way, while builds rename files all the time.
+    /// Every exec of a path with `..` resolves it this way, while builds rename files all the time.
     #[test]
     fn what_is_renamed_elsewhere_is_in_nobodys_way() {
         let folder = std::env::temp_dir().join(format!("guard-renames-{}", std::process::id()));

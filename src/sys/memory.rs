@@ -1,9 +1,9 @@
-//! Reading another process's memory.
+//! Reads another process's memory.
 
 use std::io;
 
-/// Copies from one process's memory at several places into one buffer, as far as it can be read: the number of bytes.
-/// Reading stops at the first place that is not mapped. At most `MOST_PLACES` places.
+/// Copies several ranges of a process's memory into one buffer and returns the number of bytes. Stops at the first
+/// range that is not mapped. Reads at most [`MOST_PLACES`] ranges.
 pub fn read(pid: i32, places: impl Iterator<Item = (u64, usize)>, into: &mut [u8]) -> io::Result<usize> {
     let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_PLACES];
     let (mut count, mut wanted) = (0, 0);
@@ -20,5 +20,5 @@ pub fn read(pid: i32, places: impl Iterator<Item = (u64, usize)>, into: &mut [u8
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
 }
 
-/// How many places one call reads.
+/// How many ranges one call can read.
 pub const MOST_PLACES: usize = 64;

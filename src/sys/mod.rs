@@ -1,7 +1,7 @@
-//! Thin safe wrappers over system calls: the only place with `unsafe`.
+//! Thin safe wrappers around system calls: the only module with `unsafe` code.
 //!
-//! Each function is one call (or the few that only make sense together), checks its result, and gives back owned
-//! descriptors and plain values. No policy, no decisions, no logging here.
+//! Each function makes one call (or a few that only make sense together), checks its result, and returns owned
+//! descriptors and plain values. No policy, no decisions and no logging here.
 #![allow(
     unsafe_code,
     reason = "system calls without a safe wrapper elsewhere are wrapped here, and only here"
@@ -26,23 +26,23 @@ pub mod terminal;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The result of a raw call that gives -1 and errno on failure.
+/// Converts the result of a raw call (-1 and errno on failure).
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The same for calls that give an `int`.
+/// Like [`check`], for calls that return an `int`.
 fn check_int(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Restricts this thread, and what it starts, to a Landlock ruleset.
+/// Restricts this thread and its descendants to a Landlock ruleset.
 pub fn landlock_restrict(ruleset: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
     // SAFETY: plain integers.
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), flags) }).map(drop)
 }
 
-/// The version of Landlock that the kernel offers; 0 when it has none or has it switched off.
+/// The Landlock ABI version of the kernel; 0 if it has none or it is disabled.
 pub fn landlock_version() -> i32 {
     const VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the kernel reads no memory and gives back a number.

@@ -1,4 +1,5 @@
-//! Mounts as descriptors: a tree is copied or made first and put in place later, when its surroundings have become read-only.
+//! Detached mounts: a tree is cloned or created first and attached later, after everything around it has become
+//! read-only.
 
 use std::ffi::CStr;
 use std::io;
@@ -14,16 +15,16 @@ const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 const FSCONFIG_SET_STRING: libc::c_uint = 1;
 const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 
-/// Nothing can be written.
+/// Mount attribute: read-only.
 pub const READ_ONLY: u64 = 1;
-/// Set-user-ID bits mean nothing.
+/// Mount attribute: set-user-ID bits have no effect.
 pub const NO_SUID: u64 = 2;
-/// Device files mean nothing.
+/// Mount attribute: device files cannot be used.
 pub const NO_DEVICES: u64 = 4;
-/// No program can be executed.
+/// Mount attribute: no programs can be executed.
 pub const NO_EXEC: u64 = 8;
 
-/// A new file system of a kind, with options, attached nowhere yet.
+/// Creates a detached file system of a type, with options.
 pub fn make(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) -> io::Result<OwnedFd> {
     let none = std::ptr::null::<libc::c_char>();
     // SAFETY: null-terminated texts that live through the calls, or null where none is wanted; the descriptors are fresh
@@ -43,7 +44,7 @@ pub fn make(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) -> io::Res
     }
 }
 
-/// A copy of the mounts at and below a path, attached nowhere yet.
+/// Clones the mounts at and below a path into a detached tree.
 pub fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint | AT_RECURSIVE as libc::c_uint;
     // SAFETY: a null-terminated path.
@@ -52,7 +53,7 @@ pub fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Puts a tree over a path.
+/// Attaches a detached tree over a path.
 pub fn attach(tree: BorrowedFd<'_>, at: &CStr) -> io::Result<()> {
     // SAFETY: null-terminated paths.
     check(unsafe {
@@ -77,7 +78,7 @@ struct Attributes {
 }
 
 fn set_attributes(folder: i32, path: &CStr, flags: libc::c_int, attributes: &Attributes) -> io::Result<()> {
-    // SAFETY: a null-terminated path and a structure as large as said.
+    // SAFETY: a null-terminated path, and a structure with its size.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -91,13 +92,13 @@ fn set_attributes(folder: i32, path: &CStr, flags: libc::c_int, attributes: &Att
     .map(drop)
 }
 
-/// Adds attributes to every mount at and below a path, and cuts it off from what other namespaces mount.
+/// Adds attributes to every mount at and below a path, and stops mount propagation to and from other namespaces.
 pub fn restrict_tree(path: &CStr, attributes: u64) -> io::Result<()> {
     let wanted = Attributes { set: attributes, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
     set_attributes(libc::AT_FDCWD, path, AT_RECURSIVE, &wanted)
 }
 
-/// Adds attributes to every mount of a copied tree.
+/// Adds attributes to every mount of a detached tree.
 pub fn restrict_copy(tree: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
     let wanted = Attributes { set: attributes, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
     set_attributes(tree.as_raw_fd(), c"", AT_RECURSIVE | libc::AT_EMPTY_PATH, &wanted)

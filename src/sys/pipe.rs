@@ -1,4 +1,4 @@
-//! Pipes: how much is in one, and data moved between two without passing through this process.
+//! Pipe operations: the fill level, and moving data without copying it through this process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,7 +7,7 @@ use nix::fcntl::{SpliceFFlags, splice, tee};
 
 use super::check_int;
 
-/// The number of bytes in a pipe that nobody has read yet. Either end will do.
+/// The number of unread bytes in a pipe. Either end works.
 pub fn unread_bytes(pipe: impl AsFd) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
     // SAFETY: FIONREAD writes one int.
@@ -15,13 +15,13 @@ pub fn unread_bytes(pipe: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Copies what is in one pipe into another and leaves it in the first. Never waits. Zero when nobody can write to the first
-/// any more.
+/// Copies data from one pipe to another without consuming it. Never blocks. Returns zero if the first pipe has no
+/// writers left.
 pub fn copy_without_reading(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
     Ok(tee(from, to, most, SpliceFFlags::SPLICE_F_NONBLOCK)?)
 }
 
-/// Takes bytes out of a pipe and throws them away. Never waits: fewer than `count` when others have taken them.
+/// Discards bytes from a pipe. Never blocks; discards fewer than `count` if another reader has taken some.
 pub fn discard(from: impl AsFd, count: usize) -> io::Result<()> {
     let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
     let mut left = count;

@@ -1,5 +1,7 @@
-//! What a helper program gives up between fork and exec. Everything is made before the fork: the child of a process with
-//! many threads may only make system calls.
+//! Restricts a helper process between fork and exec.
+//!
+//! Everything is prepared before the fork: the child of a multi-threaded process may only make system calls there,
+//! without allocating or locking.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,19 +13,19 @@ use nix::sys::signal::Signal;
 
 use super::{process, seccomp};
 
-/// The restrictions of one child.
+/// The restrictions of one child process.
 pub struct Confinement {
     /// A Landlock ruleset.
     pub ruleset: OwnedFd,
-    /// A seccomp program.
+    /// A seccomp filter.
     pub filter: Vec<libc::sock_filter>,
-    /// Bounds of what it may use.
+    /// Resource limits.
     pub limits: Vec<(Resource, u64)>,
-    /// Killed when the thread that starts it ends.
+    /// Whether the kernel kills the child when the thread that started it ends.
     pub dies_with_parent: bool,
 }
 
-/// Makes a command give all of that up before it executes its program.
+/// Applies the restrictions to a command before it executes its program.
 pub fn confine(command: &mut Command, confinement: Confinement) {
     let apply = move || apply(&confinement);
     // SAFETY: `apply` makes system calls on memory that was there before the fork, and nothing else: no allocation, no
@@ -37,7 +39,7 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     }
     process::close_on_exec_from(3)?;
     for &(resource, most) in &confinement.limits {
-        // Who started guard may have set less already.
+        // The caller of guard may already have set a lower limit.
         let (_, hard) = getrlimit(resource)?;
         let most = most.min(hard);
         setrlimit(resource, most, most)?;
@@ -48,11 +50,11 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     seccomp::install(&confinement.filter)
 }
 
-/// Asks a git to end: it removes its temporary files and locks, as at SIGTERM. That one it may not hear of, because guard
-/// blocks it while something is made or put away, and a child inherits what is blocked.
+/// Asks git to terminate: it removes its temporary files and locks, as for SIGTERM. SIGTERM itself may not arrive,
+/// because guard blocks it during setup and cleanup, and a child inherits the signal mask.
 pub const END_OF_GIT: Signal = Signal::SIGPIPE;
 
-/// Makes a command be asked to end (SIGTERM) when the thread that starts it ends, however that comes.
+/// Sends SIGTERM to a command when the thread that starts it ends for any reason.
 pub fn ends_with_parent(command: &mut Command) {
     gets_signal_with_parent(command, Signal::SIGTERM);
 }
@@ -61,7 +63,7 @@ fn gets_signal_with_parent(command: &mut Command, signal: Signal) {
     let parent = std::process::id();
     let work = move || {
         process::signal_with_parent(signal as i32)?;
-        // Whoever ended before the call above ends nobody any more.
+        // If the parent ended before the call above, no signal will come.
         if std::os::unix::process::parent_id() == parent {
             Ok(())
         } else {
@@ -72,7 +74,8 @@ fn gets_signal_with_parent(command: &mut Command, signal: Signal) {
     unsafe { command.pre_exec(work) };
 }
 
-/// Bounds the memory of a git and of each process it starts, and makes it be asked to end when the thread that starts it ends.
+/// Limits the memory of git and of each process it starts. Git gets [`END_OF_GIT`] when the thread that starts it
+/// ends.
 pub fn bound_git(command: &mut Command, bytes: u64) {
     let work = move || {
         let (_, hard) = getrlimit(Resource::RLIMIT_DATA)?;
@@ -85,8 +88,8 @@ pub fn bound_git(command: &mut Command, bytes: u64) {
     gets_signal_with_parent(command, END_OF_GIT);
 }
 
-/// Makes a git the first of a session of its own: it has no terminal to ask anybody on, and one signal to its process
-/// group reaches whatever it starts. It is asked to end when the thread that starts it ends.
+/// Makes git the leader of a new session: it has no terminal to prompt on, and one signal to its process group
+/// reaches every process it starts. Git gets [`END_OF_GIT`] when the thread that starts it ends.
 pub fn alone_in_session(command: &mut Command) {
     let leave = || {
         nix::unistd::setsid()?;

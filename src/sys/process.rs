@@ -1,4 +1,4 @@
-//! Processes: making them, taking rights away from them, looking at them.
+//! Processes: creating them, dropping their privileges, reaping them.
 
 use std::convert::Infallible;
 use std::io;
@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, check_int};
 
-/// Forks, with new namespaces if `flags` say so: 0 in the child.
+/// Forks, into new namespaces if `flags` says so. Returns 0 in the child.
 ///
-/// The caller must have only one thread: the child goes on with ordinary code, which may allocate.
+/// The caller must have only one thread: the child continues with ordinary code, which may allocate.
 pub fn fork(flags: i32) -> io::Result<i32> {
     if flags == 0 {
         // SAFETY: the process has one thread (see above), so the child's memory is consistent.
@@ -21,19 +21,19 @@ pub fn fork(flags: i32) -> io::Result<i32> {
     .map(|pid| pid as i32)
 }
 
-/// The whole life of a forked child. A panic ends the child: it never returns into code of its parent.
+/// Runs a forked child to its end. A panic terminates the child: it never returns into its parent's code.
 pub fn run_child(work: impl FnOnce() -> Infallible) -> ! {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     exit_now(101)
 }
 
-/// Leaves at once, without running destructors or flushing anything: for children that share buffers with their parent.
+/// Exits at once without running destructors or flushing buffers, for children that share buffers with their parent.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
 }
 
-/// A descriptor for a thread.
+/// Opens a pidfd for a thread.
 pub fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
     const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
     // SAFETY: plain integers.
@@ -42,7 +42,7 @@ pub fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// A duplicate of another thread's descriptor.
+/// Duplicates another thread's descriptor.
 pub fn descriptor_of(thread: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
     // SAFETY: plain integers.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, thread.as_raw_fd(), number, 0) })?;
@@ -55,37 +55,38 @@ fn prctl(option: i32, a: usize, b: usize) -> io::Result<i32> {
     check_int(unsafe { libc::prctl(option, a, b, 0usize, 0usize) })
 }
 
-/// Nothing this process executes can gain rights any more.
+/// Sets `no_new_privs`: no program executed from here on can gain privileges.
 pub fn set_no_new_privileges() -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map(drop)
 }
 
-/// Whether others of the same user may look into this process.
+/// Sets whether other processes of the same user may inspect this one.
 pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, usize::from(dumpable), 0).map(drop)
 }
 
-/// Orphaned descendants become this process's children.
+/// Makes this process the parent of orphaned descendants.
 pub fn become_subreaper() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map(drop)
 }
 
-/// The kernel kills this process when its parent ends.
+/// Makes the kernel kill this process when its parent ends.
 pub fn die_with_parent() -> io::Result<()> {
     signal_with_parent(libc::SIGKILL)
 }
 
-/// Gets this signal when the parent's thread ends.
+/// Makes the kernel send this signal when the parent's thread ends.
 pub(super) fn signal_with_parent(signal: i32) -> io::Result<()> {
     prctl(libc::PR_SET_PDEATHSIG, signal as usize, 0).map(drop)
 }
 
-/// Gives up every capability, for this process and whatever it executes; also those root has by being root.
+/// Drops every capability, for this process and everything it executes, including those that root gets by default.
 pub fn drop_capabilities() -> io::Result<()> {
     for capability in 0..64 {
         match prctl(libc::PR_CAPBSET_DROP, capability, 0) {
             Ok(_) => {}
-            // EINVAL: past the last one. EPERM: no right to, and so none to lose by exec (no_new_privs).
+            // EINVAL: past the last capability. EPERM: no right to drop it, so exec cannot gain it either
+            // (no_new_privs).
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => break,
             Err(error) => return Err(error),
         }
@@ -97,7 +98,7 @@ pub fn drop_capabilities() -> io::Result<()> {
     set_capabilities(0, 0)
 }
 
-/// Gives up the effective capabilities of this thread alone: the kernel then judges its calls as any user's.
+/// Drops the effective capabilities of this thread only, so that the kernel checks its calls like any user's.
 pub fn drop_effective_capabilities() -> io::Result<()> {
     set_capabilities(0, 0)
 }
@@ -134,33 +135,34 @@ pub fn may_administrate() -> bool {
     got == 0 && data[0].effective >> CAP_SYS_ADMIN & 1 == 1
 }
 
-/// An empty session keyring instead of the user's. Kernels without keyrings have none to leave.
+/// Replaces the user's session keyring with an empty one. Errors are ignored: a kernel without keyrings needs
+/// nothing.
 pub fn leave_session_keyring() {
     const JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: a null name asks for an anonymous keyring.
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
 }
 
-/// Every descriptor from `first` on is closed at the next exec.
+/// Marks every descriptor from `first` on as close-on-exec.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: plain integers.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })
         .map(drop)
 }
 
-/// Every descriptor in the range is closed now.
+/// Closes every descriptor in the range now.
 ///
-/// Owners of such descriptors in this process must not be dropped or used any more.
+/// The caller must not drop or use any owner of such a descriptor afterwards.
 pub fn close_range(first: u32, last: u32) -> io::Result<()> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: plain integers; the documentation above says what the caller answers for.
+    // SAFETY: plain integers; the documentation above states the caller's obligation.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// Kills everything this process may signal but itself. Only for a process that a Landlock scope or a PID namespace
-/// keeps from signalling anything but its own descendants.
+/// Kills every process this one may signal, except itself. Only for a process that a Landlock scope or a PID
+/// namespace restricts to signalling its own descendants.
 pub fn kill_everything() -> io::Result<()> {
     // SAFETY: plain integers.
     match check_int(unsafe { libc::kill(-1, libc::SIGKILL) }) {
@@ -173,7 +175,7 @@ pub fn kill_everything() -> io::Result<()> {
     }
 }
 
-/// The program of this thread becomes another. Only comes back on failure.
+/// Replaces this process's program. Returns only on failure.
 pub fn execute(
     program: &std::ffi::CStr,
     argv: &[std::ffi::CString],
@@ -191,14 +193,14 @@ pub fn execute(
 /// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with this code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// This signal killed it.
     Signal(i32),
 }
 
 impl Ended {
-    /// From the status that `wait` gives.
+    /// Converts a `wait` status.
     pub fn from_status(status: i32) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))
@@ -207,7 +209,7 @@ impl Ended {
         }
     }
 
-    /// The signal, if one ended it.
+    /// The signal that killed it, if any.
     pub fn signal(self) -> Option<i32> {
         match self {
             Self::Code(_) => None,
@@ -215,7 +217,7 @@ impl Ended {
         }
     }
 
-    /// As shells say it: the code, or 128 and the signal.
+    /// The shell's convention: the exit code, or 128 plus the signal.
     pub fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -224,7 +226,7 @@ impl Ended {
     }
 }
 
-/// Takes a child of this thread that has ended, if there is one.
+/// Reaps one child of this thread that has ended, if any: its process id and status.
 pub fn reap() -> io::Result<Option<(i32, i32)>> {
     let mut status = 0;
     let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
@@ -235,22 +237,22 @@ pub fn reap() -> io::Result<Option<(i32, i32)>> {
     }
 }
 
-/// Makes a descriptor the one of this number, which stays open over exec.
+/// Duplicates a descriptor to this number, without close-on-exec.
 pub fn replace_descriptor(from: i32, number: i32) -> io::Result<()> {
     // SAFETY: plain integers. `number` is one of the standard streams, which nothing in this program owns.
     check_int(unsafe { libc::dup2(from, number) }).map(drop)
 }
 
-/// A signal does again what it does by default.
+/// Restores the default action of a signal.
 pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
     // SAFETY: the default action runs no code of this program.
     unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) }?;
     Ok(())
 }
 
-/// Keeps the memory small that was allocated once and is free again. By default every thread has an arena that keeps what was
-/// freed there, and blocks as large as any that was freed before come from the arenas, too: an agent that sends large questions
-/// to the threads of the shim server would make guard hold the memory of all of them (300 MiB instead of less than 200).
+/// Limits how much freed memory malloc keeps. By default every thread has an arena that keeps freed blocks, and large
+/// blocks come from the arenas too once one as large was freed. An agent that sends large questions to the shim
+/// server's threads would make guard hold memory for all of them (300 MiB instead of less than 200).
 pub fn bound_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: plain integers; called before there is a second thread.

@@ -1,55 +1,54 @@
 //! Finds the programs that guard itself starts outside every sandbox: `git`, `gh`, package managers, key commands.
 //!
-//! They are found on the caller's PATH, but not in a directory that an agent or another user could have written. Skipped
-//! are:
+//! The search uses the caller's PATH but skips every directory that an agent or another user could have written:
 //! - empty and relative entries, whose meaning depends on the current directory;
 //! - directories that do not exist;
-//! - directories below the directory a run works in, and below the current directory;
-//! - directories inside a git working tree: `node_modules/.bin`, `.venv/bin`, `.direnv`. A working tree that is the
-//!   caller's home or holds it is none in this sense (dotfiles kept in git), nor is one in a hidden directory of the home:
-//!   `~/.nvm`, `~/.pyenv` and `~/.asdf` are clones that hold installed tools;
-//! - directories that another user can change: the directory or one above it belongs to neither root nor the caller, or
-//!   is writable by everybody (unless sticky) or by a group other than root's and the caller's own private one.
+//! - directories below the working directory of a run, or below the current directory;
+//! - directories inside a git working tree: `node_modules/.bin`, `.venv/bin`, `.direnv`. Exceptions are a working tree
+//!   that is or contains the caller's home (dotfiles kept in git), and one in a hidden directory of the home: `~/.nvm`,
+//!   `~/.pyenv` and `~/.asdf` are clones that hold installed tools;
+//! - directories that another user can change: the directory or one above it belongs to neither root nor the caller,
+//!   or is writable by everybody (unless sticky) or by a group other than root's and the caller's own private one.
 //!
-//! The program's file must pass the same test, at the end of all symbolic links. The children that guard starts get the
-//! remaining directories as their PATH, because git and others start programs by name, too.
+//! The program's file must pass the same checks, with all symlinks resolved. Children of guard get the remaining
+//! directories as their PATH, because git and others start programs by name too.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Where programs are looked for after PATH.
+/// Directories searched after PATH.
 const USUAL: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
-/// Skipped directories that a message names.
+/// How many skipped directories an error message lists.
 const MOST_NAMED: usize = 5;
 
-/// Directories in which agents work, beside the current one.
+/// Directories in which agents work, in addition to the current one.
 static AGENT_DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// From now on no program is taken from below this directory.
+/// Excludes programs below this directory from now on.
 pub fn distrust(directory: &Path) {
     if let (Ok(real), Ok(mut all)) = (directory.canonicalize(), AGENT_DIRECTORIES.lock()) {
         all.push(real);
     }
 }
 
-/// Why a directory or a file is not used.
+/// A skipped directory or file, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// The entry of PATH, or the file.
+    /// The PATH entry or the file.
     pub path: PathBuf,
-    /// In words.
+    /// The reason, for an error message.
     pub reason: String,
 }
 
-/// A program that is not installed where guard would start it from.
+/// A program that was not found in any trusted directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no `{name}` in PATH that guard can trust{}", list(skipped))]
 pub struct ProgramNotFound {
-    /// The program.
+    /// The program's name.
     pub name: String,
-    /// What was passed over: where the program is, if it is anywhere.
+    /// Skipped places where the program exists.
     pub skipped: Vec<Skipped>,
 }
 
@@ -67,7 +66,7 @@ fn list(skipped: &[Skipped]) -> String {
     format!("; passed over: {}{more}", named.join(", "))
 }
 
-/// A PATH with everything that decides which of its entries are used.
+/// A PATH, with everything that decides which of its entries are trusted.
 #[derive(Debug, Clone)]
 pub struct ProgramSearch {
     directories: Vec<PathBuf>,
@@ -77,19 +76,19 @@ pub struct ProgramSearch {
 }
 
 impl ProgramSearch {
-    /// The caller's own PATH and home.
+    /// Uses the caller's PATH and home.
     pub fn from_environment() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::new(&path, std::env::var_os("HOME").as_deref().map(Path::new))
     }
 
-    /// Another PATH and home.
+    /// Uses the given PATH and home.
     pub fn new(path: &OsStr, home: Option<&Path>) -> Self {
         let mut agent_directories: Vec<PathBuf> =
             AGENT_DIRECTORIES.lock().map(|all| all.clone()).unwrap_or_default();
         agent_directories.extend(std::env::current_dir().and_then(|current| current.canonicalize()));
         let home = home.filter(|home| home.is_absolute()).and_then(|home| home.canonicalize().ok());
-        // Somebody stands in `/` or `/usr`: that makes nothing an agent's.
+        // A current directory such as `/` or `/usr` must not exclude the system's programs.
         agent_directories.retain(|directory| {
             !Path::new("/usr/bin").starts_with(directory)
                 && !home.as_ref().is_some_and(|home| home.starts_with(directory))
@@ -102,12 +101,12 @@ impl ProgramSearch {
         }
     }
 
-    /// The file of a program: an absolute path.
+    /// Finds a program and returns its absolute path.
     pub fn find(&self, name: &str) -> Result<PathBuf, ProgramNotFound> {
         self.find_if(name, |_| true)
     }
 
-    /// The same; files that are not wanted are passed over.
+    /// Like [`Self::find`], but skips files that `is_wanted` rejects.
     pub fn find_if(&self, name: &str, is_wanted: impl Fn(&Path) -> bool) -> Result<PathBuf, ProgramNotFound> {
         let mut skipped = Vec::new();
         for directory in self.all() {
@@ -115,7 +114,7 @@ impl ProgramSearch {
             let skip = |reason| Skipped { path: directory.clone(), reason };
             match self.check_directory(&directory) {
                 Err(reason) if reason == MISSING => {}
-                // Only where the program is: the others are nobody's concern.
+                // Report a skipped directory only if the program exists there.
                 Err(reason) if directory.is_relative() || file.symlink_metadata().is_ok() => {
                     skipped.push(skip(reason));
                 }
@@ -130,7 +129,7 @@ impl ProgramSearch {
         Err(ProgramNotFound { name: name.to_string(), skipped })
     }
 
-    /// The PATH for programs that guard starts: the entries that are left.
+    /// The trusted entries of PATH, for programs that guard starts.
     pub fn path(&self) -> OsString {
         let is_used = |directory: &&PathBuf| self.check_directory(directory).is_ok();
         let left: Vec<&PathBuf> = self.directories.iter().filter(is_used).collect();
@@ -170,7 +169,7 @@ impl ProgramSearch {
                 return Err(format!("inside the git working tree {}", level.display()));
             }
         }
-        // The links on the way, which somebody else could have made.
+        // Check the symlinks on the way too: another user could have created them.
         named.ancestors().try_for_each(|level| self.check_owner(level))
     }
 
@@ -191,14 +190,14 @@ impl ProgramSearch {
             return Err(format!("{place} belongs to another user"));
         }
         let mode = found.mode();
-        // Of a link the mode means nothing; in a sticky directory others cannot exchange what is not theirs.
+        // A symlink's mode has no meaning. In a sticky directory others cannot replace files they do not own.
         if found.is_symlink() || found.is_dir() && mode & 0o1000 != 0 {
             return Ok(());
         }
         if mode & 0o002 != 0 {
             return Err(format!("everybody can write {place}"));
         }
-        // A private group has the number of its user, by convention.
+        // By convention a user's private group has the user's id.
         let is_private = found.gid() == 0 || found.gid() == self.user;
         if mode & 0o020 != 0 && !is_private {
             return Err(format!("group {} can write {place}", found.gid()));
@@ -207,7 +206,7 @@ impl ProgramSearch {
     }
 }
 
-/// A directory that is not there is no reason for anything.
+/// The reason for a missing directory, which is never reported.
 const MISSING: &str = "it does not exist";
 
 fn is_program(file: &Path) -> bool {

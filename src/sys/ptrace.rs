@@ -1,4 +1,4 @@
-//! The few tracing calls that hold a process at its exec until it has been looked at.
+//! The ptrace calls that stop a process at its exec until the supervisor has checked it.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use super::{check, check_int};
 /// What a traced thread did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It has just become another program; this thread asked for it.
+    /// It executed a program; the value is the id of the thread that called exec.
     Exec(i32),
-    /// It stopped for something else; this signal must be given back when it is let go.
+    /// It stopped for another reason; pass this signal to [`detach`].
     Stop(i32),
-    /// It is gone.
+    /// It exited.
     Exit,
 }
 
@@ -20,15 +20,14 @@ fn request(request: libc::c_uint, pid: i32, data: usize) -> io::Result<()> {
     check(unsafe { libc::ptrace(request as _, pid, 0usize, data) }).map(drop)
 }
 
-/// Begins to trace a thread, without stopping it, so that a successful exec is reported; and asks it to stop at the next
-/// occasion, so that a failed one is reported too.
+/// Traces a thread without stopping it, so that a successful exec is reported. Also interrupts it at the next
+/// opportunity, so that a failed exec is reported too.
 pub fn watch_exec(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACEEXEC as usize)?;
     request(libc::PTRACE_INTERRUPT, tid, 0)
 }
 
-/// Where the stack of a stopped thread ends. Only of a program for this machine: the stack of one for another (32 bits)
-/// would be read wrongly.
+/// The stack pointer of a stopped thread. Fails for 32-bit programs, whose stack has another layout.
 pub fn stack_pointer(tid: i32) -> io::Result<u64> {
     let registers = registers(tid)?;
     #[cfg(target_arch = "x86_64")]
@@ -37,7 +36,7 @@ pub fn stack_pointer(tid: i32) -> io::Result<u64> {
     return Ok(registers.sp);
 }
 
-/// What the last system call of a stopped thread gives back to it: a negative number is an error's.
+/// The return value of a stopped thread's last system call; negative values are errnos.
 pub fn call_result(tid: i32) -> io::Result<i64> {
     let registers = registers(tid)?;
     #[cfg(target_arch = "x86_64")]
@@ -60,15 +59,16 @@ fn registers(tid: i32) -> io::Result<libc::user_regs_struct> {
     Ok(registers)
 }
 
-/// Lets a stopped thread go and forgets it.
+/// Resumes a stopped thread, delivers `signal` to it, and ends tracing.
 pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, signal as usize)
 }
 
-/// The next change of any thread this thread traces, if there is one now. If only one is traced, it is `only`.
+/// Returns the next change of a thread that the calling thread traces, if there is one. If only one is traced, it is
+/// `only`.
 pub fn next_change(only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     let mut status = 0;
-    // __WNOTHREAD: children of the other threads of this process are not ours to reap.
+    // `__WNOTHREAD`: do not reap the children of this process's other threads.
     let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
     // SAFETY: `status` is a valid place for an int.
     let pid = check_int(unsafe { libc::waitpid(-1, &raw mut status, flags) });
@@ -83,7 +83,7 @@ pub fn next_change(only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     }
     let event = status >> 16;
     if event == libc::PTRACE_EVENT_EXEC {
-        // A thread that becomes a program has its process's number from then on: with one that is traced there is no other.
+        // Exec gives a thread its process's id. If only one thread is traced, its former id is known.
         if only == Some(pid) {
             return Ok(Some((pid, Change::Exec(pid))));
         }

@@ -1,7 +1,7 @@
-//! Removing trees that somebody else made: of any depth and width, with directories closed to their owner.
+//! Removes directory trees made by an agent: of any depth and width, including directories without permissions.
 //!
-//! The standard library's way holds a descriptor for every level and calls itself for each; a chain of ten thousand
-//! directories, which takes a moment to make, ends it. Here the way up is `..`, so two descriptors are enough.
+//! The standard library's version holds a descriptor per level and recurses; a chain of ten thousand directories,
+//! which is quick to create, breaks it. This one goes up through `..`, so two descriptors are enough.
 
 use std::ffi::CString;
 use std::io;
@@ -16,13 +16,13 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// Names of one directory that are held at a time.
+/// How many names of one directory are held at a time.
 const BATCH: usize = 1 << 16;
-/// How long a directory that another process still fills is tried again.
+/// How long to retry while another process still adds files.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Removes a file, a link, or a directory with everything in it; links are not followed. What is not there is gone. Nobody
-/// may be changing what directories it consists of.
+/// Removes a file, a symlink, or a directory with its contents. Does not follow symlinks; a missing path is no error.
+/// No other process may rename directories in the tree meanwhile.
 pub fn remove_tree(tree: &Path) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -48,15 +48,15 @@ fn gone(result: Result<(), Errno>) -> Result<(), Errno> {
     if matches!(result, Err(Errno::ENOENT)) { Ok(()) } else { result }
 }
 
-/// One directory on the way down.
+/// A directory on the way down.
 struct Level {
-    /// What it is called in the directory above.
+    /// Its name in the parent directory.
     name: CString,
-    /// What is left of the directory above.
+    /// What is left to remove in the parent directory.
     above: Contents,
 }
 
-/// Directories that are not empty, and whether there is more than them.
+/// The non-empty subdirectories of a directory.
 struct Contents {
     folders: Vec<CString>,
     is_all: bool,
@@ -89,7 +89,7 @@ fn clear(top: OwnedFd) -> Result<(), Errno> {
 const FOLDER: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Opens a directory, which lets its owner in from now on.
+/// Opens a directory, after giving its owner access if necessary.
 fn enter<P: NixPath + ?Sized>(above: BorrowedFd<'_>, name: &P) -> Result<OwnedFd, Errno> {
     let folder = match openat(above, name, FOLDER, Mode::empty()) {
         Err(Errno::EACCES) => {
@@ -105,11 +105,11 @@ fn enter<P: NixPath + ?Sized>(above: BorrowedFd<'_>, name: &P) -> Result<OwnedFd
     Ok(folder)
 }
 
-/// Removes what can be removed of a directory at once; what is left are directories with something in them.
+/// Removes everything that can be removed at once. What is left are non-empty directories.
 fn scan(folder: &OwnedFd) -> Result<Contents, Errno> {
     let mut names: Vec<CString> = Vec::new();
     let mut is_all = true;
-    // Through an opening of its own: the place where reading goes on belongs to that.
+    // Read through a separate descriptor, which has its own read position.
     for entry in Dir::from_fd(openat(folder.as_fd(), c".", FOLDER, Mode::empty())?)?.iter() {
         if names.len() >= BATCH {
             is_all = false;
@@ -129,7 +129,7 @@ fn scan(folder: &OwnedFd) -> Result<Contents, Errno> {
     Ok(Contents { folders, is_all })
 }
 
-/// True when it is gone; false for a directory with something in it.
+/// Returns true if the entry is gone, false for a non-empty directory.
 fn remove_at<P: NixPath + ?Sized>(folder: BorrowedFd<'_>, name: &P) -> Result<bool, Errno> {
     match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
         Err(Errno::EISDIR | Errno::EPERM) => {}

@@ -1,18 +1,18 @@
-//! Putting seccomp programs on a thread, and the supervisor's end of the one that asks it.
+//! Installs seccomp filters, and implements the supervisor's side of notifications.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, check_int};
 
-/// Puts the program on this thread.
+/// Installs a filter on this thread.
 pub fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     install_with(program, 0).map(drop)
 }
 
-/// Puts the program on this thread and gives back the end on which its notifications arrive.
+/// Installs a filter on this thread and returns the descriptor that receives its notifications.
 pub fn install_listener(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
-    // Without WAIT_KILLABLE_RECV a signal makes an answered call start again: connects are done twice.
+    // Without WAIT_KILLABLE_RECV a signal restarts a call that was already answered: connects would run twice.
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let fd = install_with(program, flags)?;
     // SAFETY: a fresh descriptor that nobody else owns.
@@ -28,31 +28,31 @@ fn install_with(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Resu
     })
 }
 
-/// A call that waits for its answer.
+/// A system call that waits for a reply.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification {
-    /// What the answer must carry.
+    /// Identifies the call in the reply.
     pub id: u64,
-    /// The thread that waits.
+    /// The waiting thread.
     pub tid: i32,
-    /// The call.
+    /// The system call number.
     pub number: i32,
-    /// Its arguments.
+    /// The arguments, as register values.
     pub arguments: [u64; 6],
 }
 
-/// The answer to a notification.
+/// The reply to a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
-    /// The kernel goes on with the call.
+    /// The kernel performs the call.
     Continue,
-    /// The call gives this value without having been made.
+    /// The call returns this value without being performed.
     Value(i64),
     /// The call fails with this errno.
     Error(i32),
 }
 
-/// The next notification. `None` when the caller is gone already, or a signal came.
+/// Receives the next notification; `None` if the caller is already gone or a signal arrived.
 pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     // SAFETY: plain integers: all-zero is a valid value, and the kernel wants it zeroed.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -72,7 +72,7 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     }
 }
 
-/// Answers. A caller that died meanwhile is no failure.
+/// Sends a reply. A caller that has died meanwhile is not an error.
 pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> {
     let (val, error, flags) = match reply {
         Reply::Continue => (0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
@@ -90,8 +90,8 @@ pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> 
     }
 }
 
-/// Whether the kernel wakes the supervisor on the CPU of the caller, which blocks for the answer. Kernels before 6.6 do not
-/// know the flag: there nothing changes.
+/// Sets whether the kernel wakes the supervisor on the CPU of the caller, which blocks until the reply. Has no effect
+/// before Linux 6.6.
 pub fn set_sync_wake_up(listener: BorrowedFd<'_>, on: bool) {
     const SET_FLAGS: libc::c_ulong = 0x4008_2104;
     const SYNC_WAKE_UP: libc::c_ulong = 1;
@@ -99,7 +99,7 @@ pub fn set_sync_wake_up(listener: BorrowedFd<'_>, on: bool) {
     unsafe { libc::ioctl(listener.as_raw_fd(), SET_FLAGS as _, if on { SYNC_WAKE_UP } else { 0 }) };
 }
 
-/// Whether the caller still waits: what was read from a process of that number was read from the right one.
+/// Whether the caller still waits. If so, everything read by its thread id came from the right process.
 pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;
     let result = uninterrupted(|| {
@@ -109,7 +109,7 @@ pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     result.is_ok()
 }
 
-/// Asks again when somebody stopped this process in between: an answer that is lost is waited for without end.
+/// Retries after EINTR: a lost reply would block the caller forever.
 fn uninterrupted(mut call: impl FnMut() -> i32) -> io::Result<i32> {
     loop {
         match check_int(call()) {
@@ -119,10 +119,10 @@ fn uninterrupted(mut call: impl FnMut() -> i32) -> io::Result<i32> {
     }
 }
 
-/// Whether the kernel knows the listener flags this program needs: asks without installing anything.
+/// Whether the kernel supports the required listener flags. Installs nothing.
 pub fn listener_is_supported() -> bool {
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    // SAFETY: a null program makes the kernel fail with EFAULT after it has looked at the flags.
+    // SAFETY: a null program makes the kernel fail with EFAULT after it has checked the flags.
     let result = unsafe {
         libc::syscall(
             libc::SYS_seccomp,

@@ -1,5 +1,5 @@
-//! Bytes that stay here: in a page of their own that a child process gets as zeros, that is never written to a core file
-//! or to swap, and that is zeroed when it goes.
+//! Holds secret bytes in memory pages of their own: zeroed in forked children, excluded from core dumps and swap, and
+//! overwritten on drop.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
-/// Larger ones are no keys.
+/// Size limit; anything larger is not a key.
 pub const LARGEST: usize = 16 << 10;
 
 /// A secret in memory.
@@ -22,29 +22,29 @@ pub struct Secret {
     length: usize,
 }
 
-/// Why there is no secret.
+/// Why a secret could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// Nothing but space.
+    /// It consists of white space only.
     #[error("it is empty")]
     Empty,
-    /// Something with space or control characters in it, or too long.
+    /// It contains white space or control characters, or is too long.
     #[error("it is more than one word")]
     NotOneWord,
-    /// The system refuses memory, a process or its output.
+    /// Memory, a process or its output is not available.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The program that should print it has no output.
+    /// The command that should print the secret has no output.
     #[error("it has no output")]
     NoOutput,
-    /// The program that should print it takes too long.
+    /// The command did not end in time.
     #[error("it did not end within {} seconds", .0.as_secs())]
     TimedOut(Duration),
-    /// The program ended, and something still holds its output open.
+    /// The command ended, but another process still holds its output open.
     #[error("its output does not end")]
     EndlessOutput,
-    /// The program that should print it failed.
+    /// The command failed.
     #[error("it ended with {0}")]
     Failed(ExitStatus),
 }
@@ -53,7 +53,7 @@ pub enum SecretError {
 unsafe impl Send for Secret {}
 
 impl Secret {
-    /// Keeps a copy of these bytes. What they were copied from is the caller's to clear.
+    /// Copies these bytes. The caller must clear the original.
     pub fn new(bytes: &[u8]) -> io::Result<Self> {
         let size = bytes.len().max(1).next_multiple_of(4096);
         let length = NonZeroUsize::new(size).ok_or(io::ErrorKind::InvalidInput)?;
@@ -66,14 +66,14 @@ impl Secret {
         unsafe {
             madvise(page, size, MmapAdvise::MADV_WIPEONFORK)?;
             madvise(page, size, MmapAdvise::MADV_DONTDUMP)?;
-            // The bound of locked memory may be small; then it can reach the swap.
+            // The limit for locked memory may be too small; then the page may be swapped out.
             let _ = mlock(page, size);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), page.as_ptr().cast(), bytes.len());
         }
         Ok(secret)
     }
 
-    /// Keeps the one word that these bytes are, without the space around it, and clears them.
+    /// Keeps a single word, without surrounding white space, and clears the input.
     pub fn one_word(mut bytes: Vec<u8>) -> Result<Self, SecretError> {
         let trimmed = bytes.trim_ascii();
         let result = if trimmed.is_empty() {
@@ -84,12 +84,12 @@ impl Secret {
             Self::new(trimmed).map_err(SecretError::Io)
         };
         bytes.fill(0);
-        // What is not looked at afterwards might not be cleared at all.
+        // Keeps the compiler from removing the `fill` above.
         std::hint::black_box(&bytes);
         result
     }
 
-    /// Keeps the one word that a program prints. Its other streams are as the command says.
+    /// Keeps the single word that a command prints. Only its standard output is redirected.
     pub fn printed_by(command: &mut Command, patience: Duration) -> Result<Self, SecretError> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().ok_or(SecretError::NoOutput)?;
@@ -111,10 +111,10 @@ impl Secret {
                 }
             }
         };
-        // What it has started may hold its output open for as long as it likes.
+        // A process that the command started may hold its output open.
         let left = deadline.saturating_duration_since(Instant::now());
         let bytes = from.recv_timeout(left).map_err(|_| SecretError::EndlessOutput)?;
-        // Whoever gets the secret may fork, and must have one thread then.
+        // The caller may fork afterwards, and must have a single thread then.
         let _ = reader.join();
         let bytes = bytes?;
         if !status.success() {
@@ -123,7 +123,7 @@ impl Secret {
         Self::one_word(bytes)
     }
 
-    /// The bytes, to be used and not kept.
+    /// The secret's bytes. The caller must not store them.
     pub fn expose(&self) -> &[u8] {
         // SAFETY: the mapping is as long as this value lives, and `length` bytes of it are filled.
         unsafe { std::slice::from_raw_parts(self.page.as_ptr().cast(), self.length) }
@@ -147,8 +147,8 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Takes a variable out of this process's environment, so that neither `/proc/self/environ` nor a child has it. Must be
-/// called while this process has one thread.
+/// Removes a variable from this process's environment, so that neither `/proc/self/environ` nor a child contains it.
+/// Only call it while this process has a single thread.
 pub fn take_variable(name: &str) -> io::Result<Option<Secret>> {
     let c_name = CString::new(OsStr::new(name).as_bytes())?;
     // SAFETY: one thread: nobody else reads or changes the environment meanwhile.
@@ -159,7 +159,7 @@ pub fn take_variable(name: &str) -> io::Result<Option<Secret>> {
         }
         let length = libc::strlen(value);
         let secret = Secret::new(std::slice::from_raw_parts(value.cast(), length))?;
-        // The place where the kernel put it, which is what others would read.
+        // Overwrite the kernel's original copy, which is what `/proc/self/environ` shows.
         std::ptr::write_bytes(value.cast::<u8>(), b'*', length);
         compiler_fence(Ordering::SeqCst);
         std::env::remove_var(name);

@@ -1,9 +1,9 @@
-//! Signals that are noticed where they are waited for, and nowhere else.
+//! Handles signals only where the program waits for them.
 //!
-//! Who started guard may have decided that it does not hear of some, as `nohup` does: then it does not.
+//! A signal that is ignored when guard starts, as under `nohup`, stays ignored.
 //!
-//! A descriptor for signals would wake everybody in the process who waits on one, at every signal: the main thread at each of
-//! the supervisor's, which comes with every program start.
+//! This module uses no signalfd: one would wake every thread that waits on it at every signal. The main thread would
+//! wake for each of the supervisor's SIGCHLDs, which come with every exec.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,35 +12,35 @@ use nix::poll::{PollFd, ppoll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::time::TimeSpec;
 
-/// Those that came and were not taken yet, a bit for each.
+/// Signals that arrived and were not taken yet, one bit each.
 static CAME: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn notice(signal: libc::c_int) {
     CAME.fetch_or(1 << signal, Ordering::Relaxed);
 }
 
-/// Those by which people and machines end a program.
+/// Signals that users and systems send to end a program.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// Those that end a program, as far as whoever started this one wants it to hear them: a hangup not under `nohup`, a key not in
-/// the background of a script. A request to end (`SIGTERM`) is always heard.
+/// The signals that end guard, without those that its caller ignores: a hangup under `nohup`, terminal keys in the
+/// background of a script. SIGTERM is always included.
 pub fn ending() -> SigSet {
     ENDING.into_iter().filter(|&signal| signal == Signal::SIGTERM || !is_ignored(signal)).collect()
 }
 
 fn is_ignored(signal: Signal) -> bool {
     let mut found = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: nothing is changed; a place for what the kernel fills in when it succeeds.
+    // SAFETY: a null action changes nothing; the structure is read only if the kernel has filled it in.
     unsafe {
         libc::sigaction(signal as libc::c_int, std::ptr::null(), found.as_mut_ptr()) == 0
             && found.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
-/// One that is to end this program, and waits because it is blocked.
+/// A pending, blocked signal that asks this program to end.
 pub fn waiting() -> Option<Signal> {
     let mut found = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: a place for what the kernel fills in when it succeeds, which is all that is looked at.
+    // SAFETY: the kernel fills in the set if it succeeds, and the set is read only then.
     let found = unsafe {
         if libc::sigpending(found.as_mut_ptr()) != 0 {
             return None;
@@ -50,12 +50,13 @@ pub fn waiting() -> Option<Signal> {
     ending().iter().find(|&signal| found.contains(signal))
 }
 
-/// Waits for one of these signals, which every thread must have blocked: for so long, or for ever. `None` when none came.
+/// Waits for one of these signals, which every thread must have blocked, for the given time or without limit. `None`
+/// if none arrived.
 pub fn wait_for(signals: &SigSet, patience: Option<std::time::Duration>) -> Option<Signal> {
     let time = patience.map(TimeSpec::from_duration);
     let time = time.as_ref().map_or(std::ptr::null(), |time| std::ptr::from_ref(time.as_ref()));
     loop {
-        // SAFETY: a set and, unless it is null, a time that both outlive the call; nothing is to be filled in.
+        // SAFETY: the set and the time (unless null) outlive the call; the kernel writes nothing.
         let found = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), time) };
         match Signal::try_from(found) {
             Ok(signal) => return Some(signal),
@@ -65,21 +66,21 @@ pub fn wait_for(signals: &SigSet, patience: Option<std::time::Duration>) -> Opti
     }
 }
 
-/// Whether those keys that end a program wait, because this thread blocks them.
+/// Whether this thread blocks the terminal keys that end a program.
 pub fn are_held() -> bool {
     SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))
 }
 
-/// Signals that are blocked but while `SignalWaiter::poll` waits.
+/// Signals that are blocked except while [`SignalWaiter::poll`] waits.
 #[derive(Debug)]
 pub struct SignalWaiter {
-    /// What is blocked while it waits.
+    /// The signal mask during `poll`.
     others: SigSet,
     own: SigSet,
 }
 
 impl SignalWaiter {
-    /// Blocks these signals and notices them from now on.
+    /// Blocks these signals and installs a handler that notes them.
     pub fn new(signals: &SigSet) -> io::Result<Self> {
         signals.thread_block()?;
         let action = SigAction::new(SigHandler::Handler(notice), SaFlags::empty(), SigSet::empty());
@@ -94,12 +95,13 @@ impl SignalWaiter {
         Ok(Self { others, own: *signals })
     }
 
-    /// Waits for descriptors, for so long, or until one of the signals comes. The number of descriptors that are ready.
+    /// Polls descriptors until one is ready, the time is over, or one of the signals arrives. Returns the number of
+    /// ready descriptors.
     pub fn poll(&self, fds: &mut [PollFd<'_>], patience: std::time::Duration) -> nix::Result<i32> {
         ppoll(fds, Some(TimeSpec::from_duration(patience)), Some(self.others))
     }
 
-    /// One that came, if any did.
+    /// Takes one signal that arrived, if any.
     pub fn take(&self) -> Option<Signal> {
         let came = CAME.load(Ordering::Relaxed);
         let first = self.own.iter().find(|&signal| came & (1 << signal as i32) != 0)?;

@@ -1,4 +1,4 @@
-//! Sockets whose addresses are bytes copied from another process, and descriptors sent between processes.
+//! Socket calls on raw addresses copied from another process, and descriptor passing.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,14 +6,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check_int;
 
-/// Connects a socket to an address given as the kernel wants it.
+/// Connects a socket to a raw address.
 pub fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     let length = length_of(address)?;
-    // SAFETY: an address of the length said; the kernel copies it before it looks at it.
+    // SAFETY: the length is that of the address, which the kernel copies before it reads it.
     check_int(unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length) }).map(drop)
 }
 
-/// Binds a socket to an address given as the kernel wants it.
+/// Binds a socket to a raw address.
 pub fn bind(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     let length = length_of(address)?;
     // SAFETY: as for `connect`.
@@ -30,7 +30,7 @@ fn length_of(address: &[u8]) -> io::Result<libc::socklen_t> {
     libc::socklen_t::try_from(address.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// The address a socket is bound to, as bytes.
+/// The raw address a socket is bound to.
 pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0u8; 128];
     let mut length = bytes.len() as libc::socklen_t;
@@ -40,22 +40,22 @@ pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The bytes of an address family in an address.
+/// The address family of a raw address.
 pub fn family(address: &[u8]) -> Option<i32> {
     address.first_chunk::<2>().map(|bytes| i32::from(u16::from_ne_bytes(*bytes)))
 }
 
-/// The bytes of an IPv4 or IPv6 address.
+/// Encodes an IPv4 or IPv6 address.
 pub fn internet_address(address: SocketAddr) -> Vec<u8> {
     let (family, port) = (|family: i32| (family as u16).to_ne_bytes(), address.port().to_be_bytes());
     match address.ip() {
         IpAddr::V4(ip) => [family(libc::AF_INET).as_slice(), &port, &ip.octets(), &[0; 8]].concat(),
-        // Flow information before the address, the interface behind it.
+        // Flow information precedes the address, the scope id follows it.
         IpAddr::V6(ip) => [family(libc::AF_INET6).as_slice(), &port, &[0; 4], &ip.octets(), &[0; 4]].concat(),
     }
 }
 
-/// The address of a unix socket at a path.
+/// Encodes the address of a unix socket at a path; `None` if the path is too long.
 pub fn unix_address(path: &[u8]) -> Option<Vec<u8>> {
     if path.len() >= 108 || path.contains(&0) {
         return None;
@@ -93,7 +93,7 @@ pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: RawFd) -> io:
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives bytes, and a descriptor if one came with them. No bytes: the other side is gone.
+/// Receives bytes, and a descriptor if one came with them. Zero bytes mean that the peer has closed.
 pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut control = [0u64; ROOM_FOR_DESCRIPTORS / 8];
     let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
@@ -121,7 +121,7 @@ pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usiz
     Ok((got as usize, descriptor))
 }
 
-/// The inode of the TCP socket that a connection to this address of the machine would reach; 0 when there is none.
+/// The inode of the TCP socket that a connection to this local address would reach; 0 if there is none.
 pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
     let diagnosis = nix::sys::socket::socket(
         nix::sys::socket::AddressFamily::Netlink,
@@ -133,8 +133,8 @@ pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
         IpAddr::V4(ip) => (libc::AF_INET as u8, [ip.octets().as_slice(), &[0; 12]].concat()),
         IpAddr::V6(ip) => (libc::AF_INET6 as u8, ip.octets().to_vec()),
     };
-    // struct nlmsghdr, then struct inet_diag_req_v2: family, protocol, extensions, padding, states, and the socket's id:
-    // ports, source, destination, interface, cookie.
+    // struct nlmsghdr, then struct inet_diag_req_v2: family, protocol, extensions, padding, states, and the socket
+    // id: ports, source, destination, interface, cookie.
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const NLM_F_REQUEST: u16 = 1;
     let mut request = Vec::with_capacity(72);
@@ -159,7 +159,7 @@ pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
         let inode = &answer[16 + 68..16 + 72];
         return Ok(u64::from(u32::from_ne_bytes([inode[0], inode[1], inode[2], inode[3]])));
     }
-    // An error message: its errno, negative, follows the header.
+    // An error message: the negative errno follows the header.
     match -i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
         libc::ENOENT => Ok(0),
         errno => Err(io::Error::from_raw_os_error(errno)),

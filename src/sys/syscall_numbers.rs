@@ -1,8 +1,8 @@
-//! System calls by name: the ones that the filters speak of, on this architecture.
+//! Numbers of the system calls that the filters use, by name, on this architecture.
 
 use libc::c_long;
 
-/// Numbers that are newer than the C library's headers; the same on every architecture.
+/// Newer than the libc crate's constants; the same on every architecture.
 pub const SETXATTRAT: c_long = 463;
 /// See [`SETXATTRAT`].
 pub const REMOVEXATTRAT: c_long = 466;
@@ -10,12 +10,12 @@ const OPEN_TREE_ATTR: c_long = 467;
 const FILE_SETATTR: c_long = 469;
 const LSM_SET_SELF_ATTR: c_long = 460;
 
-/// The number of a call; `None` when this architecture does not have it (or this program does not know it).
+/// The number of a call; `None` if this architecture lacks it or the name is unknown.
 pub fn number(name: &str) -> Option<c_long> {
     TABLE.iter().find(|(known, _)| *known == name).map(|&(_, number)| number)
 }
 
-/// Whether a call exists on some architecture this program runs on: a name that is not even here is a mistake.
+/// Whether a call exists on some supported architecture. Any other name is a mistake in the list.
 pub fn is_known(name: &str) -> bool {
     number(name).is_some() || ELSEWHERE.contains(&name)
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check_int;
 
-/// Opens a new pseudo terminal through this multiplexer (`/dev/ptmx`): its two ends.
+/// Opens a new pseudo terminal through a multiplexer (`/dev/ptmx`): the master and the slave.
 pub fn open(multiplexer: &std::path::Path) -> io::Result<(OwnedFd, OwnedFd)> {
     use std::os::unix::fs::OpenOptionsExt;
     let master: OwnedFd = std::fs::OpenOptions::new()
@@ -24,13 +24,13 @@ pub fn open(multiplexer: &std::path::Path) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((master, unsafe { OwnedFd::from_raw_fd(slave) }))
 }
 
-/// Makes a terminal the controlling one of this session.
+/// Makes a terminal the controlling terminal of this session.
 pub fn take_control(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: a plain integer argument.
     check_int(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }).map(drop)
 }
 
-/// Makes the programs on a pseudo terminal draw their screens anew: its size changes for a moment, which they are told.
+/// Makes the programs on a terminal redraw: changes its size for a moment, which sends them SIGWINCH.
 pub fn ask_to_redraw(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain integers: all-zero is a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
@@ -43,8 +43,8 @@ pub fn ask_to_redraw(terminal: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Whether this process may read from its terminal and set its modes without being stopped: it is in the foreground there,
-/// or it is not the terminal of its session, where there is no foreground.
+/// Whether this process can read from the terminal and set its modes without being stopped: it is in the foreground,
+/// or the terminal does not control its session and so has no foreground.
 pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     match nix::unistd::tcgetpgrp(terminal) {
         Ok(group) => group == nix::unistd::getpgrp(),
@@ -52,7 +52,7 @@ pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Gives one terminal the size of another.
+/// Copies the window size of one terminal to another.
 pub fn copy_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain integers: all-zero is a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
