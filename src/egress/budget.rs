@@ -1,29 +1,29 @@
-//! What a run may use of a model, and what it has used.
+//! The model budget of a run: requests, tokens and cost.
 //!
-//! Tokens are known when an answer has come, so a budget closes the door to the next request; those under way are
-//! finished. A model without a price is not asked where money is counted.
+//! Tokens are known only after a response, so an exhausted budget refuses the next request and lets the current ones
+//! finish. If cost is limited, a model without a known price is refused.
 
 use std::cell::Cell;
 
 use super::token_usage::Tokens;
 use crate::policy::{Budget as Bounds, Config, Price};
 
-/// What has been used.
+/// What a run has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Requests that use tokens.
     pub requests: u64,
-    /// Tokens.
+    /// Tokens used.
     pub tokens: Tokens,
-    /// Millionths of the prices' currency.
+    /// Cost in millionths of the prices' currency.
     pub cost_micros: u64,
-    /// Answers that did not say what they took: their tokens are estimated by their length.
+    /// Responses without usage data; their tokens are estimated from their length.
     pub estimated: u64,
-    /// Requests that were refused for it.
+    /// Requests refused because of the budget.
     pub refused: u64,
 }
 
-/// The budget of a run.
+/// The limits, the prices, and what has been used.
 #[derive(Debug, Default)]
 pub struct Budget {
     bounds: Bounds,
@@ -32,17 +32,17 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// With these bounds, by these prices.
+    /// Creates a budget with these limits and prices.
     pub fn new(bounds: Bounds, prices: Config) -> Self {
         Self { bounds, prices, spent: Cell::default() }
     }
 
-    /// What has been used.
+    /// What has been used so far.
     pub fn spent(&self) -> Spent {
         self.spent.get()
     }
 
-    /// Lets a request through, and counts it, or says what is used up.
+    /// Admits and counts a request, or returns which limit is reached.
     pub(super) fn admit(&self, model: Option<&str>) -> Result<(), String> {
         let mut spent = self.spent.get();
         let over = |limit: Option<u64>, used: u64| limit.filter(|limit| used >= *limit);
@@ -67,7 +67,7 @@ impl Budget {
         problem.map_or(Ok(()), Err)
     }
 
-    /// Counts what a request took.
+    /// Adds the usage of a request.
     pub(super) fn add(&self, model: Option<&str>, tokens: Tokens, is_estimate: bool) {
         let mut spent = self.spent.get();
         spent.tokens.input = spent.tokens.input.saturating_add(tokens.input);
@@ -85,7 +85,7 @@ impl Budget {
     }
 }
 
-/// A price for a million tokens is, for one, so many millionths.
+/// A price per million tokens equals the price of one token in millionths.
 fn cost_micros(price: Price, tokens: Tokens) -> u64 {
     let cached = tokens.cached.min(tokens.input);
     let cost = (tokens.input - cached) as f64 * price.input

@@ -1,7 +1,7 @@
-//! Questions of guard's own to an API: one at a time, answered whole, within bounds.
+//! A small HTTP client for guard's own API requests: one request at a time, with limits on time and size.
 //!
-//! Nothing is followed: an answer that leads somewhere else is an answer, because what authorizes the question is meant for
-//! this API and no other. Callers are ordinary threads, with or without a runtime around them.
+//! It never follows a redirect, because the request's credentials are meant for this API only. Callers are ordinary
+//! threads, inside or outside an async runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -30,68 +30,68 @@ pub struct Client {
     largest: usize,
 }
 
-/// What is asked.
+/// A request to the API.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// How.
+    /// The HTTP method.
     pub method: Method,
-    /// Path and query, behind the API's own prefix.
+    /// Path and query, relative to the API's prefix.
     pub target: String,
-    /// With these; what belongs to the connection is added.
+    /// Headers; connection headers are added.
     pub headers: HeaderMap,
-    /// May be empty.
+    /// The body; may be empty.
     pub body: Vec<u8>,
 }
 
-/// What was answered, whatever it says.
+/// The API's response, whatever its status.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// The status.
+    /// The HTTP status.
     pub status: u16,
-    /// The headers.
+    /// The response headers.
     pub headers: HeaderMap,
-    /// All of it.
+    /// The whole body.
     pub body: Bytes,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nobody there, or nobody who can be believed to be it.
+    /// The API cannot be reached, or its certificate is not trusted.
     #[error("{0}")]
     Unreachable(String),
-    /// It begins to answer and does not come to the end, or says what is no HTTP.
+    /// The response is incomplete or not valid HTTP.
     #[error("{api} cannot be asked: {problem}")]
     Broken {
-        /// Which.
+        /// The API's address.
         api: String,
-        /// Why.
+        /// What went wrong.
         problem: String,
     },
-    /// It takes too long.
+    /// The API did not answer in time.
     #[error("{api} does not answer within {} seconds", patience.as_secs_f32())]
     Silent {
-        /// Which.
+        /// The API's address.
         api: String,
-        /// How long it had.
+        /// The time limit.
         patience: Duration,
     },
-    /// It says more than an answer is.
+    /// The response is too large.
     #[error("{api} answers more than {largest} bytes")]
     TooLarge {
-        /// Which.
+        /// The API's address.
         api: String,
-        /// How much it may.
+        /// The limit in bytes.
         largest: usize,
     },
-    /// This machine.
+    /// A local error prevented the request.
     #[error("no question can be asked: {0}")]
     Here(#[from] io::Error),
 }
 
 impl Client {
-    /// A client that waits so long for a whole answer of at most so many bytes.
+    /// Creates a client with limits on the time and size of a response.
     pub fn new(
         upstream: Upstream,
         proxy: CompanyProxy,
@@ -102,9 +102,9 @@ impl Client {
         Ok(Self { upstream, proxy, trust, patience, largest })
     }
 
-    /// Asks, and waits for the whole answer.
+    /// Sends a request and waits for the whole response.
     pub fn ask(&self, question: Question) -> Result<Asked, ClientError> {
-        // A runtime cannot be entered from within another one, and who calls may be in one.
+        // A separate thread, because the caller may be inside a runtime, and runtimes cannot be nested.
         let wait = || -> Result<Asked, ClientError> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let answer = runtime.block_on(async {
@@ -112,7 +112,7 @@ impl Client {
                     Err(ClientError::Silent { api: self.upstream.to_string(), patience: self.patience })
                 })
             });
-            // A name that is still looked up is not waited for.
+            // Do not wait for a DNS lookup that is still running.
             runtime.shutdown_background();
             answer
         };
@@ -146,7 +146,7 @@ impl Client {
                 Err(error) => Err(broken(&*error)),
             }
         };
-        // The connection has to be driven while the exchange goes on, and is over with it.
+        // The connection must be polled during the exchange, and ends with it.
         let drive = async {
             let _ = connection.await;
             std::future::pending::<()>().await;

@@ -1,4 +1,7 @@
-//! From a host that may be reached to a connection: looked up here, and judged again by the address it leads to.
+//! Connects to a host that the policy allows.
+//!
+//! In goes a host and port. The name is resolved here, and every address is judged again before the connection is
+//! made to that very address. Connections may go through the upstream proxy of this machine.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,16 +15,16 @@ use crate::decide::{NetworkRefusal, NetworkRules};
 use crate::policy::Host;
 use crate::transcript::base64;
 
-/// How long a name may take to be looked up.
+/// Time limit of a DNS lookup.
 const LOOKUP: Duration = Duration::from_secs(10);
-/// How long one address may take to answer.
+/// Time limit for connecting to one address.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Addresses of one name that are tried.
+/// How many addresses of a name are tried.
 const MOST_ADDRESSES: usize = 8;
-/// The most a company's proxy may say before its answer is complete.
+/// Size limit of an upstream proxy's CONNECT response.
 const LONGEST_ANSWER: usize = 8 << 10;
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("{}", .0.reason)]
@@ -36,21 +39,21 @@ pub(super) enum DialError {
     Proxy { proxy: String, said: String },
 }
 
-/// The proxy through which this machine reaches the world.
+/// The upstream proxy through which this machine reaches the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CompanyProxy {
     https: Option<Place>,
     http: Option<Place>,
-    /// Names, suffixes and nets that are reached directly.
+    /// Names, suffixes and networks that are reached directly.
     direct: Vec<String>,
 }
 
-/// One proxy.
+/// The address of one proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) host: Host,
     pub(super) port: u16,
-    /// The value of `Proxy-Authorization`: the user's, and nothing the agent sees.
+    /// The value of `Proxy-Authorization`. It belongs to the user and must not reach the agent.
     pub(super) authorization: Option<String>,
 }
 
@@ -60,18 +63,18 @@ impl std::fmt::Debug for Place {
     }
 }
 
-/// A proxy variable that cannot be followed.
+/// An invalid proxy variable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the proxy in {variable} cannot be used: {problem}")]
 pub struct ProxyError {
-    /// The variable.
+    /// The name of the variable.
     pub variable: String,
-    /// Why not.
+    /// Why it is invalid.
     pub problem: String,
 }
 
 impl CompanyProxy {
-    /// As the user's environment says it, by the usual variables in both spellings.
+    /// Reads the usual environment variables, in both spellings.
     pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ProxyError> {
         let find = |names: &[&str]| {
             names
@@ -84,19 +87,19 @@ impl CompanyProxy {
         };
         let all = ["all_proxy", "ALL_PROXY"];
         let https = place(find(&["https_proxy", "HTTPS_PROXY"]).or_else(|| find(&all)))?;
-        // In capitals it could have come from a request's `Proxy` header, in servers.
+        // In upper case the variable could come from a request's `Proxy` header (CGI), so lower case wins.
         let http = place(find(&["http_proxy", "HTTP_PROXY"]).or_else(|| find(&all)))?;
         let direct = find(&["no_proxy", "NO_PROXY"]).map(|(_, text)| text).unwrap_or_default();
         let direct = direct.split([',', ' ']).map(|item| item.trim().to_ascii_lowercase());
         Ok(Self { https, http, direct: direct.filter(|item| !item.is_empty()).collect() })
     }
 
-    /// Whether there is any.
+    /// Whether any proxy is configured.
     pub fn is_some(&self) -> bool {
         self.https.is_some() || self.http.is_some()
     }
 
-    /// The proxy for a host, if it is not reached directly.
+    /// The proxy for a host, unless the host is reached directly.
     fn over(&self, host: &Host, is_tunnel: bool) -> Option<&Place> {
         let place = if is_tunnel { self.https.as_ref() } else { self.http.as_ref() }?;
         let text = host.to_string();
@@ -133,7 +136,7 @@ impl Place {
     }
 }
 
-/// `%41` → `A`.
+/// Decodes percent-encoding: `%41` → `A`.
 fn unescaped(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let (mut at, mut plain) = (0, Vec::with_capacity(bytes.len()));
@@ -148,25 +151,25 @@ fn unescaped(text: &str) -> Vec<u8> {
     plain
 }
 
-/// A connection, and how it is to be used.
+/// A connection, and how to use it.
 pub(super) struct Dialled {
     pub(super) stream: TcpStream,
-    /// What the other side has said already.
+    /// Bytes the server has already sent.
     pub(super) early: Vec<u8>,
-    /// It leads to a proxy that wants whole addresses in requests, with this authorization.
+    /// Set if the connection leads to a proxy that expects absolute URLs, with its authorization.
     pub(super) through: Option<Option<String>>,
 }
 
-/// Makes connections by the rules.
+/// Makes connections that the rules allow.
 pub(super) struct Dialer {
     pub(super) rules: std::sync::Arc<NetworkRules>,
     pub(super) proxy: CompanyProxy,
-    /// Doors of this and no other run: never a target.
+    /// The listeners of this run, which are never a target.
     pub(super) own_ports: Vec<u16>,
 }
 
 impl Dialer {
-    /// A connection to carry anything through.
+    /// Opens a connection for a tunnel.
     pub(super) async fn tunnel(&self, host: &Host, port: u16) -> Result<Dialled, DialError> {
         match self.proxy_for(host, true) {
             Some(place) => connect_through(place, host, port).await,
@@ -174,7 +177,7 @@ impl Dialer {
         }
     }
 
-    /// A connection for a request in the clear.
+    /// Opens a connection for a plain HTTP request.
     pub(super) async fn request(&self, host: &Host, port: u16) -> Result<Dialled, DialError> {
         let Some(place) = self.proxy_for(host, false) else {
             return Ok(Dialled { stream: self.direct(host, port).await?, early: Vec::new(), through: None });
@@ -183,7 +186,8 @@ impl Dialer {
         Ok(Dialled { stream, early: Vec::new(), through: Some(place.authorization.clone()) })
     }
 
-    /// The company's proxy looks names up itself; an address is ours to judge all the same.
+    /// The upstream proxy for a host. It resolves names itself. Pinned names and special addresses never go through
+    /// it, because they are judged by address here.
     fn proxy_for(&self, host: &Host, is_tunnel: bool) -> Option<&Place> {
         match host {
             Host::Name(name) if self.rules.pinned(name).is_some() => None,
@@ -203,8 +207,8 @@ impl Dialer {
         self.first_of(host, addresses, port).await
     }
 
-    /// Connects to the first of a host's addresses that may be reached and answers. The very address that is judged is
-    /// connected to: nothing is looked up a second time, so a name that changes its mind gains nothing.
+    /// Connects to the first address of a host that is allowed and answers. The judged address is the one connected
+    /// to. Nothing is resolved twice, so a name that changes its address gains nothing.
     async fn first_of(&self, host: &Host, addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, DialError> {
         let mut problem: Option<DialError> = None;
         for address in addresses.into_iter().take(MOST_ADDRESSES) {
@@ -232,15 +236,15 @@ impl Dialer {
     }
 }
 
-/// The addresses of a name.
+/// Resolves a name.
 pub(super) async fn lookup(name: &str) -> Result<Vec<IpAddr>, DialError> {
     let failed = |problem: String| DialError::Lookup { host: name.to_string(), problem };
-    // With the dot: no search list of the machine makes another name of it.
+    // The trailing dot keeps the machine's search list from changing the name.
     let asked = timeout(LOOKUP, tokio::net::lookup_host((format!("{name}."), 0))).await;
     let found = match asked {
         Err(_) => return Err(failed("no answer in time".to_string())),
         Ok(Ok(found)) => found,
-        // Names of the machine's own file have no dot.
+        // Names in `/etc/hosts` have no trailing dot.
         Ok(Err(_)) => match timeout(LOOKUP, tokio::net::lookup_host((name, 0))).await {
             Ok(Ok(found)) => return Ok(found.map(|address| address.ip()).collect()),
             Ok(Err(error)) => return Err(failed(error.to_string())),
@@ -262,7 +266,7 @@ async fn connect(address: SocketAddr, host: &Host) -> Result<TcpStream, DialErro
     Err(DialError::Unreachable { host: host.to_string(), port: address.port(), problem })
 }
 
-/// A connection to a host of the user's own configuration: not judged.
+/// Connects to a host from the user's own configuration, without judging it.
 pub(super) async fn reach(host: &Host, port: u16) -> Result<TcpStream, DialError> {
     let addresses = match host {
         Host::Address(address) => vec![*address],
@@ -279,7 +283,7 @@ pub(super) async fn reach(host: &Host, port: u16) -> Result<TcpStream, DialError
 }
 
 impl CompanyProxy {
-    /// A connection to an API of the user's configuration, through the proxy where there is one.
+    /// Connects to an API from the user's configuration, through the proxy if there is one.
     pub(super) async fn reach(&self, host: &Host, port: u16) -> Result<TcpStream, DialError> {
         match self.over(host, true) {
             Some(place) => connect_through(place, host, port).await.map(|dialled| dialled.stream),
@@ -343,8 +347,8 @@ mod tests {
         Dialer { rules: NetworkRules::new(&network, []).into(), proxy: CompanyProxy::default(), own_ports }
     }
 
-    /// A name that leads to a public address when it is looked at and to this machine when it is connected to has to be
-    /// asked twice for that. It is asked once: of what it said, each address is judged, and that one is connected to.
+    /// DNS rebinding needs a second lookup: public when judged, local when connected to. There is only one lookup;
+    /// each of its addresses is judged, and the judged address is connected to.
     #[test]
     fn the_address_that_is_judged_is_connected_to() -> io::Result<()> {
         let (here, second) = ([127, 0, 0, 1], [127, 0, 0, 2]);
@@ -366,14 +370,14 @@ mod tests {
             );
         }
         assert!(server.accept().is_err(), "somebody came");
-        // Of two addresses the one that is named, though the other comes first.
+        // Of two addresses the allowed one is used, although the other comes first.
         let one = dialer(&["*:*", "127.0.0.2:*"], Vec::new());
         let stream = dial(&one, &[here, second]).map_err(io::Error::other)?;
         assert_eq!(stream.peer_addr()?, SocketAddr::from((second, port)));
         let (_, from) = server.accept()?;
         assert_eq!(from, stream.local_addr()?);
         assert!(server.accept().is_err(), "somebody else came");
-        // The run's own doors are never hosts, whatever is named.
+        // The run's own listeners are never allowed, whatever the rules say.
         let own = dialer(&["127.0.0.0/8:*"], vec![port]);
         assert!(matches!(dial(&own, &[here, second]), Err(DialError::Refused(_))));
         assert!(server.accept().is_err(), "somebody came to the door");

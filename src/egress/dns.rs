@@ -1,9 +1,11 @@
-//! DNS for the run, over TCP: names of hosts that the policy allows are answered with addresses that stand for them
-//! ([`super::synthetic_addresses`]), all others at once with "no such name" and a recorded refusal. Nothing is asked of a real server.
+//! A DNS server for the run, over TCP.
 //!
-//! C libraries ask over TCP because the run has `RES_OPTIONS=use-vc`; UDP sockets cannot be made. The supervisor leads what
-//! connects to a name server of the machine here. Anything that is not a plain question gets an error, never silence:
-//! a client would wait for an answer that does not come, and ask again.
+//! Names that the policy allows resolve to synthetic addresses ([`super::synthetic_addresses`]). All others get
+//! NXDOMAIN at once, and the refusal is recorded. No real DNS server is ever asked.
+//!
+//! C libraries use TCP because the run has `RES_OPTIONS=use-vc`; the run cannot create UDP sockets. The supervisor
+//! redirects connections to the machine's DNS servers here. Every message gets a reply: a client would wait for a
+//! missing one and retry.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -17,11 +19,11 @@ use super::listeners::Peer;
 use super::server::ProxyState;
 use crate::policy::Host;
 
-/// How long a client may keep its connection without a question.
+/// How long a client may keep an idle connection.
 const IDLE: Duration = Duration::from_secs(30);
-/// The longest question: a name of 255 bytes and a few options. A longer one ends the connection.
+/// Size limit of a query: a name of 255 bytes and a few options. A longer one closes the connection.
 const LONGEST: usize = 1024;
-/// Seconds that a client may remember an answer.
+/// TTL of answers, in seconds.
 const TTL: u32 = 60;
 
 const HEADER: usize = 12;
@@ -29,14 +31,14 @@ const TYPE_A: u16 = 1;
 const TYPE_AAAA: u16 = 28;
 const CLASS_IN: u16 = 1;
 
-/// How a question is answered.
+/// The reply to a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Address(Ipv4Addr),
-    /// The name is known, but has nothing of this kind.
+    /// The name exists, but has no record of this type.
     Nothing,
     NoSuchName,
-    /// No question that could be understood.
+    /// The query could not be parsed.
     Malformed,
     /// The run has looked up too many names.
     Refused,
@@ -53,7 +55,7 @@ impl Answer {
     }
 }
 
-/// Answers questions until the client goes.
+/// Answers queries until the client disconnects.
 pub(super) async fn serve(mut client: TcpStream, task_store: Rc<ProxyState>, visitor: Peer) {
     while let Ok(Ok(length)) = timeout(IDLE, client.read_u16()).await {
         if usize::from(length) > LONGEST {
@@ -76,21 +78,21 @@ pub(super) async fn serve(mut client: TcpStream, task_store: Rc<ProxyState>, vis
 }
 
 fn judge(question: &Question, task_store: &ProxyState, visitor: Peer) -> Answer {
-    // Reverse lookups and the like: nothing is known of them, and nobody asked for a host.
+    // Other types, such as reverse lookups: no data, and not recorded, because no host was requested.
     if !matches!(question.kind, TYPE_A | TYPE_AAAA) {
         return Answer::NoSuchName;
     }
     let of_kind = |address| if question.kind == TYPE_A { Answer::Address(address) } else { Answer::Nothing };
     let Ok(host @ Host::Name(_)) = Host::parse(&question.name) else { return Answer::NoSuchName };
     let name = host.to_string();
-    // Programs look up the machine they run on, for a log or an identity; that is no host to be reached.
+    // Programs look up the machine's own name, for a log or an id. That is not a connection to a host.
     let is_machine = || nix::unistd::gethostname().is_ok_and(|own| own.eq_ignore_ascii_case(&name));
     if name == "localhost" || name.ends_with(".localhost") || is_machine() {
         return of_kind(Ipv4Addr::LOCALHOST);
     }
     if let Err(refusal) = task_store.dialer.rules.judge_name(&host) {
-        // Clients ask for both kinds of address, and C libraries once more with their list of domains, which is empty here:
-        // one refusal is enough.
+        // Clients ask for both address types, and C libraries retry with their search list (empty here). Record one
+        // refusal only.
         if question.kind == TYPE_A && task_store.is_another_lookup(visitor, &name) {
             task_store.refused(visitor, &name, 0, &format!("look up {name}"), refusal.rule, &refusal.reason);
         }
@@ -99,12 +101,12 @@ fn judge(question: &Question, task_store: &ProxyState, visitor: Peer) -> Answer 
     task_store.address_of(&name).map_or(Answer::Refused, of_kind)
 }
 
-/// The one question of a message.
+/// The single question of a message.
 #[derive(Debug, PartialEq, Eq)]
 struct Question {
     name: String,
     kind: u16,
-    /// Where it ends in the message.
+    /// Offset of its end in the message.
     end: usize,
 }
 
@@ -112,7 +114,7 @@ impl Question {
     fn parse(message: &[u8]) -> Option<Self> {
         let number =
             |at: usize| message.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
-        // A plain question (not an answer, no other operation), and one of them.
+        // Accept only a standard query with exactly one question.
         if message.get(2)? & 0xf8 != 0 || number(4)? != 1 {
             return None;
         }
@@ -123,7 +125,7 @@ impl Question {
             at += 1;
             match length {
                 0 => break,
-                // Longer ones are pointers to other names, which a first name has no use for.
+                // Larger values are compression pointers, which a first name never needs.
                 1..=63 => {
                     let label = std::str::from_utf8(message.get(at..at + length)?).ok()?;
                     if label.contains('.') || name.len() + length > 253 {
@@ -147,7 +149,7 @@ fn reply(message: &[u8], question: Option<&Question>, answer: Answer) -> Vec<u8>
     let echoed = question.and_then(|question| message.get(HEADER..question.end)).unwrap_or_default();
     let mut reply = Vec::with_capacity(HEADER + echoed.len() + 16);
     reply.extend(message.iter().copied().chain([0, 0]).take(2));
-    // An answer, with recursion asked for and done.
+    // A response, with recursion desired and available.
     reply.extend([0x81, 0x80 | answer.code()]);
     let is_address = matches!(answer, Answer::Address(_));
     for count in [!echoed.is_empty(), is_address, false, false] {
@@ -155,7 +157,7 @@ fn reply(message: &[u8], question: Option<&Question>, answer: Answer) -> Vec<u8>
     }
     reply.extend(echoed);
     if let Answer::Address(address) = answer {
-        // The name of the question, by a pointer to it.
+        // A compression pointer to the name in the question.
         reply.extend([0xc0, HEADER as u8]);
         reply.extend(TYPE_A.to_be_bytes());
         reply.extend(CLASS_IN.to_be_bytes());

@@ -1,9 +1,10 @@
-//! What fuzz targets reach of the gateways: the look into a request's body.
+//! Entry points for fuzz targets: the inspection of a gateway request's body.
 
 use super::request_body::{Rules, inspect};
 use crate::policy::Gateway;
 
-/// The model that a body names, and why it is not handed on, as this gateway sees it; `None` when it cannot be read.
+/// The model that a body names and the reason for a refusal, according to this gateway; `None` if the body is not
+/// valid.
 pub fn request(gateway: &Gateway, body: &[u8]) -> Option<(Option<String>, Option<String>)> {
     let rules = Rules {
         model_key: gateway.model.body_key.as_deref(),

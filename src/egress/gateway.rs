@@ -1,4 +1,8 @@
-//! A door to one API: only its own calls, with a key the run never sees, inside a budget.
+//! A gateway to one API: allows only the configured calls, adds a key that the run never sees, and enforces a budget.
+//!
+//! In comes an HTTP request of the run. Out goes a rebuilt request with known headers and the key over TLS, and the
+//! response with every copy of the key removed. The key must never reach the run. If the gateway restricts models,
+//! tools or content, a body that cannot be parsed is refused.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,50 +32,50 @@ use crate::policy::{Answer, Call, Gateway};
 use crate::sys::secret::Secret;
 use crate::transcript::EventType;
 
-/// The largest question.
+/// The largest request body.
 const LARGEST_BODY: usize = 64 << 20;
-/// Room for a question that does not say how large it is, to begin with.
+/// Initial reservation for a request body of unknown length.
 const FIRST_PIECE: usize = 64 << 10;
-/// How long a question may take to come in, and may wait for that.
+/// Time limit for receiving a request body, including the wait for memory.
 const QUESTION: Duration = Duration::from_secs(120);
-/// How long a model may think before it says the first word.
+/// How long the API may take until the response begins.
 const THINKING: Duration = Duration::from_secs(15 * 60);
-/// About, for questions whose tokens nobody tells.
+/// Estimated bytes per token, for responses that do not report usage.
 const BYTES_OF_A_TOKEN: u64 = 4;
-/// What a scanner of an answer may hold without asking: an event of everyday size.
+/// How much a usage scanner may hold without a reservation: an event of normal size.
 const FREE_OF_CHARGE: usize = 64 << 10;
-/// Connections that wait for the next request.
+/// How many idle upstream connections are kept.
 const MOST_IDLE: usize = 8;
 
-/// What a gateway is.
+/// Configuration of a gateway.
 pub struct GatewayPlan {
-    /// Its name.
+    /// The gateway's name in the policy.
     pub name: String,
-    /// Where the API is.
+    /// The API's address.
     pub upstream: Upstream,
-    /// What it lets through.
+    /// The calls and models it allows.
     pub spec: Gateway,
-    /// The key; `None` where the API needs none.
+    /// The API key; `None` if the API needs none.
     pub key: Option<Secret>,
 }
 
-/// A gateway at work.
+/// A running gateway.
 pub(super) struct Service {
     plan: GatewayPlan,
     trust: Option<Arc<ClientConfig>>,
     idle: RefCell<Vec<http1::SendRequest<Pieces>>>,
-    /// What is cut out of answers.
+    /// The forms of the key to remove from responses.
     forms: Option<Rc<Forms>>,
 }
 
-/// Why a request is not handed on, or did not arrive.
+/// Why a request was refused or failed.
 enum No {
     Forbidden(String),
     Exhausted(String),
     Unavailable(String),
 }
 
-/// A request that is handed on.
+/// A request that may be forwarded.
 struct Admitted {
     model: Option<String>,
     counts: bool,
@@ -174,8 +178,8 @@ impl Service {
         Ok(response.map(|body| Carried::theirs(body, Box::new(watch))))
     }
 
-    /// Cuts the key out of what comes before an answer's body; how often it was there. A body that cannot be looked through
-    /// is not handed on: no encoding was asked for.
+    /// Removes the key from the response headers and returns how often it occurred. A response with a content
+    /// encoding is refused: none was requested, and it cannot be searched for the key.
     fn cut_head(&self, response: &mut Response<Incoming>) -> Result<u64, No> {
         let Some(forms) = &self.forms else { return Ok(0) };
         let encoding = response.headers().get(hyper::header::CONTENT_ENCODING);
@@ -183,7 +187,7 @@ impl Service {
             let problem = "in an encoding that nobody asked for, in which the key could come back";
             return Err(No::Unavailable(format!("{} answers {problem}", self.plan.upstream)));
         }
-        // Free text beside the status.
+        // The reason phrase is free text and could contain the key.
         response.extensions_mut().remove::<hyper::ext::ReasonPhrase>();
         let mut count = 0;
         for value in response.headers_mut().values_mut() {
@@ -196,12 +200,13 @@ impl Service {
         Ok(count)
     }
 
-    /// The call that a request is, if it is one.
+    /// The configured call that matches a request.
     fn call(&self, method: &str, path: &str, query: &str) -> Result<&Call, No> {
         let is_plain = !path.contains(['%', '\\'])
             && !path.contains("//")
             && !path.split('/').any(|part| part == ".." || part == ".");
-        // The first that has this path: a later, wider one does not let a turn through by another method, uncounted.
+        // The first call with this path decides: a later, wider one must not allow an uncounted request by another
+        // method.
         let has_path = |call: &&Call| call.paths.iter().any(|pattern| fits(pattern, path));
         let fits = |call: &&Call| {
             is_plain
@@ -213,7 +218,7 @@ impl Service {
         })
     }
 
-    /// Looks at the content and at the budget.
+    /// Checks the request body and the budget.
     fn admit(&self, task_store: &ProxyState, call: &Call, path: &str, body: &Bytes) -> Result<Admitted, No> {
         let spec = &self.plan.spec;
         let mut model = spec.model.path_after.as_ref().and_then(|after| {
@@ -236,7 +241,7 @@ impl Service {
         Ok(Admitted { model, counts: call.counts, asked_bytes: body.len() })
     }
 
-    /// The request as the API gets it: only what is known, and the key.
+    /// Builds the request for the API: only known headers, and the key.
     fn outgoing(
         &self,
         method: &hyper::Method,
@@ -276,7 +281,7 @@ impl Service {
         Ok(request)
     }
 
-    /// Sends a request over a connection that waits, or a new one.
+    /// Sends a request over an idle connection or a new one.
     async fn send(
         &self,
         task_store: &Rc<ProxyState>,
@@ -302,7 +307,7 @@ impl Service {
                     }
                     return Ok(response);
                 }
-                // Never sent: the connection had been closed while it waited.
+                // The request was not sent, because the idle connection had been closed. Retry on a new one.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if !is_new => request = unsent,
                     _ => {
@@ -336,7 +341,7 @@ impl Service {
     }
 }
 
-/// Reads a request's body, within what all of them may take together.
+/// Reads a request body, within the memory shared by all requests.
 async fn read_body(body: Incoming, memory: &Memory) -> Result<Bytes, No> {
     let too_large = || No::Forbidden(format!("The request is larger than {} MiB.", LARGEST_BODY >> 20));
     let length = body.size_hint().exact().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
@@ -355,7 +360,7 @@ async fn read_body(body: Incoming, memory: &Memory) -> Result<Bytes, No> {
     }
 }
 
-/// Nothing is left for one more request.
+/// The response if the shared memory is used up.
 fn busy() -> No {
     let most = memory_budget::MOST >> 20;
     No::Unavailable(format!(
@@ -363,8 +368,8 @@ fn busy() -> No {
     ))
 }
 
-/// Reads to the end. Takes more of the budget where the bytes need more room than they have, and never waits for it: what
-/// is held already could be what the others wait for.
+/// Reads the body to its end. Reserves more memory as needed and never waits for it: the part already held could be
+/// what other requests wait for.
 async fn fill(
     mut body: Incoming,
     mut bytes: Vec<u8>,
@@ -388,7 +393,7 @@ async fn fill(
     Ok((bytes, reserved))
 }
 
-/// An error with what lies behind it.
+/// An error with its chain of causes.
 pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -399,7 +404,7 @@ pub(super) fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Whether a path is one of a pattern's: `*` is any text without a slash, at least one letter.
+/// Whether a path matches a pattern. `*` stands for one or more characters without a slash.
 fn fits(pattern: &str, path: &str) -> bool {
     let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
     loop {
@@ -423,7 +428,7 @@ fn fits(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// An answer in the API's own manner.
+/// A refusal in the API's own error format.
 fn said(answer: &Answer, content_type: &str, line: &str) -> Response<Carried> {
     let message = serde_json::Value::from(line).to_string();
     let body = answer.body.replace("{message}", &message).replace("{text}", line);
@@ -435,7 +440,7 @@ fn said(answer: &Answer, content_type: &str, line: &str) -> Response<Carried> {
     response
 }
 
-/// A question that is being answered. The run may go away before the first word; the model does not work for nothing.
+/// A forwarded request without a response yet. If the run disconnects first, the tokens are counted all the same.
 struct Waiting<'a> {
     task_store: Rc<ProxyState>,
     admitted: &'a Admitted,
@@ -460,13 +465,13 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// An answer on its way to the run.
+/// A response on its way to the run.
 struct Answered {
     scanner: Option<Scanner>,
-    /// What of the memory for all the scanner has, and how much that is.
+    /// Memory reserved for the scanner, and its size.
     reserved: Option<Reserved>,
     held: usize,
-    /// Keeps the key from coming back.
+    /// Removes the key from the body.
     cutter: Option<Cutter>,
     admitted: Admitted,
     seen: usize,
@@ -487,7 +492,7 @@ impl Watch for Answered {
             if wanted > self.held.max(FREE_OF_CHARGE) {
                 let more = wanted.max(self.held * 2) - self.held;
                 match (self.task_store.memory.try_reserve(more), &mut self.reserved) {
-                    // What it took is estimated then.
+                    // Out of memory: the usage is estimated instead.
                     (None, _) => scanner.give_up(),
                     (Some(part), reserved) => {
                         self.held += more;
@@ -532,7 +537,7 @@ impl Watch for Answered {
             && self.status.is_success()
         {
             let (mut used, could_read) = scanner.finish();
-            // An answer that does not say what it took, or was cut before it could, has taken about this.
+            // The response did not report its usage or was cut off: estimate it.
             let is_estimate = !could_read || used.input + used.output == 0;
             if is_estimate {
                 used.input = used.input.max(self.admitted.asked_bytes as u64 / BYTES_OF_A_TOKEN);

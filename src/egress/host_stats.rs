@@ -1,11 +1,11 @@
-//! Who was talked to, how often and how much: one row for each host and port.
+//! Traffic statistics of a run: one row per host and port.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 use crate::outcome::HostTraffic;
 
-/// Rows that are kept; what comes then is counted in one row of its own.
+/// Limit on rows; further hosts share one row.
 const MOST_ROWS: usize = 1000;
 
 /// The rows of a run.
@@ -15,7 +15,7 @@ pub(super) struct HostStats {
 }
 
 impl HostStats {
-    /// Changes the row of a host.
+    /// Updates the row of a host.
     pub(super) fn note(&self, host: &str, port: u16, change: impl FnOnce(&mut HostTraffic)) {
         let mut rows = self.rows.borrow_mut();
         let key = (host.to_string(), port);
@@ -29,7 +29,7 @@ impl HostStats {
         change(row);
     }
 
-    /// All rows, by name.
+    /// All rows, sorted by host and port.
     pub(super) fn rows(&self) -> Vec<HostTraffic> {
         let mut rows: Vec<HostTraffic> = self.rows.borrow().values().cloned().collect();
         rows.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));

@@ -1,28 +1,28 @@
-//! Cuts a key out of what an API answers, in whatever pieces it comes.
+//! Removes an API key from responses, however the bytes are split.
 //!
-//! An API, or something before it, may repeat the key it was sent: in an error message, a debugging header, a page that
-//! echoes the request. The key is overwritten with asterisks, so that lengths stay what they were; with it the forms that
-//! are turned back without effort (percent-encoded, hexadecimal, base64). Nothing is held back but bytes at the end of a
-//! piece that could be the beginning of one of these forms, so event streams pass without delay.
+//! An API, or a proxy in front of it, may echo the key: in an error message, a debugging header, a page that repeats
+//! the request. The key is overwritten with asterisks, so that lengths do not change. The easily reversible encodings
+//! (percent, hexadecimal, base64) are removed too. Only bytes at the end of a chunk that could start such a form are
+//! held back, so event streams pass without delay.
 
 use hyper::body::Bytes;
 
 use crate::transcript::base64;
 
-/// Shorter keys are words such as `none`, which stand in many answers.
+/// Shorter keys are not removed: they are words such as `none`, which occur in many responses.
 const SHORTEST: usize = 12;
-/// Base64 of fewer letters than this could be anything.
+/// Shorter base64 fragments could be anything.
 const SHORTEST_ENCODED: usize = 12;
 
-/// What is looked for.
+/// The byte sequences to remove.
 pub struct Forms {
     forms: Vec<Vec<u8>>,
-    /// Which bytes one of them begins with.
+    /// First bytes of the forms.
     begins: [bool; 256],
 }
 
 impl Forms {
-    /// Of a key; `None` when it is too short to be told from other words.
+    /// The forms of a key; `None` if the key is too short to be distinguished from other words.
     pub fn of(key: &[u8]) -> Option<Self> {
         if key.len() < SHORTEST {
             return None;
@@ -35,7 +35,7 @@ impl Forms {
             forms.push(encoded);
         }
         forms.retain(|form| form.len() >= SHORTEST_ENCODED);
-        // The longest first: one may begin like another.
+        // Longest first: one form may be the prefix of another.
         forms.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         forms.dedup();
         let mut begins = [false; 256];
@@ -45,13 +45,14 @@ impl Forms {
         Some(Self { forms, begins })
     }
 
-    /// Overwrites every form in a whole text. Whether there was one.
+    /// Overwrites every form in a complete text. Returns whether there was one.
     pub fn cut_whole(&self, text: &mut [u8]) -> bool {
         let (_, count) = self.cut(text, true);
         count > 0
     }
 
-    /// Overwrites every form, and says from where on the rest could be the beginning of one, and how many there were.
+    /// Overwrites every form. Returns the offset from which the rest could be the start of a form, and the number of
+    /// forms found.
     fn cut(&self, text: &mut [u8], is_last: bool) -> (usize, u64) {
         let (mut at, mut count) = (0, 0);
         while at < text.len() {
@@ -76,12 +77,11 @@ impl Forms {
     }
 }
 
-/// Two digits for each byte.
 fn hex(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
     bytes.iter().flat_map(|&byte| [digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]).collect()
 }
 
-/// As in an address.
+/// Percent-encoding, as in a URL.
 fn percent(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
     let mut text = Vec::new();
     for &byte in bytes {
@@ -95,13 +95,13 @@ fn percent(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
     text
 }
 
-/// The letters of base64 that depend on the key alone, when so many bytes of its group come before it.
+/// The base64 characters that depend only on the key, when `before` bytes of its first group precede it.
 fn inner_base64(key: &[u8], before: usize) -> Vec<u8> {
     let mut bytes = vec![0; before];
     bytes.extend_from_slice(key);
     let whole = bytes.len() / 3 * 4;
     let letters = base64(&bytes).into_bytes();
-    // A letter that takes bits of what comes before is not the key's own.
+    // Skip characters that contain bits of the preceding bytes.
     let first = [0, 2, 3][before.min(2)];
     letters[first..whole].to_vec()
 }
@@ -114,27 +114,27 @@ fn url_safe(letter: u8) -> u8 {
     }
 }
 
-/// Cuts one answer.
+/// Removes the key from one response.
 pub struct Cutter {
     forms: std::rc::Rc<Forms>,
-    /// What could be the beginning of a form.
+    /// Bytes that could start a form.
     held: Vec<u8>,
-    /// How many were cut.
+    /// How many forms were removed.
     pub count: u64,
 }
 
 impl Cutter {
-    /// For one answer.
+    /// Creates a cutter for one response.
     pub fn new(forms: std::rc::Rc<Forms>) -> Self {
         Self { forms, held: Vec::new(), count: 0 }
     }
 
-    /// Bytes that are held back.
+    /// The number of bytes held back.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// The next bytes of the answer → those that can go on.
+    /// Takes the next bytes of the response and returns those that can be sent.
     pub fn feed(&mut self, bytes: Bytes) -> Bytes {
         let is_plain =
             self.held.is_empty() && !bytes.iter().any(|&byte| self.forms.begins[usize::from(byte)]);
@@ -149,7 +149,7 @@ impl Cutter {
         text.into()
     }
 
-    /// What was held back, when nothing more comes.
+    /// Returns the bytes held back, at the end of the response.
     pub fn rest(&mut self) -> Bytes {
         let mut text = std::mem::take(&mut self.held);
         let (_, count) = self.forms.cut(&mut text, true);
@@ -220,7 +220,7 @@ mod tests {
                 }
             }
         }
-        // A beginning that comes to nothing, and a key right behind one.
+        // A start that does not continue, and a key directly after one.
         assert_eq!(cut("sk-ke sk-keysk-key", 3), "sk-ke sk-keysk-key");
         assert_eq!(cut(&format!("sk-ke{KEY}"), 4), format!("sk-ke{}", "*".repeat(KEY.len())));
     }

@@ -1,7 +1,8 @@
-//! The ports on loopback that a run may connect to, and who is let in.
+//! The loopback ports a run may connect to, and the check of who connects.
 //!
-//! A port is open to everybody on the machine, other users included, and behind a gateway lies a key. So whoever comes in
-//! must have been announced by the supervisor, which makes the run's connections and knows their other end.
+//! Every process on the machine can connect to a loopback port, other users' included, and a gateway adds a key to
+//! requests. So a listener accepts only connections that the supervisor has announced: it makes the run's connections
+//! itself and knows their local address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,38 +11,38 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::synthetic_addresses::Names;
 use crate::policy::{Host, plain};
 
-/// Connections that were announced and never came; then they are forgotten, the oldest ways first.
+/// Limit on announced connections that were never accepted. At the limit all of them are forgotten.
 const MOST_ANNOUNCED: usize = 4096;
-/// Refused hosts that are counted one by one; more are not.
+/// How many refused hosts are counted individually.
 const MOST_REFUSED: usize = 1000;
 
-/// Who comes in.
+/// The client of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// The thread that connected.
+    /// The thread of the run that connected.
     pub tid: i32,
 }
 
-/// What the program at the other end of a connection believes to speak to.
+/// What the client of a connection meant to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
-    /// The proxy or a gateway, whose port it asked for.
+    /// The proxy or a gateway, by its port.
     Listener,
-    /// A name server.
+    /// A DNS server.
     Lookup,
-    /// This host and port: the program knows no proxy.
+    /// This host and port: the program does not use the proxy.
     Direct(Host, u16),
 }
 
-/// The run's doors.
+/// The listeners of a run and the connections announced for them.
 #[derive(Debug, Default)]
 pub struct PeerRegistry {
-    /// The proxy's comes first.
+    /// The listening ports, the proxy's first.
     ports: Vec<u16>,
     announced: Mutex<HashMap<SocketAddr, (Peer, Purpose)>>,
-    /// Names that were looked up, with the addresses that stand for them.
+    /// Names that were looked up, with their synthetic addresses.
     names: Mutex<Names>,
-    /// What the supervisor refused to connect to, and how often.
+    /// Hosts that the supervisor refused to connect to, with counts.
     refused: Mutex<HashMap<(String, u16), u64>>,
 }
 
@@ -50,22 +51,22 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PeerRegistry {
-    /// Doors at these ports of 127.0.0.1; the first is the proxy's.
+    /// Creates a registry for these ports of 127.0.0.1; the first is the proxy's.
     pub fn new(ports: Vec<u16>) -> Self {
         Self { ports, ..Self::default() }
     }
 
-    /// Where the proxy listens.
+    /// The proxy's address.
     pub fn proxy(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.first().copied().unwrap_or_default()))
     }
 
-    /// The address that stands for a name inside the run; `None` when the run has looked up too many.
+    /// The synthetic address of a name; `None` if the run has looked up too many names.
     pub(super) fn address_of(&self, name: &str) -> Option<Ipv4Addr> {
         locked(&self.names).address_of(name)
     }
 
-    /// What an address means that the run connects to: a name where the address stands for one.
+    /// The host an address stands for: a name if the address is synthetic, otherwise the address itself.
     pub fn host_at(&self, address: IpAddr) -> Host {
         let address = plain(address);
         match locked(&self.names).name_at(address) {
@@ -82,19 +83,19 @@ impl PeerRegistry {
         }
     }
 
-    /// What was counted: (host, port, how often).
+    /// The refused connections: (host, port, count).
     pub fn refused(&self) -> Vec<(String, u16, u64)> {
         let refused = locked(&self.refused);
         refused.iter().map(|((host, port), count)| (host.clone(), *port, *count)).collect()
     }
 
-    /// Whether an address is one of them.
+    /// Whether an address is one of the listeners.
     pub fn lead_to(&self, to: SocketAddr) -> bool {
         plain(to.ip()) == IpAddr::from([127, 0, 0, 1]) && self.ports.contains(&to.port())
     }
 
-    /// Connects for the run. `connect` says where the connection comes from; nobody is let in while it is under way, so
-    /// that it cannot come in before it is known.
+    /// Connects for the run and announces the connection. `connect` returns its local address. The lock is held
+    /// meanwhile, so that the connection cannot be accepted before it is announced.
     pub fn announce<T>(
         &self,
         visitor: Peer,
@@ -112,7 +113,7 @@ impl PeerRegistry {
         result
     }
 
-    /// Who a connection belongs to and what it is for, once; `None` for anybody who is not of the run.
+    /// Takes the announcement of an accepted connection: its client and purpose. `None` if it is not from the run.
     pub(super) fn let_in(&self, from: SocketAddr) -> Option<(Peer, Purpose)> {
         locked(&self.announced).remove(&SocketAddr::new(plain(from.ip()), from.port()))
     }

@@ -1,21 +1,20 @@
-//! The memory that requests on their way may take, together: however many connections a run opens, what guard holds of them
-//! is bounded.
+//! Limits the memory of all requests in flight together, however many connections a run opens.
 //!
-//! A request that says its length reserves all of it before a byte is read, and waits for that in the order of arrival. It
-//! holds nothing while it waits, so requests never wait for one another in a circle. One that does not say its length takes
-//! more as it comes, never waits while it holds some, and is refused where nothing is left.
+//! A request with a known length reserves all of it before the first byte is read, and waits in order of arrival. It
+//! holds nothing while it waits, so requests cannot deadlock. A request of unknown length reserves more as it
+//! arrives. It never waits while it holds memory, and is refused if nothing is left.
 
 use std::sync::Arc;
 
 use hyper::body::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes that all requests and answers of a run may hold together.
+/// Bytes that all requests and responses of a run may hold together.
 pub(super) const MOST: usize = 128 << 20;
-/// The smallest part that is counted.
+/// Granularity of reservations.
 const UNIT: usize = 1 << 10;
 
-/// What is left.
+/// The shared memory budget.
 pub(super) struct Memory {
     free: Arc<Semaphore>,
 }
@@ -31,12 +30,12 @@ impl Memory {
         Self { free: Arc::new(Semaphore::new(most / UNIT)) }
     }
 
-    /// Waits for so much. More than there is at all is never had: callers bound what they ask for.
+    /// Waits for a reservation. More than the whole budget would wait forever, so callers limit what they ask for.
     pub(super) async fn reserve(&self, bytes: usize) -> Option<Reserved> {
         self.free.clone().acquire_many_owned(units(bytes)).await.ok().map(Reserved)
     }
 
-    /// So much, if it is there.
+    /// Reserves memory if it is available now.
     pub(super) fn try_reserve(&self, bytes: usize) -> Option<Reserved> {
         self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(Reserved)
     }
@@ -46,18 +45,18 @@ fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
 }
 
-/// A part of the budget; given back when it is dropped.
+/// A reservation, released on drop.
 #[derive(Debug)]
 pub(super) struct Reserved(OwnedSemaphorePermit);
 
 impl Reserved {
-    /// More of it.
+    /// Merges another reservation into this one.
     pub(super) fn add(&mut self, other: Self) {
         self.0.merge(other.0);
     }
 }
 
-/// A body with its part of the budget, which goes back with the last reference to the bytes.
+/// A body with its reservation, released with the last reference to the bytes.
 struct Held {
     bytes: Vec<u8>,
     _reserved: Reserved,
@@ -69,7 +68,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Bytes that hold their part of the budget as long as they are there.
+/// Wraps bytes so that they keep their reservation as long as they exist.
 pub(super) fn held(bytes: Vec<u8>, reserved: Reserved) -> Bytes {
     Bytes::from_owner(Held { bytes, _reserved: reserved })
 }

@@ -1,17 +1,17 @@
-//! The way to the network: what the run asks for → judged by host, port and address → carried, counted and recorded.
+//! Connects the run to the network: judges requests by host, port and address, then carries, counts and records them.
 //!
 //! ```text
-//!   run ──connect──► supervisor: only to a door, and only for the run ──► door (loopback)
+//!   run ──connect──► supervisor: only to a listener, and only for the run ──► listener (loopback)
 //!     proxy    CONNECT / http:// / SOCKS5 ─► judge name ─► resolve ─► judge address ─► (TLS name = asked name) ─► carry
-//!     lookup   DNS over TCP ─► judge name ─► an address that stands for the name
+//!     lookup   DNS over TCP ─► judge name ─► a synthetic address for the name
 //!     direct   a connect to such an address ─► judged by name and port, carried like a proxy's tunnel or request
 //!     gateway  API call ─► method and path ─► budget ─► key added ─► TLS to the one upstream ─► carry, count tokens
 //! ```
 //!
-//! [`Client`] is for guard's own questions to an API, on the user's behalf; it has nothing to do with a run.
+//! [`Client`] is for guard's own API requests on the user's behalf; it is not part of a run.
 //!
-//! Nothing of the run reaches the network by itself: it may connect to the doors opened here and to nothing else. One
-//! thread, outside the sandbox, serves them all. Anything that goes wrong on the way is a refusal with an explanation.
+//! No process of the run reaches the network by itself: it may connect to the listeners opened here and to nothing
+//! else. One thread, outside the sandbox, serves them all. Every error is a refusal with an explanation.
 #![forbid(unsafe_code)]
 
 mod budget;

@@ -1,4 +1,8 @@
-//! The proxy: tunnels by CONNECT and SOCKS5, requests in the clear.
+//! The proxy: tunnels by CONNECT and SOCKS5, and plain HTTP requests.
+//!
+//! In comes a connection of the run. The rules judge the host, the dialer judges the address, and then bytes are
+//! carried and counted. A connection of a program without proxy support (`made_to`) always goes to the host it was
+//! made to, whatever its requests name.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,16 +27,16 @@ use crate::decide::NetworkRefusal;
 use crate::policy::{Host, Way};
 use crate::transcript::EventType;
 
-/// How long a server may think before it answers.
+/// How long a server may take to respond.
 const ANSWER: Duration = Duration::from_secs(15 * 60);
-/// How long a request may take to be taken over by its tunnel.
+/// Time limit for switching a request to its tunnel.
 const HAND_OVER: Duration = Duration::from_secs(30);
 
-/// How long a program that believes to be connected to a host may say nothing: whatever speaks TLS or http speaks first.
+/// How long a directly connecting program may stay silent. TLS and HTTP clients always send first.
 const FIRST_WORD: Duration = Duration::from_secs(3);
-/// The first byte of a client that speaks TLS.
+/// First byte of a TLS client's message.
 const TLS_HANDSHAKE: u8 = 22;
-/// A fatal alert of TLS, "access denied": what a client of TLS understands.
+/// A fatal TLS alert, "access denied".
 const ACCESS_DENIED: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
 
 /// One connection of the run.
@@ -40,9 +44,9 @@ pub(super) struct Session {
     task_store: Rc<ProxyState>,
     visitor: Peer,
     seat: Kept,
-    /// The host and port it was made to, by a program that knows no proxy. Requests go there, whatever they name.
+    /// The host and port of a direct connection, by a program without proxy support. All its requests go there.
     made_to: Option<(Host, u16)>,
-    /// The server of the last request in the clear: (host, port, how it wants to be asked).
+    /// The server connection of the last plain request.
     server: RefCell<Option<Server>>,
 }
 
@@ -53,7 +57,7 @@ struct Server {
     through: Option<Option<String>>,
 }
 
-/// What an error of the way out looks like to the run.
+/// The HTTP status that reports a dial error.
 fn status(error: &DialError) -> StatusCode {
     match error {
         DialError::Refused(_) => StatusCode::FORBIDDEN,
@@ -167,13 +171,13 @@ impl Session {
         };
         strip(&mut parts.headers);
         if allowed.entry.binds_methods() {
-            // Many servers take the method from these.
+            // Many servers let these headers override the method.
             for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
                 parts.headers.remove(name);
             }
         }
         let authority = if port == 80 { named.clone() } else { format!("{named}:{port}") };
-        // The host that was judged is the host that is asked for, whatever else the request says.
+        // The judged host is the one requested, whatever other headers say.
         let Ok(value) = HeaderValue::from_str(&authority) else { return bad("The host cannot be written.") };
         parts.headers.insert(HOST, value);
         let mut server = match self.server(&host, port).await {
@@ -200,7 +204,7 @@ impl Session {
         let mut response = match timeout(ANSWER, server.sender.send_request(outgoing)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
-                // Recorded when it was reached.
+                // The limit was recorded when it was reached.
                 if let Some(refusal) = meter.cut() {
                     let line = refusal.line(&format!("{method} to {named}:{port}"));
                     return words(StatusCode::FORBIDDEN, refusal.rule, &line);
@@ -224,7 +228,7 @@ impl Session {
         response.map(|body| Carried::theirs(body, Box::new(watch)))
     }
 
-    /// The connection of the last request, if it is still the right one.
+    /// Reuses the last request's connection if it leads to the same server; otherwise connects.
     async fn server(&self, host: &Host, port: u16) -> Result<Server, DialError> {
         let known = self.server.borrow_mut().take();
         if let Some(mut server) = known.filter(|server| server.host == *host && server.port == port)
@@ -312,7 +316,7 @@ fn milliseconds(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Where a tunnel leads.
+/// The destination of a tunnel.
 struct Target {
     host: Host,
     port: u16,
@@ -320,7 +324,7 @@ struct Target {
     way: &'static str,
 }
 
-/// Carries a tunnel to its end, and writes down that it was there.
+/// Carries a tunnel to its end and records it.
 async fn carry(
     client: TcpStream,
     early: Vec<u8>,
@@ -352,7 +356,7 @@ async fn carry(
     tunnel::carry(&client, &dialled.stream, &first, &dialled.early, &closing.meter).await;
 }
 
-/// Writes down the end of a tunnel, however it comes.
+/// Records the end of a tunnel on drop, however it ends.
 struct Closing {
     task_store: Rc<ProxyState>,
     meter: Rc<ByteCounter>,
@@ -378,7 +382,7 @@ impl Drop for Closing {
     }
 }
 
-/// Serves a client that speaks SOCKS5.
+/// Serves a SOCKS5 client.
 pub(super) async fn socks(mut client: TcpStream, task_store: Rc<ProxyState>, visitor: Peer) {
     let Some((host, text, port)) = socks::greet(&mut client).await else { return };
     let judged = host
@@ -422,9 +426,9 @@ pub(super) async fn socks(mut client: TcpStream, task_store: Rc<ProxyState>, vis
     }
 }
 
-/// Serves a program that believes to be connected to a host. What it sends shows what it speaks: TLS is carried like a
-/// tunnel, a request in the clear is judged as one; what the policy allows as `raw` is carried without a look, because there
-/// the server may have to speak first.
+/// Serves a program that believes it is connected to a host. Its first bytes show the protocol: TLS is carried like a
+/// tunnel, a plain HTTP request is judged as one. A host that the policy allows as `raw` is carried without
+/// inspection, because its server may have to send first.
 pub(super) async fn direct(
     client: TcpStream,
     task_store: Rc<ProxyState>,

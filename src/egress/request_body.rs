@@ -1,4 +1,8 @@
-//! A look into the JSON of a request: which model it names, and whether it would have the API fetch something.
+//! Inspects the JSON body of a gateway request: which model it names, and whether it would make the API fetch
+//! something.
+//!
+//! In go the body and the gateway's rules, out come the model and the reason for a refusal. A body that is not valid
+//! JSON is an error, and JSON that servers could read in different ways is refused.
 
 use std::fmt;
 
@@ -6,32 +10,32 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use crate::policy::{Forbid, ToolRules};
 
-/// Letters of a tool's kind that a refusal repeats.
+/// How many characters of a tool's type a refusal repeats.
 const LONGEST_KIND: usize = 80;
-/// Bytes of a model's name.
+/// Size limit of a model's name.
 const LONGEST_MODEL: usize = 256;
 
-/// What was found.
+/// The result of an inspection.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The model, where the body names it.
+    /// The model, if the body names one.
     pub(super) model: Option<String>,
-    /// Why the request is not handed on.
+    /// Why the request is refused.
     pub(super) forbidden: Option<String>,
 }
 
-/// What a body is looked through for.
+/// What to check a body for.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'r> {
     /// The key that names the model.
     pub(super) model_key: Option<&'r str>,
-    /// What must not be in it.
+    /// Forbidden keys and values.
     pub(super) forbid: &'r [Forbid],
-    /// Which tools may be.
+    /// The allowed tools.
     pub(super) tools: Option<&'r ToolRules>,
 }
 
-/// Looks into a body. One that is not JSON is an error: what cannot be read is not handed on.
+/// Inspects a body. A body that is not valid JSON is an error, and the request is refused.
 pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Found, String> {
     let mut found = Found::default();
     let look = Look { rules, found: &mut found, rule: None, key: None, place: Place::Top };
@@ -40,7 +44,8 @@ pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Found, String> {
     Ok(found)
 }
 
-/// Whether some server could read two keys alike: in any case, and with the two letters that become plain ones then.
+/// Whether some server could treat two keys as equal: ignoring case, including two Unicode letters that fold to
+/// ASCII.
 fn is_alike(key: &str, known: &str) -> bool {
     let plain = |letter: char| match letter {
         '\u{17f}' => 's',
@@ -50,16 +55,16 @@ fn is_alike(key: &str, known: &str) -> bool {
     key.chars().map(plain).eq(known.chars().map(plain))
 }
 
-/// What a value is.
+/// The role of a value in the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// The whole body.
     Top,
-    /// A tool, or a list of some.
+    /// A tool or a list of tools.
     Tools,
-    /// A list whose items can hold tools, or such an item.
+    /// A list whose items can contain tools, or such an item.
     Items,
-    /// What says a tool's kind.
+    /// The type of a tool.
     Kind,
     Other,
 }
@@ -67,7 +72,7 @@ enum Place {
 struct Look<'l> {
     rules: Rules<'l>,
     found: &'l mut Found,
-    /// The rule that watches this value for addresses, and the key it stands under.
+    /// The rule that forbids URLs in this value, and the value's key.
     rule: Option<&'l Forbid>,
     key: Option<String>,
     place: Place,
@@ -80,7 +85,7 @@ impl Look<'_> {
             .get_or_insert_with(|| format!("`{key}` is not allowed in a request. {}", rule.reason));
     }
 
-    /// A tool of this kind, where there is one.
+    /// Checks a tool of this type.
     fn tool(&mut self, kind: Option<&str>) {
         let Some(rules) = self.rules.tools else { return };
         let passes = kind.map_or(rules.without_kind, |kind| rules.allows(kind));
@@ -94,7 +99,7 @@ impl Look<'_> {
     fn text(&mut self, text: &str) {
         match self.place {
             Place::Kind => self.tool(Some(text)),
-            // A name where a tool should be: whatever it means to the API, it is none of the agent's own.
+            // A string in place of a tool: its meaning depends on the API, so treat it as a tool type.
             Place::Tools => self.tool(Some(text)),
             Place::Top | Place::Items | Place::Other => {}
         }
@@ -105,7 +110,7 @@ impl Look<'_> {
         }
     }
 
-    /// A number, or a truth.
+    /// Handles a number or boolean.
     fn plain(&mut self) {
         if matches!(self.place, Place::Kind | Place::Tools) {
             self.tool(Some("that is no object"));
@@ -149,7 +154,7 @@ impl<'de> Visitor<'de> for Look<'_> {
     }
 
     fn visit_unit<E: Error>(mut self) -> Result<(), E> {
-        // No tools at all are fine; a kind that is none is not.
+        // `null` tools are fine; a `null` type is not.
         if self.place == Place::Kind {
             self.plain();
         }
@@ -183,12 +188,12 @@ impl<'de> Visitor<'de> for Look<'_> {
         let mut has_kind = false;
         while let Some(key) = entries.next_key::<String>()? {
             if place == Place::Top && Some(key.as_str()) == rules.model_key {
-                // Nothing is made of what is no name: a list of millions would take far more memory than its text.
+                // Deserialize as a string only: a list of millions of items would take far more memory than its text.
                 let model: String = entries.next_value()?;
                 if model.len() > LONGEST_MODEL {
                     return Err(A::Error::custom("the model's name is too long"));
                 }
-                // Said twice, servers disagree on which counts.
+                // If the key occurs twice, servers disagree on which one counts.
                 if self.found.model.replace(model).is_some() {
                     return Err(A::Error::custom("the model is named twice"));
                 }
@@ -200,7 +205,7 @@ impl<'de> Visitor<'de> for Look<'_> {
                     Place::Items
                 }
                 (Place::Tools, Some(tools)) => match &tools.kind_key {
-                    // Tools in a namespace.
+                    // Tools nested in a namespace.
                     Some(_) if is_alike(&key, &tools.key) => Place::Tools,
                     Some(kind_key) if is_alike(&key, kind_key) => {
                         has_kind = true;

@@ -1,4 +1,4 @@
-//! Answers to the run: our own words, or what the other side sends, counted on its way.
+//! HTTP bodies sent to the run: guard's own messages, or a server's response that is watched on its way.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +8,7 @@ use hyper::ext::ReasonPhrase;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 
-/// Headers that are about one connection and not about the message.
+/// Hop-by-hop headers, which concern one connection and not the message.
 const OF_A_CONNECTION: [HeaderName; 9] = [
     hyper::header::CONNECTION,
     hyper::header::PROXY_AUTHENTICATE,
@@ -21,35 +21,35 @@ const OF_A_CONNECTION: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Sees what goes by.
+/// Observes a body as it passes.
 pub(super) trait Watch {
-    /// Some bytes; `false` ends the answer.
+    /// Sees the next bytes; `false` ends the body.
     fn see(&mut self, bytes: &[u8]) -> bool;
-    /// What of these bytes goes on now; the rest comes later.
+    /// Returns the part of these bytes to send now; the rest is held back.
     fn pass(&mut self, bytes: Bytes) -> Bytes {
         bytes
     }
-    /// What was held back, when nothing more comes.
+    /// Returns the bytes held back, at the end of the body.
     fn rest(&mut self) -> Bytes {
         Bytes::new()
     }
-    /// Bytes that are held back.
+    /// The number of bytes held back.
     fn held(&self) -> usize {
         0
     }
-    /// Whether what follows a body (trailers) goes on, too.
+    /// Whether trailers are forwarded too.
     fn passes_trailers(&self) -> bool {
         true
     }
-    /// It is over: all of it was carried, or not.
+    /// Called once at the end; `is_whole` says whether the body was complete.
     fn end(&mut self, is_whole: bool);
 }
 
-/// The body of an answer or of a request on its way.
+/// The body of a response or request in transit.
 pub(super) enum Carried {
-    /// Our own words.
+    /// A message from guard.
     Words(Option<Bytes>),
-    /// The other side's.
+    /// A body from the other side.
     Theirs { inner: Incoming, watch: Box<dyn Watch>, is_over: bool },
 }
 
@@ -103,7 +103,7 @@ impl Body for Carried {
                     return Poll::Ready(Some(Err(error)));
                 }
                 let mut bytes = watch.pass(bytes);
-                // hyper does not ask again when it knows the length.
+                // hyper does not poll again once the known length is reached, so send the held bytes now.
                 if inner.is_end_stream() && watch.held() > 0 {
                     bytes = [bytes, watch.rest()].concat().into();
                 }
@@ -132,17 +132,17 @@ impl Body for Carried {
 impl Drop for Carried {
     fn drop(&mut self) {
         if let Self::Theirs { watch, is_over: false, inner } = self {
-            // hyper does not ask again when it knows the length.
+            // hyper does not poll again once the known length is reached, so the body may be complete here.
             let is_whole = inner.is_end_stream();
             watch.end(is_whole);
         }
     }
 }
 
-/// A request's body, handed out in pieces: a connection with TLS copies every piece it is given.
+/// A request body sent in pieces, because a TLS connection copies every piece it is given.
 pub(super) struct Pieces(pub(super) Bytes);
 
-/// Bytes of one.
+/// Bytes per piece.
 const PIECE: usize = 64 << 10;
 
 impl Body for Pieces {
@@ -170,7 +170,7 @@ impl Body for Pieces {
     }
 }
 
-/// An answer in our own words: one line, which also stands behind the status, for clients that show nothing else.
+/// A response with a message from guard. The line is also the reason phrase, for clients that show nothing else.
 pub(super) fn words(status: StatusCode, rule: &str, line: &str) -> Response<Carried> {
     let mut response = Response::new(Carried::words(format!("{line}\n")));
     *response.status_mut() = status;
@@ -186,7 +186,7 @@ pub(super) fn words(status: StatusCode, rule: &str, line: &str) -> Response<Carr
     response
 }
 
-/// Takes out what is about one connection, and what a `Connection` header says is.
+/// Removes hop-by-hop headers, and those that a `Connection` header names.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(hyper::header::CONNECTION)

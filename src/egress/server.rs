@@ -1,4 +1,8 @@
-//! The thread behind the doors.
+//! The network thread: accepts connections on the listeners, identifies the client, and dispatches to the proxy, the
+//! DNS server or a gateway.
+//!
+//! It serves all connections of one run on a single-threaded runtime. It must never serve a client that the
+//! supervisor has not announced ([`PeerRegistry`]).
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -35,103 +39,103 @@ use crate::decide::{NetworkRefusal, NetworkRules};
 use crate::outcome::HostTraffic;
 use crate::transcript::{EventType, Recorder};
 
-/// Connections at once, unless the policy says otherwise.
+/// Default limit on simultaneous connections.
 const USUAL_CONNECTIONS: usize = 512;
-/// For all connections that a policy could allow.
+/// Descriptor limit that is enough for any policy.
 const ENOUGH_DESCRIPTORS: u64 = 1 << 18;
-/// How long a request's headers may take.
+/// Time limit for receiving request headers.
 const HEADERS: Duration = Duration::from_secs(30);
-/// The most that headers may be, and that a connection holds of what it carries.
+/// Size limit of request headers, and of a connection's buffer.
 pub(super) const LARGEST_HEADERS: usize = 64 << 10;
 
-/// Bounds of what a run does on the network.
+/// Network limits of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// At once.
+    /// Simultaneous connections.
     pub connections: Option<usize>,
-    /// Bytes sent, in all.
+    /// Total bytes sent.
     pub upload: Option<u64>,
-    /// Bytes received, in all.
+    /// Total bytes received.
     pub download: Option<u64>,
-    /// Both ways together.
+    /// Transfer rate of both directions together.
     pub bytes_per_second: Option<u64>,
 }
 
-/// What lies behind a door.
+/// What a listener serves.
 pub enum Door {
-    /// Everything the rules allow.
+    /// The proxy, for every host that the rules allow.
     Proxy,
-    /// One API.
+    /// The gateway to one API.
     Gateway(Box<GatewayPlan>),
 }
 
-/// A door with the port it is at.
+/// A listening socket with what it serves.
 pub struct OpenedListeners {
-    /// What lies behind it.
+    /// What the socket serves.
     pub door: Door,
-    /// The port.
+    /// The listening socket.
     pub listener: StdListener,
 }
 
-/// What the thread needs to know of its run.
+/// Inputs of the network thread.
 pub struct ProxyConfig {
-    /// The doors, the proxy's first.
+    /// The listeners, the proxy first.
     pub opened: Vec<OpenedListeners>,
-    /// Who is let in.
+    /// The connections that the supervisor has announced.
     pub doors: Arc<PeerRegistry>,
-    /// Which hosts.
+    /// The hosts that the run may reach.
     pub rules: Arc<NetworkRules>,
-    /// The machine's own way out.
+    /// The upstream proxy of this machine.
     pub proxy: CompanyProxy,
-    /// How much.
+    /// Network limits.
     pub bounds: Bounds,
-    /// How much of a model.
+    /// Model usage limits.
     pub budget: Budget,
-    /// Where everything is written down.
+    /// Receives an event for every request and refusal.
     pub recorder: Recorder,
-    /// Counts up with everything that moves: what is busy is not idle.
+    /// Incremented with all traffic, so that a busy run does not count as idle.
     pub activity: Arc<AtomicU64>,
-    /// Set when a request was refused because a budget is used up: the run ends then.
+    /// Set when a request was refused because a budget is used up. The run is then ended.
     pub exhausted: Arc<AtomicBool>,
 }
 
 impl ProxyConfig {
-    /// Where somebody who connects to the proxy shows.
+    /// The proxy's listening socket.
     ///
     /// # Panics
     ///
-    /// Without a proxy: every run has one.
+    /// Panics if there are no listeners; every run has a proxy.
     pub fn proxy_listener(&self) -> BorrowedFd<'_> {
         self.opened[0].listener.as_fd()
     }
 }
 
-/// What went over the network.
+/// What a run transferred.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// By host.
+    /// Traffic per host.
     pub rows: Vec<HostTraffic>,
-    /// Of models.
+    /// Model usage.
     pub spent: Spent,
-    /// Refusals that were recorded.
+    /// How many refusals were recorded.
     pub refusals: u64,
 }
 
-/// The thread and the way to end it.
+/// The running network thread.
 pub struct Handle {
     thread: JoinHandle<Traffic>,
     end: oneshot::Sender<()>,
 }
 
 impl Handle {
-    /// Ends the thread when nothing of the run is left, and every connection with it.
+    /// Stops the thread and closes every connection. Call it when no process of the run is left.
     pub fn finish(self) -> Traffic {
         let _ = self.end.send(());
         self.thread.join().unwrap_or_default()
     }
 }
 
-/// Begins to serve.
+/// Starts the network thread.
 pub fn start(setting: ProxyConfig) -> io::Result<Handle> {
     let (end, ended) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -142,14 +146,14 @@ pub fn start(setting: ProxyConfig) -> io::Result<Handle> {
         .build()?;
     make_room();
     let work = move || {
-        // It needs no rights of the machine, also when root started all this.
+        // The thread needs no capabilities, even if root started guard.
         let _ = crate::sys::process::drop_effective_capabilities();
         let connections = LocalSet::new();
         let task_store = connections.block_on(&runtime, serve(setting, ended));
-        // What is still open ends here, and only then has it been counted and recorded.
+        // Dropping the open connections counts and records them, so the totals are read afterwards.
         drop(connections);
         let traffic = task_store.traffic();
-        // A lookup that never ends must not keep the run.
+        // Do not wait for DNS lookups that are still running.
         runtime.shutdown_background();
         traffic
     };
@@ -157,14 +161,14 @@ pub fn start(setting: ProxyConfig) -> io::Result<Handle> {
     Ok(Handle { thread, end })
 }
 
-/// A connection takes two descriptors, and the usual limit of a shell is 1024: the supervisor, which needs some for every
-/// answer, would have none left. The run has been started, and keeps the limit it had.
+/// Raises the descriptor limit. A connection takes two descriptors and the usual limit is 1024, so the supervisor,
+/// which needs some for every reply, could run out. The run has already started and keeps its limit.
 fn make_room() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(ENOUGH_DESCRIPTORS)), hard);
 }
 
-/// What every connection uses.
+/// State shared by all connections of a run.
 pub(super) struct ProxyState {
     pub(super) dialer: Dialer,
     pub(super) ledger: HostStats,
@@ -180,9 +184,9 @@ pub(super) struct ProxyState {
     down: Cell<u64>,
     refusals: Cell<u64>,
     outsiders: Cell<u64>,
-    /// The last name that somebody was refused to look up.
+    /// The last refused DNS lookup.
     last_lookup: RefCell<Option<(Peer, String)>>,
-    /// When what has been carried so far may have been carried, by the policy's speed.
+    /// When the bytes carried so far are due, according to the rate limit.
     due: Cell<Option<Instant>>,
 }
 
@@ -195,14 +199,14 @@ impl ProxyState {
         self.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 
-    /// Whether the last name that a program was refused to look up was another one, or it was another program.
+    /// Whether this refused lookup differs from the previous one in name or program.
     pub(super) fn is_another_lookup(&self, visitor: Peer, name: &str) -> bool {
         let now = (visitor, name.to_string());
         let before = self.last_lookup.replace(Some(now));
         before.is_none_or(|(who, what)| who != visitor || what != name)
     }
 
-    /// The address that stands for a name inside the run.
+    /// The synthetic address of a name.
     pub(super) fn address_of(&self, name: &str) -> Option<std::net::Ipv4Addr> {
         self.doors.address_of(name)
     }
@@ -211,7 +215,7 @@ impl ProxyState {
         Traffic { rows: self.ledger.rows(), spent: self.budget.spent(), refusals: self.refusals.get() }
     }
 
-    /// Ends the run: it wants more than it has.
+    /// Requests the end of the run, because a budget is used up.
     pub(super) fn exhaust(&self) {
         self.exhausted.store(true, Ordering::Release);
     }
@@ -230,7 +234,7 @@ impl ProxyState {
     }
 }
 
-/// Counts what one connection carries.
+/// Counts the bytes of one connection.
 pub(super) struct ByteCounter {
     task_store: Rc<ProxyState>,
     host: String,
@@ -243,17 +247,17 @@ pub(super) struct ByteCounter {
 }
 
 impl ByteCounter {
-    /// So much is to be sent; `false` when that is more than may be.
+    /// Counts bytes to be sent; `false` if that exceeds the limit.
     pub(super) fn up(&self, count: usize) -> bool {
         self.add(count, &self.up, &self.task_store.up, self.task_store.bounds.upload, "sent")
     }
 
-    /// So much was received.
+    /// Counts received bytes; `false` if that exceeds the limit.
     pub(super) fn down(&self, count: usize) -> bool {
         self.add(count, &self.down, &self.task_store.down, self.task_store.bounds.download, "received")
     }
 
-    /// So much was not sent after all.
+    /// Takes back bytes that were not sent after all.
     pub(super) fn unsent(&self, count: usize) {
         self.up.set(self.up.get().saturating_sub(count as u64));
         self.task_store.up.set(self.task_store.up.get().saturating_sub(count as u64));
@@ -263,12 +267,12 @@ impl ByteCounter {
         self.requests.set(self.requests.get() + 1);
     }
 
-    /// So much has moved so far.
+    /// Bytes sent and received so far.
     pub(super) fn moved(&self) -> (u64, u64) {
         (self.up.get(), self.down.get())
     }
 
-    /// Why nothing more is carried, if a bound of the policy is reached.
+    /// The refusal, if a limit of the policy is reached.
     pub(super) fn cut(&self) -> Option<NetworkRefusal> {
         let reason = "A bound of the policy on what is sent or received is reached.";
         self.is_cut.get().then(|| NetworkRefusal::new("network.limit", reason, ""))
@@ -296,9 +300,9 @@ impl ByteCounter {
         true
     }
 
-    /// Waits until what was carried may have been.
+    /// Waits as long as the rate limit requires.
     pub(super) async fn pace(&self) {
-        // A little ahead is no reason to sleep.
+        // Sleep only if more than a little ahead.
         let ahead = Duration::from_millis(5);
         if let Some(due) = self.task_store.due.get().filter(|due| *due > Instant::now() + ahead) {
             tokio::time::sleep_until(due.into()).await;
@@ -317,7 +321,7 @@ impl Drop for ByteCounter {
     }
 }
 
-/// One more connection; one less when it goes.
+/// A slot of the connection limit, released on drop.
 struct ConnectionPermit(Rc<ProxyState>);
 
 impl ConnectionPermit {
@@ -382,7 +386,7 @@ async fn serve(setting: ProxyConfig, ended: oneshot::Receiver<()>) -> Rc<ProxySt
             Err(error) => task_store.recorder.record(EventType::GatewayError, &error.to_string(), &json!({})),
         }
     }
-    // Without a sender the run is over as well.
+    // A dropped sender also means that the run is over.
     let _ = ended.await;
     task_store
 }
@@ -396,7 +400,7 @@ enum Behind {
 async fn receive(listener: TcpListener, behind: Behind, task_store: Rc<ProxyState>) {
     loop {
         let Ok((stream, from)) = listener.accept().await else {
-            // No descriptors left: somebody must go first.
+            // Out of descriptors: wait until a connection closes.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
@@ -443,7 +447,7 @@ async fn receive(listener: TcpListener, behind: Behind, task_store: Rc<ProxyStat
     }
 }
 
-/// Kept by whatever goes on after a connection was handed over.
+/// Keeps the connection slot occupied while a tunnel outlives its request.
 pub(super) type Kept = Rc<dyn std::any::Any>;
 
 async fn handle(
@@ -473,7 +477,7 @@ async fn handle(
     }
 }
 
-/// Serves requests that a session of the proxy answers.
+/// Serves HTTP requests with a proxy session.
 pub(super) async fn serve_session(stream: TcpStream, session: proxy::Session) {
     let session = Rc::new(session);
     serve_http(stream, |request| session.clone().answer(request)).await;

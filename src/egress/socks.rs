@@ -1,4 +1,4 @@
-//! SOCKS5 for tools that know no other proxy: CONNECT with a name or an address, no authentication, nothing else.
+//! SOCKS5 for tools that support no other proxy: CONNECT with a name or an address, without authentication.
 //!
 //! ```text
 //!   → 05 n methods…          ← 05 00
@@ -14,13 +14,13 @@ use tokio::time::timeout;
 
 use crate::policy::{Host, HostError, plain};
 
-/// How long the greeting may take.
+/// Time limit of the handshake.
 const GREETING: Duration = Duration::from_secs(30);
 
-/// What the run asks for.
+/// The requested destination: the parsed host, its text and the port.
 pub(super) type Asked = (Result<Host, HostError>, String, u16);
 
-/// Codes of an answer.
+/// SOCKS reply codes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Code {
     Granted = 0,
@@ -30,12 +30,12 @@ pub(super) enum Code {
     NoSuchCommand = 7,
 }
 
-/// Answers.
+/// Sends a reply.
 pub(super) async fn answer(stream: &mut TcpStream, code: Code) -> std::io::Result<()> {
     stream.write_all(&[5, code as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }
 
-/// Reads greeting and request. `None` when it is none, and the run has been told as far as it understands.
+/// Performs the handshake and reads the request. `None` if it is not valid; an error reply was sent where possible.
 pub(super) async fn greet(stream: &mut TcpStream) -> Option<Asked> {
     timeout(GREETING, talk(stream)).await.ok()?.ok().flatten()
 }

@@ -1,26 +1,26 @@
-//! Names that the run has looked up ↔ the addresses it was told.
+//! Maps names that the run has looked up to synthetic addresses and back.
 //!
-//! The run is told no real address: it could connect to none. Every name gets one of 198.18.0.0/15 instead, a net that is
-//! never routed, and a connect to that address is judged and carried by the name it stands for.
+//! The run gets no real address, because it could not connect to one. Every name gets an address from 198.18.0.0/15,
+//! which is never routed. A connect to that address is judged and carried by the name.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The first address of the net.
+/// The network address of 198.18.0.0/15.
 const NET: u32 = 0xc612_0000;
-/// Names that a run may look up; a name has at most 253 bytes, so they take about two megabytes.
+/// Limit on names per run. A name has at most 253 bytes, so they take about two megabytes.
 const MOST_NAMES: usize = 4096;
 
 /// The names of one run.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     numbers: HashMap<String, u32>,
-    /// By their numbers.
+    /// The names by number.
     names: Vec<String>,
 }
 
 impl Names {
-    /// The address that stands for a name, always the same one; `None` when there are too many names.
+    /// The address of a name, always the same; `None` if there are too many names.
     pub(super) fn address_of(&mut self, name: &str) -> Option<Ipv4Addr> {
         let number = match self.numbers.get(name) {
             Some(number) => *number,
@@ -32,11 +32,11 @@ impl Names {
                 number
             }
         };
-        // The address of the net itself is left out.
+        // Skip the network address itself.
         Some(Ipv4Addr::from_bits(NET + 1 + number))
     }
 
-    /// The name that an address stands for.
+    /// The name of a synthetic address.
     pub(super) fn name_at(&self, address: IpAddr) -> Option<&str> {
         let IpAddr::V4(address) = address else { return None };
         let number = address.to_bits().checked_sub(NET + 1)?;

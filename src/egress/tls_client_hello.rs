@@ -1,48 +1,48 @@
-//! The first bytes of a connection → the name a TLS client asks for.
+//! Reads the server name from the first bytes of a TLS connection.
 //!
-//! A tunnel is opened for one host; what the client then asks for inside must be the same one, or a server that serves many
-//! names would give another. Only the ClientHello is read, strictly: what two readers could understand differently is
-//! [`Hello::Malformed`]. Nothing is decrypted, nothing is kept but the name.
+//! A tunnel is opened for one host. The TLS client must ask for the same name, or a server with many names could
+//! serve another one. The parser is strict and reads only the ClientHello: everything that two parsers could read
+//! differently is [`Hello::Malformed`]. Nothing is decrypted, and only the name is kept.
 
-/// The longest ClientHello that is read, without headers. Real ones have half a kilobyte, with post-quantum keys two.
+/// Size limit of a ClientHello without headers. Real ones have half a kilobyte, with post-quantum keys two.
 const MESSAGE: usize = 16 * 1024;
-/// In how many records it may come; more is not a client but an attempt to be read byte by byte.
+/// Limit on the records of a ClientHello. More would only serve to have it parsed byte by byte.
 const RECORDS: usize = 64;
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
-/// The most bytes that can be needed for an answer: with as many, [`read`] never says [`Hello::Incomplete`].
+/// The most bytes a result can need: with this many, [`read`] never returns [`Hello::Incomplete`].
 pub const LIMIT: usize = MESSAGE_HEADER + MESSAGE + RECORDS * RECORD_HEADER;
 
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: usize = 0;
-/// Extensions with a second hello inside that only the server can read: ECH, and the draft before it.
+/// Extensions that contain an encrypted inner hello: ECH and its draft.
 const ENCRYPTED: [usize; 2] = [0xfe0d, 0xffce];
 const HOST_NAME: u8 = 0;
 
-/// What the first bytes of a connection say.
+/// What the first bytes of a connection contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hello {
-    /// All well so far, but more bytes are needed.
+    /// Valid so far, but more bytes are needed.
     Incomplete,
-    /// Something else than TLS: to be judged by other means, or refused.
+    /// Not TLS. The caller judges it otherwise or refuses it.
     NotTls,
     /// TLS that no honest client sends, or that servers could read differently.
     Malformed,
-    /// The name that counts is encrypted, and any other may stand where it can be read. A client that only pretends to
-    /// have something to hide cannot be told from one that does.
+    /// The real name is encrypted (ECH), and the readable one may be anything. A client that only pretends to use ECH
+    /// (GREASE) looks the same.
     Hidden,
-    /// A ClientHello without a name: the client goes by address.
+    /// A ClientHello without a name: the client connects by address.
     Nameless,
-    /// The `server_name`, in lower case and without a trailing dot. It may look like an IPv4 address, because some clients
-    /// wrongly send those; compare it with what was allowed, do not resolve it.
+    /// The `server_name`, in lower case and without a trailing dot. It may look like an IPv4 address, because some
+    /// clients wrongly send those. Compare it with the allowed host; do not resolve it.
     Named(String),
 }
 
-/// Reads the beginning of what a client sent. Of a valid hello every prefix is [`Hello::Incomplete`]; what follows it is not
-/// looked at.
+/// Reads the first bytes of a client. Every prefix of a valid hello is [`Hello::Incomplete`]; bytes after the hello
+/// are ignored.
 pub fn read(bytes: &[u8]) -> Hello {
-    // Content type and major version tell TLS from everything else, as soon as they are there.
+    // Content type and major version identify TLS as soon as they have arrived.
     if bytes.first().is_some_and(|&kind| kind != HANDSHAKE) || bytes.get(1).is_some_and(|&major| major != 3) {
         return Hello::NotTls;
     }
@@ -55,10 +55,10 @@ pub fn read(bytes: &[u8]) -> Hello {
     body.skip(MESSAGE_HEADER).and_then(|()| client_hello(&mut body)).unwrap_or(Hello::Malformed)
 }
 
-/// Why a hello is not read. There is nothing more to say: it is refused.
+/// A hello that is malformed. No details are needed, because it is refused.
 struct Bad;
 
-/// Walks over the records: the length of the ClientHello, once all of it is there.
+/// Walks the records and returns the length of the ClientHello once it is complete.
 fn message(bytes: &[u8]) -> Result<Option<usize>, Bad> {
     let mut header = [0; MESSAGE_HEADER];
     let mut total = 0;
@@ -81,7 +81,7 @@ fn message(bytes: &[u8]) -> Result<Option<usize>, Bad> {
         }
         if seen >= MESSAGE_HEADER {
             let wanted = usize::from(header[1]) << 16 | usize::from(header[2]) << 8 | usize::from(header[3]);
-            // A second message in the same record is one that a server may or may not see.
+            // A second message in the same record: servers disagree on whether they read it.
             if wanted > MESSAGE || total + length > MESSAGE_HEADER + wanted {
                 return Err(Bad);
             }
@@ -98,12 +98,12 @@ fn message(bytes: &[u8]) -> Result<Option<usize>, Bad> {
     Err(Bad)
 }
 
-/// The bytes of a message, across the records that [`message`] has found to be right.
+/// The bytes of a message, across records that [`message`] has validated.
 struct Body<'a> {
     rest: &'a [u8],
-    /// What is left of the record.
+    /// Bytes left in the record.
     record: usize,
-    /// What is left of the message.
+    /// Bytes left in the message.
     left: usize,
 }
 
@@ -120,7 +120,7 @@ impl Body<'_> {
         Ok(())
     }
 
-    /// Goes on to the next record when this one is read.
+    /// Moves to the next record at the end of this one.
     fn open(&mut self) -> Result<(), Bad> {
         if self.record == 0 {
             let (&[_, _, _, high, low], rest) = self.rest.split_first_chunk().ok_or(Bad)?;
@@ -141,7 +141,7 @@ impl Body<'_> {
     }
 }
 
-/// Whom a ClientHello asks for.
+/// The server name of a ClientHello.
 fn client_hello(body: &mut Body<'_>) -> Result<Hello, Bad> {
     const RANDOM: usize = 32;
     if body.byte()? != 3 {
@@ -183,7 +183,7 @@ fn client_hello(body: &mut Body<'_>) -> Result<Hello, Bad> {
     Ok(if is_hidden { Hello::Hidden } else { name.map_or(Hello::Nameless, Hello::Named) })
 }
 
-/// A list of exactly one host name that fills the extension.
+/// Reads a list of exactly one host name that fills the extension.
 fn server_name(body: &mut Body<'_>, extension: usize) -> Result<String, Bad> {
     let list = body.short()?;
     let kind = body.byte()?;

@@ -1,48 +1,48 @@
-//! The answer of an API, as it passes → how many tokens it says were used.
+//! Reads token usage from an API's response as it passes.
 //!
-//! A [`Scanner`] reads along; it never changes, holds up or refuses anything. Answers are event streams (`data:` lines with
-//! JSON) or JSON, and most of their documents say nothing about usage: those are not parsed, and of the others only what
-//! lies on the wanted paths. Memory is bounded; what does not fit is not counted, and [`Scanner::finish`] says so.
+//! A [`Scanner`] only observes: it never changes, delays or refuses anything. Responses are event streams (`data:`
+//! lines with JSON) or JSON. Documents without usage keys are not parsed; of the others only the wanted paths are
+//! read. Memory is bounded: what does not fit is not counted, and [`Scanner::finish`] says so.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// The longest event, or body that is no event stream, that is read.
+/// Size limit of an event, or of a body that is not an event stream.
 const LIMIT: usize = 16 * 1024 * 1024;
 
 pub use crate::policy::UsagePlaces as Places;
 
-/// What was used, as far as it is known.
+/// Reported usage, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Tokens that were sent.
+    /// Input tokens.
     pub input: u64,
-    /// Tokens that were answered.
+    /// Output tokens.
     pub output: u64,
-    /// Tokens of the input that cost less.
+    /// Input tokens read from the cache, which cost less.
     pub cached: u64,
 }
 
-/// Reads one answer.
+/// Scans one response.
 #[derive(Debug)]
 pub struct Scanner {
     counts: Counts,
     is_event_stream: bool,
-    /// A line that has not ended, or the body.
+    /// An incomplete line, or the body.
     line: Vec<u8>,
-    /// The data of an event that has not ended.
+    /// The data of an incomplete event.
     event: Vec<u8>,
-    /// The line or the body is longer than can be kept; its rest is passed over.
+    /// The line or body exceeds the limit; the rest is skipped.
     is_line_lost: bool,
     is_event_lost: bool,
-    /// The last byte was a carriage return: a line feed after it is no line of its own.
+    /// The last byte was a carriage return: a line feed after it does not start another line.
     after_return: bool,
     is_first_line: bool,
 }
 
 impl Scanner {
-    /// For one answer; whether it is an event stream is what its `content-type` says.
+    /// Creates a scanner for one response. Its `content-type` says whether it is an event stream.
     pub fn new(places: &Places, is_event_stream: bool) -> Self {
         Self {
             counts: Counts::new(places),
@@ -56,7 +56,7 @@ impl Scanner {
         }
     }
 
-    /// Reads the next bytes of the body, cut anywhere.
+    /// Scans the next bytes of the body, split anywhere.
     pub fn feed(&mut self, bytes: &[u8]) {
         if !self.is_event_stream {
             self.keep(bytes);
@@ -68,7 +68,7 @@ impl Scanner {
             rest = rest.strip_prefix(b"\n").unwrap_or(rest);
         }
         while let Some(end) = rest.iter().position(|&byte| byte == b'\n' || byte == b'\r') {
-            // A line that lies in one piece is read where it is.
+            // Read a line in place if it is complete in this chunk.
             if self.line.is_empty() && !self.is_line_lost && end <= LIMIT {
                 self.line(&rest[..end]);
             } else {
@@ -85,12 +85,12 @@ impl Scanner {
         self.keep(rest);
     }
 
-    /// Bytes it holds.
+    /// The number of bytes it holds.
     pub fn held(&self) -> usize {
         self.line.len() + self.event.len()
     }
 
-    /// Lets go of what it holds, and of what belongs to it: [`Scanner::finish`] says that not all could be read.
+    /// Frees its memory and stops reading the current event. [`Scanner::finish`] then reports an incomplete result.
     pub fn give_up(&mut self) {
         self.line = Vec::new();
         self.event = Vec::new();
@@ -98,15 +98,15 @@ impl Scanner {
         self.counts.is_complete = false;
     }
 
-    /// What the answer has said so far. A body that is no event stream is read at its end.
+    /// The usage so far. A body that is not an event stream is read at its end.
     pub fn tokens(&self) -> Tokens {
         self.counts.tokens()
     }
 
-    /// What the answer said, and whether all of it could be read: without, the numbers are too low or missing.
+    /// The usage, and whether everything could be read. If not, the numbers are too low or missing.
     pub fn finish(mut self) -> (Tokens, bool) {
         if self.is_event_stream {
-            // Servers that close instead of ending the last event are understood.
+            // Some servers close the connection without ending the last event.
             self.end_line();
             self.end_event();
         } else {
@@ -115,7 +115,7 @@ impl Scanner {
         (self.counts.tokens(), self.counts.is_complete)
     }
 
-    /// Adds to the line, up to the bound.
+    /// Appends to the line, up to the limit.
     fn keep(&mut self, bytes: &[u8]) {
         if self.is_line_lost {
             return;
@@ -132,7 +132,7 @@ impl Scanner {
     fn end_line(&mut self) {
         let mut line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.is_line_lost) {
-            // Whatever it was, the event is not what was sent any more.
+            // A line is missing, so the event is not what the server sent.
             self.is_event_lost = true;
             self.is_first_line = false;
         } else {
@@ -142,7 +142,7 @@ impl Scanner {
         }
     }
 
-    /// One line of an event stream, without its end.
+    /// Handles one line of an event stream, without its line end.
     fn line(&mut self, line: &[u8]) {
         let is_first = std::mem::take(&mut self.is_first_line);
         let line = line.strip_prefix(b"\xef\xbb\xbf").filter(|_| is_first).unwrap_or(line);
@@ -151,7 +151,8 @@ impl Scanner {
             return;
         }
         let Some(data) = line.strip_prefix(b"data") else {
-            // Other fields are of no interest, but bytes that are no text are no event stream: it is compressed, perhaps.
+            // Other fields are ignored. Bytes that are not UTF-8 mean that this is no event stream; it may be
+            // compressed.
             self.counts.is_complete &= std::str::from_utf8(line).is_ok();
             return;
         };
@@ -175,14 +176,14 @@ impl Scanner {
     }
 }
 
-/// The largest number seen for every entry: APIs repeat their counts while they grow.
+/// The largest value seen for every entry: APIs repeat their counts while they grow.
 #[derive(Debug)]
 struct Counts {
     paths: Node,
-    /// The last keys of all paths, with quotes: a document without any of them says nothing.
+    /// The last keys of all paths, quoted. A document without any of them contains no usage.
     keys: Vec<String>,
     largest: Vec<u64>,
-    /// Where in `largest` the outputs begin, and the cached ones.
+    /// Offsets in `largest` where the output and cached entries begin.
     output: usize,
     cached: usize,
     is_complete: bool,
@@ -217,7 +218,7 @@ impl Counts {
         }
     }
 
-    /// Reads one document, or several one after the other.
+    /// Reads one or more consecutive documents.
     fn read(&mut self, bytes: &[u8]) {
         let Ok(text) = std::str::from_utf8(bytes) else {
             self.is_complete = false;
@@ -227,7 +228,7 @@ impl Counts {
             return;
         }
         let mut documents = serde_json::Deserializer::from_str(text);
-        // Ends at the last byte, or at the first document that is none: what it has said until there counts.
+        // Stops at the end or at the first invalid document; values read before it count.
         while documents.end().is_err() {
             let walk = Walk { node: &self.paths, is_top: true, largest: &mut self.largest };
             if walk.deserialize(&mut documents).is_err() {
@@ -242,7 +243,7 @@ impl Counts {
 #[derive(Debug, Default)]
 struct Node {
     children: Vec<(String, Node)>,
-    /// The entries whose value lies here.
+    /// The entries whose value is here.
     entries: Vec<usize>,
 }
 
@@ -256,7 +257,7 @@ impl Node {
     }
 }
 
-/// Goes through a document along a [`Node`], without making anything of the rest. Never deeper than the paths are long.
+/// Walks a document along a [`Node`] and skips the rest. Recurses no deeper than the paths are long.
 struct Walk<'a> {
     node: &'a Node,
     is_top: bool,
@@ -298,7 +299,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 
-    /// An answer may be a list of documents; lists further inside are about something else.
+    /// A response may be a list of documents. Lists further inside are not usage data.
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         if self.is_top {
             let node = self.node;
@@ -316,7 +317,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 
-    /// Protocol buffers write large integers as text.
+    /// Protocol buffers encode large integers as strings.
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
         if let Ok(count) = text.parse() {
             self.count(count);
@@ -324,7 +325,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 
-    // Nobody has used a negative or broken number of tokens.
+    // Negative and fractional numbers are not token counts.
     fn visit_i64<E>(self, _: i64) -> Result<(), E> {
         Ok(())
     }
@@ -342,7 +343,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// A key → the node that it leads to.
+/// Maps a key to its node.
 struct Key<'a>(&'a Node);
 
 impl<'de, 'a> DeserializeSeed<'de> for Key<'a> {

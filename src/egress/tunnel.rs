@@ -1,4 +1,4 @@
-//! Bytes both ways between the run and a host, after a look at how they begin.
+//! Carries bytes both ways between the run and a host, after checking how the connection begins.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,37 +18,37 @@ use super::tls_client_hello::Hello;
 use crate::decide::NetworkRefusal;
 use crate::policy::Host;
 
-/// How long the first bytes may take.
+/// Time limit for the first bytes.
 const BEGINNING: Duration = Duration::from_secs(30);
-/// A tunnel in which nothing moves for so long is closed.
+/// A tunnel that is idle for this long is closed.
 const IDLE: Duration = Duration::from_secs(15 * 60);
-/// One of which one side has closed.
+/// The idle limit once one side has closed.
 const HALF_IDLE: Duration = Duration::from_secs(60);
-/// Read at once.
+/// Bytes per read.
 const SCRATCH: usize = 256 << 10;
-/// From here on the kernel moves the bytes by itself,
+/// After a read of at least this size the kernel moves the bytes (splice).
 const MUCH: usize = 64 << 10;
-/// until so little comes many times in a row.
+/// After many reads smaller than this the tunnel returns to normal reads.
 const LITTLE: usize = 4 << 10;
-/// What it moves at once.
+/// Pipe size for splice.
 const PIPE: i32 = 256 << 10;
 
 thread_local! {
-    /// One buffer for all tunnels: nothing stays in it across a wait.
+    /// One buffer for all tunnels: it never holds data across an await.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
 }
 
-/// Reads what the run says first, without waiting for more than is needed.
+/// The result of checking the client's first bytes.
 pub(super) enum Beginning {
-    /// These bytes go to the other side.
+    /// Valid; these bytes must be forwarded.
     Fine(Vec<u8>),
-    /// It is not what was asked for.
+    /// The client does not use the protocol or name that was allowed.
     Refused(NetworkRefusal),
-    /// The run said nothing, or went away.
+    /// The client sent nothing or disconnected.
     Nothing,
 }
 
-/// Holds a tunnel to TLS with the name that was asked for. `early` has come with the request.
+/// Requires TLS with the allowed host's name. `early` holds bytes that came with the request.
 pub(super) async fn beginning(client: &TcpStream, early: Vec<u8>, host: &Host) -> Beginning {
     let mut bytes = early;
     let refused = |reason: String| {
@@ -95,13 +95,13 @@ pub(super) async fn beginning(client: &TcpStream, early: Vec<u8>, host: &Host) -
     }
 }
 
-/// When something last moved, and which sides still speak.
+/// When data last moved, and whether one side has closed.
 struct Pulse {
     last: Cell<Instant>,
     is_half: Cell<bool>,
 }
 
-/// Carries everything both ways until both sides have closed.
+/// Carries both directions until both sides have closed.
 pub(super) async fn carry(
     client: &TcpStream,
     server: &TcpStream,
@@ -128,7 +128,7 @@ async fn until_idle(pulse: &Pulse) {
         if Instant::now() >= end {
             return;
         }
-        // Looked at now and then: the second patience may begin meanwhile.
+        // Wake up now and then: the shorter idle limit may have started meanwhile.
         sleep_until(end.min(Instant::now() + HALF_IDLE)).await;
     }
 }
@@ -192,7 +192,7 @@ async fn one_way(
     let result = carried.await;
     pulse.is_half.set(true);
     pulse.last.set(Instant::now());
-    // An end is handed on as an end, and trouble as the end of both.
+    // Forward the end of one direction; on an error close both.
     let how = if result.is_ok() { Shutdown::Write } else { Shutdown::Both };
     let _ = shutdown(to.as_raw_fd(), how);
     if result.is_err() {
@@ -204,12 +204,12 @@ enum Step {
     Done,
     Wait,
     Left(Vec<u8>),
-    /// So much came at once that more will.
+    /// A large read: more data is likely to follow.
     Much(Vec<u8>),
     End,
 }
 
-/// A pipe through which the kernel moves bytes from one socket to another without our touching them.
+/// A pipe through which the kernel moves bytes between sockets (splice).
 struct Pipe {
     out: OwnedFd,
     into: OwnedFd,
@@ -218,12 +218,12 @@ struct Pipe {
 impl Pipe {
     fn new() -> io::Result<Self> {
         let (out, into) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // As much as the user may have; less is slower and nothing else.
+        // A smaller pipe is only slower, so errors are ignored.
         let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(PIPE));
         Ok(Self { out, into })
     }
 
-    /// Carries while there is much. Whether that was the end.
+    /// Moves bytes while reads are large. Returns whether the source has ended.
     async fn carry(
         &self,
         from: &TcpStream,
@@ -236,8 +236,8 @@ impl Pipe {
         let fill = || splice(from, None, &self.into, None, PIPE as usize, flags).map_err(io::Error::from);
         let (mut held, mut little) = (0, 0);
         while held > 0 || little < 64 {
-            // Filled again while it is being emptied, so that neither side waits for the other. That it is full says
-            // nothing about the socket: only an empty pipe tells that there was nothing to read.
+            // Fill the pipe while it is being drained, so that neither side waits for the other. `WouldBlock` refers
+            // to the socket only if the pipe is empty: a full pipe gives the same error.
             let filled = match fill() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && held == 0 => {
                     from.readable().await?;
@@ -246,7 +246,7 @@ impl Pipe {
                 other => other,
             };
             match filled {
-                // The end is met again when the pipe is empty.
+                // The end is read again once the pipe is empty.
                 Ok(0) if held == 0 => return Ok(true),
                 Ok(count_read) => {
                     if count_read > 0 && !count(count_read) {
@@ -286,7 +286,7 @@ async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends our own words, if they can be had rid of soon.
+/// Sends a message from guard, and gives up after a short time.
 pub(super) async fn say(to: &TcpStream, bytes: &[u8]) {
     let _ = timeout(Duration::from_secs(5), send(to, bytes)).await;
 }

@@ -1,4 +1,4 @@
-//! Where an API is: `https://host[:port][/prefix]`, and the connection to it.
+//! The address of an API, `https://host[:port][/prefix]`, and connections to it.
 
 use std::fmt;
 use std::io;
@@ -19,34 +19,34 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 use super::dial::CompanyProxy;
 use crate::policy::Host;
 
-/// How long TLS may take to begin.
+/// Time limit of the TLS handshake.
 const TLS: Duration = Duration::from_secs(15);
 
-/// An API's address.
+/// The address of an API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
-    /// TLS, and its certificate checked.
+    /// Whether to use TLS with a verified certificate.
     pub is_tls: bool,
-    /// The host.
+    /// The API's host.
     pub host: Host,
-    /// The port.
+    /// The API's port.
     pub port: u16,
-    /// What stands before every path: empty, or `/v1`.
+    /// Prefix of every path: empty, or for example `/v1`.
     pub prefix: String,
 }
 
-/// An address that cannot be an API's.
+/// An invalid API address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` cannot be where an API is: {problem}")]
 pub struct UpstreamError {
-    /// What was given.
+    /// The given text.
     text: String,
-    /// Why not.
+    /// Why it is invalid.
     problem: String,
 }
 
 impl Upstream {
-    /// Reads an address. In the clear only to this machine: a key would travel with it.
+    /// Parses an address. Plain HTTP is allowed only to this machine, because requests carry a key.
     pub fn parse(text: &str) -> Result<Self, UpstreamError> {
         let bad = |problem: &str| UpstreamError { text: text.to_string(), problem: problem.to_string() };
         let (is_tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
@@ -85,7 +85,7 @@ impl Upstream {
         }
     }
 
-    /// A connection to it, through the proxy where there is one: ready for requests, or why not.
+    /// Connects to the API, through the proxy if there is one.
     pub(super) async fn connect(
         &self,
         proxy: &CompanyProxy,
@@ -99,7 +99,7 @@ impl Upstream {
         }
     }
 
-    /// Speaks TLS over a connection where that is wanted.
+    /// Starts TLS on a connection if required.
     async fn secure(&self, stream: TcpStream, trust: Option<&Arc<ClientConfig>>) -> io::Result<Wire> {
         let Some(trust) = trust.filter(|_| self.is_tls) else {
             return if self.is_tls {
@@ -119,7 +119,7 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// The machine's own certificates, with `SSL_CERT_FILE` as the user has it.
+/// The machine's trusted certificates; `SSL_CERT_FILE` applies.
 pub(super) fn trust() -> io::Result<Arc<ClientConfig>> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
