@@ -1,4 +1,8 @@
-//! What is known of a CLI: the shape of the files in `policies/agents/`.
+//! The adapter format: one TOML file in `policies/agents/` describes one agent CLI.
+//!
+//! These types deserialize those files and choose an adapter by name or by program. They hold data only; the
+//! other modules of `agent` interpret it. A detail of one particular CLI belongs in its TOML file, never in
+//! the code.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,281 +39,286 @@ impl OutputFormat {
     }
 }
 
-/// Everything that is special about one CLI.
+/// Everything guard knows about one agent CLI, as read from its file in `policies/agents/`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter {
-    /// Its name; the file's.
+    /// The adapter's name, which is the file name without its extension.
     #[serde(skip)]
     pub name: String,
-    /// What it is.
+    /// A description for people.
     pub description: String,
-    /// Names of the program.
+    /// File names of the CLI's executable, by which `of_program` recognizes it.
     pub programs: Vec<String>,
-    /// The project's tests drive the real program.
+    /// Whether the project's tests drive the real program.
     pub is_tested: bool,
-    /// The oldest version that can be driven, and why.
+    /// The oldest version that guard can drive, and the reason.
     pub oldest: Option<Oldest>,
-    /// The newest that was tried.
+    /// The newest version that was tried.
     pub newest: Option<String>,
-    /// The package that says its version.
+    /// The npm package whose `package.json` states the installed version.
     pub package: Option<String>,
-    /// Network presets it needs.
+    /// Network presets that the CLI needs.
     #[serde(default)]
     pub presets: Vec<String>,
-    /// The model, unless one is asked for.
+    /// The model to use when the request names none.
     pub model: Option<String>,
-    /// Models that are asked for by another name than their own.
+    /// Model aliases: the name in a request, and the name that the CLI expects.
     #[serde(default)]
     pub models: BTreeMap<String, String>,
-    /// How it is started.
+    /// How guard starts the CLI: arguments, environment, and files in its home directory.
     pub start: Start,
-    /// The command lines that users write for it.
+    /// How `guard run` interprets a command line that the user wrote for this CLI.
     #[serde(default)]
     pub command_line: CommandLine,
-    /// What `guard run` keeps of its home for the next run in the same repository.
+    /// What `guard run` keeps of the CLI's home directory for the next run in the same repository.
     #[serde(default)]
     pub history: History,
-    /// How its output is read in the format `stream-json`.
+    /// How guard reads the CLI's output in the `stream-json` format.
     pub stream: Stream,
-    /// How its one object is read in the format `json`.
+    /// How guard reads the single object that the CLI prints in the `json` format.
     pub object: Option<EventRule>,
-    /// What its exit codes mean.
+    /// The error kind for each exit code.
     #[serde(default)]
     pub exits: BTreeMap<String, ErrorKind>,
-    /// What its words mean, where its code says nothing.
+    /// The error kind for known phrases in the output, used where the exit code is not specific.
     #[serde(default)]
     pub message: Vec<MessageRule>,
-    /// How it says when a quota is there again.
+    /// How the CLI reports when an exhausted quota is available again.
     #[serde(default)]
     pub quota: Quota,
-    /// A login that is no key.
+    /// How the CLI logs in with an account instead of an API key, if it can.
     pub login: Option<Login>,
-    /// The login is used instead of a key.
+    /// Whether this run uses the account login instead of an API key. Set by [`Adapter::configured`].
     #[serde(skip)]
     pub uses_login: bool,
 }
 
-/// A login with an account instead of a key, for users who let runs copy it.
+/// A login with an account instead of an API key, for users who let runs copy it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Login {
-    /// The credential file, below the home directory.
+    /// The credential file, relative to the home directory.
     pub file: String,
-    /// Values in it that the CLI replaces when it refreshes the login: JSON keys with dots between.
+    /// Values in the file that the CLI replaces when it refreshes the login, as JSON keys separated by dots.
     pub refreshed: Vec<String>,
-    /// How a person logs in.
+    /// Instructions for the user on how to log in.
     pub how: String,
-    /// Hosts that the CLI then talks to itself, instead of the adapter's network presets.
+    /// Hosts that the CLI contacts directly when it uses the login. They replace the adapter's network presets.
     pub hosts: Vec<String>,
-    /// Parts of the home files' texts, and what stands there instead.
+    /// Substitutions in the text of the home files when the login is used: the text to find, and its
+    /// replacement.
     #[serde(default)]
     pub replace: BTreeMap<String, String>,
 }
 
-/// The oldest version that can be driven.
+/// The oldest version of a CLI that guard can drive.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Oldest {
-    /// Its number.
+    /// The version number.
     pub version: String,
-    /// What the ones before it lack.
+    /// What earlier versions lack.
     pub reason: String,
 }
 
-/// How a CLI says when a quota is there again.
+/// How a CLI reports when an exhausted quota is available again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// After these words comes the time to wait.
+    /// Phrases that precede the time to wait.
     #[serde(default)]
     pub wait_after: Vec<String>,
-    /// These words say that a day's quota is used up.
+    /// Phrases that say that the daily quota is used up.
     #[serde(default)]
     pub daily: Vec<String>,
-    /// The time zone at whose midnight the next day's quota begins.
+    /// The time zone in which the daily quota resets at midnight.
     pub day_begins_in: Option<String>,
 }
 
-/// How a CLI is started.
+/// How guard starts a CLI.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
-    /// Its arguments: `{prompt}`, `{model}`, `{approval}`, `{format}`, and `{session}` where the arguments of a session go
-    /// (before all others unless it is there). A pair that names a model is left out where there is none, and so is a word
-    /// that comes to nothing.
+    /// The CLI's arguments. Placeholders are `{prompt}`, `{model}`, `{approval}`, `{format}`, and
+    /// `{session}`, which marks where the session arguments go (before all others if it is absent). If no
+    /// model is set, an argument with `{model}` is dropped together with the option before it. An argument
+    /// that expands to an empty string is dropped too.
     pub arguments: Vec<String>,
-    /// What stands for `{format}`, for each format it has.
+    /// The arguments that replace `{format}`, for each format the CLI supports.
     pub formats: BTreeMap<OutputFormat, Vec<String>>,
-    /// Beginnings by which it would take a prompt for a command of its own, and what makes text of them.
+    /// Prompt prefixes that the CLI would interpret as one of its own commands, each with the replacement
+    /// that makes it plain text.
     #[serde(default)]
     pub leading: BTreeMap<String, String>,
-    /// Words for `{approval}`.
+    /// The values for `{approval}`.
     #[serde(default)]
     pub approval: Approval,
-    /// What the prompt is when the real one is too long for a command line and goes to standard input.
+    /// The prompt argument to use when the real prompt is too long for a command line and goes to standard
+    /// input instead.
     pub long_prompt: Option<String>,
-    /// More arguments for a session that begins: `{session}` is its id. A CLI that chooses the id of a session itself has
-    /// none of them; the id is then taken from its output.
+    /// Additional arguments that begin a session; `{session}` is its id. Empty if the CLI chooses session ids
+    /// itself, in which case guard reads the id from the output.
     #[serde(default)]
     pub begin_session: Vec<String>,
-    /// More for one that goes on; `{session}` is the id the CLI knows it by.
+    /// Additional arguments that resume a session; `{session}` is the id by which the CLI knows it.
     #[serde(default)]
     pub resume_session: Vec<String>,
-    /// What of the home is a session's.
+    /// Paths in the home directory that belong to a session and are kept between its turns.
     #[serde(default)]
     pub keep: Vec<String>,
-    /// Variables.
+    /// Environment variables to set.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Files of the private home.
+    /// Files to create in the run's private home directory.
     #[serde(default)]
     pub home_file: Vec<HomeFile>,
 }
 
-/// The command lines that users write for a CLI, as far as `guard run` must understand them.
+/// How `guard run` interprets the command lines that users write for a CLI.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommandLine {
-    /// First arguments with which it does something else than talk to a model: nothing is added, and it needs no key.
+    /// First arguments (subcommands) with which the CLI does not contact a model. Guard then adds no
+    /// arguments and requires no key.
     pub other_commands: Vec<String>,
-    /// Arguments by which nobody watches it, whatever it is connected to.
+    /// Arguments that make a run unattended even when it has a terminal.
     pub unattended: Vec<String>,
-    /// Arguments that guard puts before the user's.
+    /// Arguments that guard inserts before the user's.
     pub add: Vec<AddedArguments>,
-    /// Options whose value is the name of an output format, and options that stand for one.
+    /// Options whose value is the name of an output format.
     pub format_options: Vec<String>,
-    /// Options that choose an output format by themselves.
+    /// Options that select an output format by themselves.
     pub format_flags: BTreeMap<String, OutputFormat>,
-    /// Variables of [`Start::environment`] that are the user's own where there is a terminal.
+    /// Variables of [`Start::environment`] that guard leaves to the user when the CLI runs on a terminal.
     pub of_the_terminal: Vec<String>,
 }
 
-/// Arguments that guard puts before the user's.
+/// Arguments that guard inserts before the user's.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddedArguments {
-    /// What is added.
+    /// The arguments to insert.
     pub arguments: Vec<String>,
-    /// Not when the user has written one of these.
+    /// Do not insert them when the user has given one of these options.
     #[serde(default)]
     pub unless: Vec<String>,
-    /// Only when nobody watches.
+    /// Insert them only when the run is unattended.
     #[serde(default)]
     pub only_unattended: bool,
 }
 
-/// What `guard run` keeps of a CLI's home for the next run in the same repository. CLIs file conversations under the directory
-/// they were held in; every run has another one.
+/// What `guard run` keeps of a CLI's home directory for the next run in the same repository. A CLI files its
+/// conversations under its working directory, and every run has a different one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct History {
-    /// Files and directories below the home. `{directory-name}` stands for the working directory as the CLI writes it in the
-    /// name of a file: everything but letters and digits is a dash.
+    /// Files and directories relative to the home directory. `{directory-name}` is the working directory as
+    /// the CLI encodes it in a file name: every character other than a letter or digit becomes a dash.
     pub keep: Vec<String>,
-    /// Files that tell the CLI that this directory is the one of its history. `{directory}` stands for the working
-    /// directory, `{directory-json}` for the same as a JSON string.
+    /// Files that associate the current working directory with the CLI's history. `{directory}` is the
+    /// working directory, `{directory-json}` the same as a JSON string.
     pub home_file: Vec<HomeFile>,
 }
 
-/// Words by which a CLI is told whether to ask.
+/// The values of `{approval}`, which tell a CLI whether to ask the user before it acts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
-    /// It asks nobody.
+    /// The CLI acts without asking.
     pub yolo: String,
-    /// It would ask.
+    /// The CLI asks before it acts.
     pub asks: String,
 }
 
-/// A file of the private home.
+/// A file that guard creates in the run's private home directory.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HomeFile {
-    /// From the home.
+    /// The path, relative to the home directory.
     pub path: String,
-    /// What is in it. `{NAME-port}` stands for the port on loopback of the gateway NAME, and `{directory}` for the working
-    /// tree of the run, escaped as inside a string in double quotes.
+    /// The content. `{NAME-port}` is the loopback port of the gateway NAME, and `{directory}` is the run's
+    /// working tree, escaped for a double-quoted string.
     pub text: String,
-    /// Parts of the text that are others when a person uses the CLI on a terminal.
+    /// Substitutions in `text` when a person uses the CLI on a terminal: the text to find, and its replacement.
     #[serde(default)]
     pub on_terminal: BTreeMap<String, String>,
 }
 
 impl HomeFile {
-    /// What is in it, for a CLI that a person uses on a terminal.
+    /// The content for a CLI that a person uses on a terminal.
     pub fn terminal_text(&self) -> String {
         self.on_terminal.iter().fold(self.text.clone(), |text, (part, other)| text.replace(part, other))
     }
 }
 
-/// How a CLI's output is read: a JSON object on each line.
+/// How guard reads a CLI's output that has one JSON object on each line.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stream {
-    /// The key that says what a line is.
+    /// The key that holds the kind of a line.
     pub kind_key: String,
-    /// Lines that are known.
+    /// Rules for the known kinds of lines.
     pub event: Vec<EventRule>,
 }
 
-/// What one kind of line means. Values are found by keys with dots between; a number is a place in a list, and of several
-/// paths with `|` between them the first that leads to something counts.
+/// What one kind of line means. Paths are keys separated by dots; a number is an index into a list. Of
+/// several alternative paths, separated by `|`, the first that leads to a value counts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventRule {
-    /// The kind.
+    /// The kind of line that the rule applies to.
     pub kind: String,
-    /// Only lines for which this holds. The first rule that fits a line counts.
+    /// An additional condition on the line. The first rule that matches a line applies.
     pub when: Option<When>,
-    /// What we call it.
+    /// The type of the event that guard reports for the line.
     pub becomes: EventType,
-    /// Where a line for people is.
+    /// The path of a message for people.
     pub text: Option<String>,
-    /// Where the session's id is.
+    /// The path of the session id.
     pub session: Option<String>,
-    /// `text` is part of the answer when this holds.
+    /// `text` is part of the answer when this condition holds.
     pub answer_when: Option<When>,
-    /// What was said before it was talk on the way to the answer.
+    /// Discard the answer collected so far: it was intermediate output.
     #[serde(default)]
     pub restarts_answer: bool,
-    /// Where the whole answer is. Without it nothing went well.
+    /// The path of the complete answer. If the path is set and the value is missing, the run did not succeed.
     pub answer: Option<String>,
-    /// Nothing comes after it.
+    /// Whether this is the final line of the output.
     #[serde(default)]
     pub is_last: bool,
-    /// It says that all went well when all of this holds.
+    /// The line reports success when all of these conditions hold.
     #[serde(default)]
     pub success_when: Vec<When>,
-    /// And when nothing is here.
+    /// The line does not report success if this path has a value.
     pub success_unless: Option<String>,
-    /// Where it says what went wrong.
+    /// The path of the error message.
     pub error: Option<String>,
-    /// Where it says what was used.
+    /// The path of the usage figures.
     pub usage: Option<String>,
 }
 
-/// A value that must be there.
+/// A condition: the value at a path must equal a given value.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
-    /// Where.
+    /// The path of the value.
     pub key: String,
-    /// What.
+    /// The required value.
     pub value: Value,
 }
 
-/// What words of a message mean.
+/// The error kind that known phrases in a message indicate.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MessageRule {
-    /// Any of these, in whatever case.
+    /// Phrases, of which any one must occur. Case is ignored.
     pub contains: Vec<String>,
-    /// The kind of error.
+    /// The error kind they indicate.
     pub kind: ErrorKind,
 }
 
-/// Name and text of every adapter.
+/// The name and TOML text of every built-in adapter.
 pub const AGENTS: [(&str, &str); 4] = [
     ("gemini", include_str!("../../policies/agents/gemini.toml")),
     ("claude", include_str!("../../policies/agents/claude.toml")),
@@ -317,14 +326,14 @@ pub const AGENTS: [(&str, &str); 4] = [
     ("agy", include_str!("../../policies/agents/agy.toml")),
 ];
 
-/// The adapter of this name.
+/// Returns the built-in adapter with this name.
 pub fn named(name: &str) -> Option<Adapter> {
     let (name, text) = AGENTS.iter().find(|(known, _)| *known == name)?;
     let adapter: Adapter = toml::from_str(text).ok()?;
     Some(Adapter { name: (*name).to_string(), ..adapter })
 }
 
-/// The adapter for a program, by its file's name.
+/// Returns the adapter for a program, chosen by the program's file name.
 pub fn of_program(program: &Path) -> Option<Adapter> {
     let name = program.file_name()?.to_str()?;
     AGENTS
@@ -334,7 +343,8 @@ pub fn of_program(program: &Path) -> Option<Adapter> {
 }
 
 impl Adapter {
-    /// The adapter as the user's configuration wants it: with the login instead of a key where that is asked for.
+    /// Applies the user's configuration: uses the account login instead of an API key if the user has enabled
+    /// that.
     #[must_use]
     pub fn configured(mut self, config: &Config) -> Self {
         let Some(login) = self.login.clone().filter(|_| config.copies_login(&self.name)) else { return self };
@@ -348,33 +358,31 @@ impl Adapter {
         self
     }
 
-    /// The same, with the configuration of the user who runs this process.
+    /// Applies the configuration file of the user who runs this process.
     pub fn configured_by_user(self) -> Result<Self, ConfigError> {
         let config = Config::place().map_or_else(|| Ok(Config::default()), |place| Config::read(&place));
         config.map(|config| self.configured(&config))
     }
 
-    /// Hosts that the CLI talks to without a gateway.
+    /// Hosts that the CLI contacts directly, not through a gateway.
     pub fn hosts(&self) -> Vec<String> {
         self.login.iter().filter(|_| self.uses_login).flat_map(|login| login.hosts.clone()).collect()
     }
 
-    /// Whether it has sessions that can go on.
+    /// Whether the CLI can resume sessions.
     pub fn has_sessions(&self) -> bool {
         !self.start.resume_session.is_empty()
     }
 
-    /// Whether the CLI chooses the id of a session, instead of taking one.
+    /// Whether the CLI chooses session ids itself instead of accepting one.
     pub fn chooses_session_ids(&self) -> bool {
         self.has_sessions() && self.start.begin_session.is_empty()
     }
 
-    /// The kind of error an exit code means.
     pub(super) fn kind_of_exit(&self, code: i32) -> Option<ErrorKind> {
         self.exits.get(&code.to_string()).copied()
     }
 
-    /// The kind of error that words mean.
     pub(super) fn kind_of_words(&self, words: &str) -> Option<ErrorKind> {
         let words = words.to_lowercase();
         let fits =

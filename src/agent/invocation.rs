@@ -1,50 +1,54 @@
-//! What an agent is asked → how its CLI is started.
+//! Turns a question to an agent ([`Ask`]) into a command line for its CLI ([`Invocation`]): arguments,
+//! standard input, environment, files in the home directory, and network presets.
+//!
+//! Pure data: nothing here starts a process or reads a file. The prompt is substituted last, so that
+//! placeholders inside a prompt are never expanded.
 
 use super::adapter::{Adapter, OutputFormat};
 
-/// A longer prompt is no word of a command line.
+/// A longer prompt is passed on standard input instead of the command line.
 const LONG_PROMPT: usize = 100 << 10;
 
-/// A longer one is not taken even on standard input: the CLI repeats it in its stream, and ends without waiting until
-/// more than a pipe holds has been read.
+/// The largest prompt that is accepted on standard input. The CLI repeats the prompt in its output stream,
+/// and exits without waiting for the reader once more than a pipe buffer is pending.
 const LONGEST_PROMPT: usize = 512 << 10;
 
-/// What an agent is asked.
+/// A question to an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ask {
-    /// The prompt.
+    /// The text of the question.
     pub prompt: String,
-    /// The model; the adapter's own unless given.
+    /// The model; the adapter's default if absent.
     pub model: Option<String>,
-    /// It asks nobody.
+    /// Whether the agent acts without asking for approval.
     pub yolo: bool,
-    /// The session, and whether it is to go on.
+    /// The session id, and whether to resume that session.
     pub session: Option<(String, bool)>,
-    /// How it is to print what it does.
+    /// The output format to request from the CLI.
     pub format: OutputFormat,
 }
 
-/// How an agent is started.
+/// How to start a CLI for one question.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
-    /// The program's arguments.
+    /// The arguments after the program name.
     pub arguments: Vec<String>,
-    /// What it reads on standard input.
+    /// The text for standard input.
     pub input: Option<String>,
-    /// Variables.
+    /// Environment variables to set.
     pub environment: Vec<(String, String)>,
-    /// Files of the private home.
+    /// Files to create in the private home directory: path and content.
     pub home_files: Vec<(String, String)>,
-    /// Network presets.
+    /// Network presets that the run needs.
     pub presets: Vec<String>,
-    /// Hosts that it talks to without a gateway.
+    /// Hosts that the CLI contacts directly, not through a gateway.
     pub hosts: Vec<String>,
-    /// What of the home is a session's.
+    /// Paths in the home directory to keep for the session.
     pub keep: Vec<String>,
 }
 
 impl Adapter {
-    /// How it is asked this.
+    /// Returns how to start the CLI for this question.
     pub fn invocation(&self, ask: &Ask) -> Invocation {
         let whole = self.as_text(&ask.prompt);
         let short = self.start.long_prompt.as_ref().filter(|_| whole.len() > LONG_PROMPT);
@@ -73,12 +77,12 @@ impl Adapter {
         }
     }
 
-    /// The longest prompt it can be given.
+    /// The longest prompt, in bytes, that this CLI can be given.
     pub fn longest_prompt(&self) -> usize {
         if self.start.long_prompt.is_some() { LONGEST_PROMPT } else { LONG_PROMPT }
     }
 
-    /// A prompt that the CLI takes for nothing but words for the model.
+    /// Escapes a prompt prefix that the CLI would interpret as one of its own commands.
     fn as_text(&self, prompt: &str) -> String {
         let leading = self.start.leading.iter().find(|(begins, _)| prompt.starts_with(begins.as_str()));
         match leading {
@@ -108,11 +112,11 @@ impl Adapter {
                 }
                 "{approval}" if approval.is_empty() => {}
                 word if word.contains("{model}") && model.is_none() => {
-                    // The option before it goes too.
+                    // Drop the option that precedes the missing value as well.
                     arguments.pop();
                 }
                 word => {
-                    // The prompt last: what it contains is not looked at again.
+                    // Substitute the prompt last, so that placeholders in it are not expanded.
                     let word = word
                         .replace("{approval}", approval)
                         .replace("{model}", model.map(String::as_str).unwrap_or_default());

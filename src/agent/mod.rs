@@ -1,7 +1,9 @@
-//! Agents: how one CLI is started, how its stream is read, how its end is understood.
+//! Agent CLIs: how guard starts one, how it reads its output, and how it interprets its exit.
 //!
-//! What is special about a CLI is data (`policies/agents/`): flags, settings for a run that nobody watches, the kinds of
-//! its events, the meaning of its exit codes. This module reads that data and does no I/O; nobody else knows a CLI's details.
+//! Input is a question and the CLI's output; output is an invocation, events and a conclusion. Everything
+//! specific to one CLI is data in `policies/agents/`: arguments, settings for unattended runs, event kinds,
+//! exit codes. This module interprets that data and does no I/O. No other module may know details of a
+//! particular CLI.
 #![forbid(unsafe_code)]
 
 mod adapter;

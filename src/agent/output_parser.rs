@@ -1,8 +1,8 @@
-//! A CLI's output, line by line → events, and in the end what became of it.
+//! Parses a CLI's output line by line into events, and finally into a [`Conclusion`].
 //!
-//! Lines that are not JSON, kinds that nobody knows and fields that are missing are no errors: they are handed on as what
-//! they are, and counted. What counts as success is said by the adapter, and by nothing else. Whatever is printed, what is
-//! kept of it is bounded, and every byte is looked at a fixed number of times.
+//! Lines that are not JSON, unknown kinds and missing fields are not errors: the parser passes them on
+//! unchanged and counts them. Only the adapter's rules decide what counts as success. Memory is bounded
+//! whatever the CLI prints, and every byte is inspected a constant number of times.
 
 use std::time::SystemTime;
 
@@ -14,72 +14,72 @@ use super::retry_after::Wait;
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
 
-/// The longest line or object that is understood; a longer one is counted.
+/// The longest line or object that is parsed; a longer one is only counted.
 const LONGEST_LINE: usize = 16 << 20;
-/// The most of an answer that is kept.
+/// The largest answer, in bytes, that is kept.
 const LARGEST_ANSWER: usize = 16 << 20;
-/// How many beginnings of an object are tried in what a CLI printed last.
+/// How many candidate object starts are tried in the CLI's last output.
 const MOST_OBJECTS: usize = 32;
 
-/// How many kinds of events that nobody knows are told apart.
+/// How many distinct unknown event kinds are listed.
 const MOST_KINDS: usize = 20;
 
-/// A longer line for people is cut.
+/// A longer message for people is truncated.
 const LONGEST_MESSAGE: usize = 64 << 10;
 
-/// How a process ended.
+/// How the CLI's process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// With a code.
+    /// It exited with this code.
     Code(i32),
-    /// By a signal that was not ours.
+    /// A signal that guard did not send killed it.
     Signal(i32),
-    /// It was ended by something else, which is known already.
+    /// Guard ended it for a reason that is already recorded, such as a timeout.
     Cut,
 }
 
-/// What became of a question.
+/// The outcome of a question to an agent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conclusion {
-    /// It says it has done what it was asked.
+    /// Whether the agent reported success.
     pub success: bool,
-    /// Its answer.
+    /// The agent's answer.
     pub answer: String,
-    /// Its session.
+    /// The id of the agent's session.
     pub session: Option<String>,
-    /// What went wrong: kind and words.
+    /// The kind and message of the error.
     pub error: Option<(ErrorKind, String)>,
-    /// When it is worth another try, where it was said.
+    /// When a retry makes sense, if the CLI said so.
     pub wait: Option<Wait>,
-    /// What it says it used.
+    /// The usage figures that the CLI reported.
     pub usage: Option<Value>,
-    /// Lines of kinds that nobody knows.
+    /// The number of lines of unknown kinds.
     pub unknown: u64,
-    /// Those kinds, in the order they came, and how often each did; of very many the first.
+    /// The unknown kinds in order of appearance, with counts. Only the first `MOST_KINDS` are listed.
     pub unknown_kinds: Vec<(String, u64)>,
-    /// Lines that were no objects.
+    /// The number of lines that were not JSON objects.
     pub unreadable: u64,
 }
 
-/// Reads the output of one run.
+/// The incremental parser for the output of one run.
 #[derive(Debug)]
 pub struct Reading {
     adapter: Adapter,
     format: OutputFormat,
-    /// When what is read now was printed.
+    /// When the output being read was printed.
     time: SystemTime,
     line: Vec<u8>,
     is_too_long: bool,
-    /// The lines of an object that is not whole yet.
+    /// The lines so far of an object that is not complete yet.
     object: Vec<u8>,
     found: Conclusion,
-    /// The last line said how it went.
+    /// Whether the last line reported success or failure.
     verdict: Option<bool>,
-    /// What was said to be wrong, the last thing first.
+    /// The most recent error message.
     complaint: Option<String>,
 }
 
-/// The first of several paths (with `|` between) that leads to something.
+/// Returns the value at the first of several paths (separated by `|`) that exists.
 fn find<'v>(value: &'v Value, paths: &str) -> Option<&'v Value> {
     let step = |value: &'v Value, key: &str| match value {
         Value::Array(items) => items.get(key.parse::<usize>().ok()?),
@@ -100,7 +100,7 @@ fn holds(value: &Value, when: &When) -> bool {
 }
 
 impl EventRule {
-    /// Whether a line of this kind says that all went well.
+    /// Whether a line of this kind reports success.
     fn says_success(&self, value: &Value) -> bool {
         let is_there = |path: &String| find(value, path).is_some();
         self.success_when.iter().all(|when| holds(value, when))
@@ -110,7 +110,7 @@ impl EventRule {
 }
 
 impl Reading {
-    /// For one run of this CLI.
+    /// Creates a parser for one run of this CLI.
     pub fn new(adapter: Adapter, format: OutputFormat) -> Self {
         Self {
             adapter,
@@ -125,7 +125,7 @@ impl Reading {
         }
     }
 
-    /// What is fed from here on was printed then.
+    /// Sets the time at which the output passed to [`Self::feed`] from now on was printed.
     pub fn at(&mut self, time: SystemTime) {
         self.time = time;
     }
@@ -134,14 +134,14 @@ impl Reading {
         AgentEvent { event_type: event_type.to_string(), message, timestamp: self.time, data }
     }
 
-    /// Words that are no event of the agent's.
+    /// An event for a line that is not one of the agent's own events.
     fn words(&self, event_type: EventType, line: &[u8]) -> AgentEvent {
         let text: String = String::from_utf8_lossy(line).chars().take(4096).collect();
         let data = json!({ "text": text });
         self.event(event_type, text, data)
     }
 
-    /// Reads the next bytes, cut anywhere.
+    /// Parses the next bytes of output. They may end anywhere in a line.
     pub fn feed(&mut self, mut bytes: &[u8], mut see: impl FnMut(AgentEvent)) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let (head, rest) = (&bytes[..end], &bytes[end + 1..]);
@@ -161,7 +161,7 @@ impl Reading {
         self.keep(bytes);
     }
 
-    /// Reads a last line that has no end.
+    /// Parses a final line that has no newline.
     pub fn finish(&mut self, mut see: impl FnMut(AgentEvent)) {
         let line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.is_too_long) {
@@ -191,7 +191,7 @@ impl Reading {
         }
     }
 
-    /// A line of a stream: an object, or something else.
+    /// Parses a line of the `stream-json` format.
     fn read_event(&mut self, line: &[u8], see: &mut impl FnMut(AgentEvent)) {
         if line.is_empty() {
             return;
@@ -228,7 +228,8 @@ impl Reading {
         }
     }
 
-    /// A line of the one object, or one beside it. An object begins and ends at the beginning of a line.
+    /// Parses a line of the `json` format: part of the object, or other text. An object begins and ends at
+    /// the beginning of a line.
     fn read_piece(&mut self, line: &[u8], see: &mut impl FnMut(AgentEvent)) {
         let begins = line.starts_with(b"{");
         if begins && !std::mem::take(&mut self.object).is_empty() {
@@ -259,7 +260,7 @@ impl Reading {
         }
     }
 
-    /// A line of words: all of them are the answer.
+    /// Adds a line of the `text` format to the answer.
     fn read_words(&mut self, line: &[u8], see: &mut impl FnMut(AgentEvent)) {
         if self.found.answer.len() + line.len() < LARGEST_ANSWER {
             self.found.answer.push_str(&String::from_utf8_lossy(line));
@@ -277,7 +278,7 @@ impl Reading {
         see(self.event(rule.becomes, message, value));
     }
 
-    /// What a line of a known kind says about how it goes.
+    /// Updates the conclusion from a line of a known kind.
     fn learn(&mut self, rule: &EventRule, value: &Value, message: &str) {
         if let Some(session) = text_at(value, rule.session.as_ref()) {
             self.found.session = Some(session);
@@ -296,7 +297,7 @@ impl Reading {
         if rule.becomes == EventType::AgentError {
             self.complaint = Some(message.to_string());
         }
-        // Whatever comes after a last line takes its meaning away.
+        // Output after a final line invalidates that line's verdict.
         self.verdict = rule.is_last.then(|| rule.says_success(value));
         if rule.is_last {
             self.found.usage = rule.usage.as_ref().and_then(|path| find(value, path)).cloned();
@@ -306,11 +307,11 @@ impl Reading {
         }
     }
 
-    /// In the formats that end without saying so: what the end makes of what was read.
+    /// Sets the verdict for the formats that have no final line, from the exit and the output.
     fn settle(&mut self, ending: Ending, last_words: &str) {
         match self.format {
             OutputFormat::StreamJson => {}
-            // A failure is told elsewhere than an answer.
+            // A failure is reported on standard error, not where the answer is printed.
             OutputFormat::Json => {
                 if let (None, Some(rule)) = (self.verdict, self.adapter.object.clone())
                     && let Some(value) = last_object(last_words, &rule)
@@ -327,7 +328,8 @@ impl Reading {
         }
     }
 
-    /// What became of it. `asked` is the session that was to go on; `last_words` what it printed elsewhere.
+    /// Returns the outcome of the run. `asked` is the session that was to be resumed; `last_words` is the end
+    /// of standard error.
     pub fn conclude(mut self, ending: Ending, asked: Option<&str>, last_words: &str) -> Conclusion {
         self.finish(|_| {});
         self.settle(ending, last_words);
@@ -355,7 +357,7 @@ impl Reading {
         found
     }
 
-    /// Kind and words of what went wrong.
+    /// The kind and message of the failure.
     fn failure(&self, ending: Ending, last_words: &str) -> (ErrorKind, String) {
         let adapter = &self.adapter;
         let words = self.complaint.clone().unwrap_or_else(|| self.telling_line(last_words));
@@ -367,7 +369,8 @@ impl Reading {
             (Ending::Signal(signal), _) => (None, format!("{name} was ended by signal {signal}")),
             (Ending::Cut, _) => (None, format!("{name} was ended")),
         };
-        // The words of the failure know more than a code; but a code knows more than what was printed on the way.
+        // The error message is more specific than the exit code. The exit code is more reliable than other
+        // output.
         let kind = adapter
             .kind_of_words(&words)
             .or(by_exit)
@@ -376,7 +379,7 @@ impl Reading {
         (kind, if words.is_empty() { how } else { format!("{how}: {words}") })
     }
 
-    /// The last line that says something known, or just the last.
+    /// The last line with a known phrase, or else the last line.
     fn telling_line(&self, text: &str) -> String {
         let lines = || text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
         let known = lines().find(|line| self.adapter.kind_of_words(line).is_some());
@@ -384,7 +387,7 @@ impl Reading {
     }
 }
 
-/// The last object of a text that this rule has something to learn from.
+/// Returns the last JSON object in the text that this rule can interpret.
 fn last_object(text: &str, rule: &EventRule) -> Option<Value> {
     let mut end = text.len();
     for _ in 0..MOST_OBJECTS {
@@ -401,7 +404,7 @@ fn last_object(text: &str, rule: &EventRule) -> Option<Value> {
     None
 }
 
-/// Cuts a text to so many bytes, or a little less: never within a character.
+/// Truncates a text to at most this many bytes, at a character boundary.
 fn cut(text: &mut String, most: usize) {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or_default());

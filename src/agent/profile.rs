@@ -1,7 +1,9 @@
-//! What `guard run` prepares for a CLI that an adapter knows, so that `guard run -- gemini -p "…"` works for somebody who has
-//! done nothing but install guard and the CLI.
+//! Prepares `guard run` for a CLI that an adapter knows, so that `guard run -- gemini -p "…"` works without
+//! any setup other than installing guard and the CLI.
 //!
-//! The user's arguments stay as they are. What is added stands before them, and `--dry-run` shows it.
+//! Input is the user's command line; output is a [`Profile`] with the arguments, environment and home files
+//! to add. The user's own arguments are never changed. Added arguments come before them, and `--dry-run`
+//! shows them.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -9,22 +11,22 @@ use std::path::Path;
 use super::adapter::{Adapter, CommandLine, OutputFormat};
 use crate::policy::{Config, key_variables, preset};
 
-/// One command line of a CLI, understood.
+/// The interpretation of one command line of a CLI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// The CLI.
+    /// The adapter of the CLI.
     pub adapter: Adapter,
-    /// Nobody watches: it must not ask anybody.
+    /// Whether the run is unattended, so that the CLI must not ask for approval.
     pub is_unattended: bool,
-    /// It talks to a model.
+    /// Whether the command contacts a model.
     pub asks_model: bool,
-    /// Arguments that stand before the user's.
+    /// Arguments to insert before the user's.
     pub added: Vec<String>,
-    /// How it prints what it does.
+    /// The output format that the command selects.
     pub format: OutputFormat,
 }
 
-/// A model's API for which there is no key.
+/// The error for a model API that has no key configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no key for the API of {gateway}: set {}, or `key_file` or `key_command` in [gateway.{gateway}] of {config}",
@@ -33,14 +35,14 @@ pub struct Profile {
 pub struct MissingKey {
     /// The gateway that would add the key.
     pub gateway: String,
-    /// Variables that are looked at.
+    /// Environment variables that were checked for the key.
     pub variables: Vec<String>,
-    /// The user's configuration file.
+    /// The path of the user's configuration file.
     pub config: String,
 }
 
 impl Adapter {
-    /// What a command line of this CLI means; `arguments` are those after the program.
+    /// Interprets a command line of this CLI. `arguments` are those after the program name.
     pub fn profile(&self, arguments: &[OsString], has_terminal: bool) -> Profile {
         let line = &self.command_line;
         let is_other = arguments
@@ -63,8 +65,8 @@ impl Adapter {
     }
 }
 
-/// The key that a gateway of these network presets needs and that is nowhere, if there is one. `is_set` says of a variable of
-/// the caller's environment whether it has a value.
+/// Returns the first gateway of these network presets whose key is missing. `is_set` says whether a variable
+/// has a value in the caller's environment.
 pub fn missing_key(presets: &[String], config: &Config, is_set: impl Fn(&str) -> bool) -> Option<MissingKey> {
     let gateways = presets.iter().filter_map(|name| preset(name)).flat_map(|preset| preset.gateway);
     for gateway in gateways {
@@ -84,7 +86,7 @@ pub fn missing_key(presets: &[String], config: &Config, is_set: impl Fn(&str) ->
 }
 
 impl Profile {
-    /// Variables for the CLI.
+    /// Environment variables to set for the CLI.
     pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
         let of_terminal = &self.adapter.command_line.of_the_terminal;
         let is_users = |name: &str| !self.is_unattended && of_terminal.iter().any(|known| known == name);
@@ -92,7 +94,7 @@ impl Profile {
         all.map(|(name, value)| (name.as_str(), value.as_str())).filter(move |(name, _)| !is_users(name))
     }
 
-    /// Files of the private home, for a run that works in this directory: where they lie there, and what is in them.
+    /// Files to create in the private home directory of a run that works in this directory: path and content.
     pub fn home_files(&self, directory: &Path) -> Vec<(String, String)> {
         let directory = directory.to_string_lossy();
         let quoted = serde_json::Value::from(directory.as_ref()).to_string();
@@ -105,8 +107,8 @@ impl Profile {
         settings.chain(history.map(|file| (file.path.clone(), fill(&file.text)))).collect()
     }
 
-    /// What of the home is kept for the next run: as it is called among what is kept, and below the home of a run that works
-    /// in this directory.
+    /// Paths to keep for the next run, as pairs: the name under which the path is stored, and the path below
+    /// the home directory of a run that works in this directory.
     pub fn kept(&self, directory: &Path) -> Vec<(String, String)> {
         let name: String = directory
             .to_string_lossy()
@@ -121,7 +123,7 @@ impl Profile {
     }
 }
 
-/// Whether an option is among arguments, by itself or with its value after `=`.
+/// Whether the arguments contain an option, by itself or as `option=value`.
 fn has_option(arguments: &[OsString], option: &str) -> bool {
     let is_it = |argument: &OsString| {
         argument == option
@@ -134,13 +136,13 @@ fn has_option(arguments: &[OsString], option: &str) -> bool {
     before_end_of_options(arguments).any(is_it)
 }
 
-/// Arguments up to `--`.
+/// The arguments before `--`.
 fn before_end_of_options(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
     arguments.iter().take_while(|argument| argument.as_os_str() != OsStr::new("--"))
 }
 
 impl CommandLine {
-    /// The format that these arguments ask for; words for people unless they ask for one.
+    /// The output format that the arguments select; [`OutputFormat::Text`] by default.
     fn output_format(&self, arguments: &[OsString]) -> OutputFormat {
         let named = |name: &str| {
             [OutputFormat::StreamJson, OutputFormat::Json, OutputFormat::Text]
@@ -180,9 +182,9 @@ mod tests {
         assert_eq!(profile("question", false).added, ["--skip-trust", "--approval-mode", "yolo"]);
         assert_eq!(profile("--prompt=question --yolo", true).added, ["--skip-trust"]);
         assert_eq!(profile("--approval-mode=plan -p x --skip-trust", false).added, [] as [&str; 0]);
-        // A person is there to be asked.
+        // On a terminal the CLI may ask for approval.
         assert_eq!(profile("", true).added, ["--skip-trust"]);
-        // What comes after `--` is the prompt.
+        // Arguments after `--` are the prompt.
         assert_eq!(profile("-- --yolo", false).added, ["--skip-trust", "--approval-mode", "yolo"]);
         let other = profile("mcp list", false);
         assert!(other.added.is_empty() && !other.asks_model);

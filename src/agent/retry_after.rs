@@ -1,29 +1,29 @@
-//! When a quota is there again: found in words, because that is all a CLI says of it.
+//! Extracts from a CLI's error text when an exhausted quota is available again. CLIs report it only in prose.
 
 use std::time::Duration;
 
 use super::adapter::Quota;
 
-/// How long it is to be waited.
+/// How long to wait before a retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wait {
-    /// So long.
+    /// Wait this long.
     For(Duration),
-    /// Until the next day begins, in this time zone where it is known.
+    /// Wait until the next day begins, in this time zone if it is known.
     NextDay(Option<String>),
 }
 
-/// Longer than any quota takes; more is a mistake, or somebody's joke.
+/// An upper bound for plausible waits (one year). A longer one is ignored as an error or as hostile output.
 const LONGEST: f64 = 366.0 * 24.0 * 3600.0;
 
 impl Quota {
-    /// What these words say of it.
+    /// Returns the wait that this text announces, if any.
     pub fn wait(&self, words: &str) -> Option<Wait> {
         let lower = words.to_lowercase();
         if self.daily.iter().any(|part| lower.contains(&part.to_lowercase())) {
             return Some(Wait::NextDay(self.day_begins_in.clone()));
         }
-        // What was said last is the newest.
+        // The last statement is the most recent.
         let said = self.wait_after.iter().filter_map(|before| {
             let before = before.to_lowercase();
             let (at, _) =
@@ -34,7 +34,7 @@ impl Quota {
     }
 }
 
-/// A time such as `12.3s`, `850ms`, `3h12m5s` or `2 minutes` at the beginning of a text.
+/// Parses a duration such as `12.3s`, `850ms`, `3h12m5s` or `2 minutes` at the beginning of a text.
 fn time(text: &str) -> Option<Duration> {
     let mut rest = text.trim_start();
     let mut seconds = None;
@@ -50,7 +50,7 @@ fn time(text: &str) -> Option<Duration> {
     seconds.filter(|seconds| (0.0..=LONGEST).contains(seconds)).map(Duration::from_secs_f64)
 }
 
-/// Seconds of a unit.
+/// The length of a unit in seconds.
 fn unit(name: &str) -> Option<f64> {
     match name {
         "ms" => Some(0.001),

@@ -1,42 +1,42 @@
-//! How a request to an agent is best written: a template for callers, and the rules that go with it.
+//! The recommended form of a request to an agent: a template for callers, and the rules for using it.
 //!
-//! Callers see both where they look for help: in the description of the tool, in the server's instructions, as a prompt of the
-//! Model Context Protocol and by `guard exec --template`.
+//! Callers see both in the description of the MCP tool, in the MCP server's instructions, as an MCP prompt,
+//! and in the output of `guard exec --template`.
 
-/// What callers should know about contracts and about agents that nobody watches.
+/// What callers must know about contracts and unattended agents.
 pub const RULES: &str = "Engineering context is the caller's to give: nothing is looked up. Paste the contract (ai/contracts/current.md), the \
     principles (ai/engineering_codex.md) and the project's context (ai/PROJECT_CONTEXT.md) into the prompt where the project has them. The \
     agent takes them as important context, proposes nothing that plainly violates the contract, and may say that the contract is flawed \
     and suggest returning to the decision stage. Nobody can be asked while it works: with insufficient information it takes the smallest, \
     safest option, never widens the scope without stating the risk, and marks each Assumption.";
 
-/// A language the template is written in.
+/// A language of the template.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Language {
-    /// English.
+    /// The English template.
     #[default]
     English,
-    /// Chinese.
+    /// The Chinese template.
     Chinese,
 }
 
-/// What a caller fills in. What is left empty is shown as a place to fill.
+/// The caller's values for the template. An empty field appears as a placeholder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestText {
-    /// Contract, principles, project context.
+    /// The contract, engineering principles and project context.
     pub context: String,
-    /// Advice, review, or execute.
+    /// The type of task: advice, review or execute.
     pub task_type: String,
-    /// What the agent should know.
+    /// Background information for the agent.
     pub background: String,
-    /// Questions or tasks, numbered.
+    /// The questions or tasks, numbered.
     pub tasks: String,
-    /// What should come back.
+    /// The expected form of the answer.
     pub expected_output: String,
 }
 
 impl RequestText {
-    /// The request in this language.
+    /// Renders the request in this language.
     pub fn written_in(&self, language: Language) -> String {
         let (template, types) = match language {
             Language::English => (include_str!("templates/request.en.md"), "[advice / review / execute]"),
@@ -55,7 +55,7 @@ impl RequestText {
         };
         let mut out = String::new();
         let mut rest = template;
-        // What is filled in is not looked at again: it may have braces of its own.
+        // Substituted text is not scanned again: it may contain braces.
         while let Some((before, after)) = rest.split_once('{') {
             let (name, tail) = after.split_once('}').unwrap_or((after, ""));
             out.push_str(before);
