@@ -1,4 +1,7 @@
-//! One attempt: guard itself as a process, its events read line by line.
+//! Runs one attempt: starts guard itself as a child process and reads its events line by line.
+//!
+//! Input is a prepared request; output is an [`AttemptOutcome`]. The decision about a retry is made in
+//! `retry`, not here.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -16,26 +19,26 @@ use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 use crate::sys::pre_exec::ends_with_parent;
 use crate::transcript::EventType;
 
-/// What an attempt came to.
+/// The outcome of one attempt.
 pub(super) struct AttemptOutcome {
     pub(super) result: RunResult,
     pub(super) conclusion: Option<Conclusion>,
     pub(super) messages: Vec<Value>,
-    /// The end of what it printed beside its stream.
+    /// The end of what the agent printed on standard error.
     pub(super) stderr: String,
-    /// What the caller should know of the run.
+    /// Notes for the caller about the run.
     pub(super) notes: Vec<String>,
 }
 
 impl AttemptOutcome {
-    /// What went wrong.
+    /// The kind of error. If guard ended the run, its own error takes precedence over the agent's.
     pub(super) fn error_kind(&self) -> Option<ErrorKind> {
         let own = self.result.error_kind;
         let agents = self.conclusion.as_ref().and_then(|end| end.error.as_ref()).map(|(kind, _)| *kind);
         if was_cut(&self.result) { own } else { agents.or(own) }
     }
 
-    /// What it changed that is still there, for people.
+    /// A description, for people, of the changes the attempt left behind.
     pub(super) fn left_work(&self) -> Option<String> {
         let uncommitted = self.result.worktree.as_ref().map_or(0, |tree| tree.uncommitted.len());
         let count = |number: usize, one: &str| match number {
@@ -51,7 +54,7 @@ impl AttemptOutcome {
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    /// When it is worth another try, where it was said.
+    /// When a retry makes sense, if the CLI said so.
     pub(super) fn wait(&self) -> Option<&Wait> {
         self.conclusion.as_ref().and_then(|end| end.wait.as_ref())
     }
@@ -79,7 +82,8 @@ impl AttemptOutcome {
     }
 }
 
-/// Where the agent works: in the directory, or in a worktree that is the same for every turn of a conversation.
+/// Adds the options for where the agent works: in the given directory, or in a worktree that stays the same
+/// for every turn of a session.
 fn place(command: &mut Command, request: &ExecRequest, session: Option<&Session>) {
     command.arg("--dir").arg(&request.cd);
     let is_in_repository = request.cd.ancestors().any(|folder| folder.join(".git").exists());
@@ -88,8 +92,8 @@ fn place(command: &mut Command, request: &ExecRequest, session: Option<&Session>
     } else if request.in_place || request.sandbox == Sandbox::ReadOnly || !is_in_repository {
         command.arg("--in-place");
     } else if let Some(session) = session {
-        // The worktree is found from the user's own directory and by its branch. Its files are an agent's: what they say about
-        // where they belong is nothing to go by.
+        // Identify the worktree by the user's own repository and its branch. The worktree's files are
+        // writable by the agent, so what they say about the repository cannot be trusted.
         let work = session.worktree();
         if let Some(work) = work {
             command.args(["--branch", &work.branch]).arg("--worktree").arg(&work.folder);
@@ -100,10 +104,10 @@ fn place(command: &mut Command, request: &ExecRequest, session: Option<&Session>
     }
 }
 
-/// The home an agent is given, and what of it is kept.
+/// Adds the options for the agent's home directory and for what is kept of it.
 fn furnish(command: &mut Command, prepared: &Prepared, invocation: &Invocation) {
     let session = prepared.session.as_ref();
-    // What the agent has kept of its own comes first: our files replace it.
+    // The agent's kept files come first, so that guard's files replace them.
     let kept = session.filter(|_| prepared.resumes).map(Session::home).filter(|home| home.exists());
     if let Some(home) = kept {
         command.arg("--home-from").arg(home);
@@ -119,10 +123,11 @@ fn furnish(command: &mut Command, prepared: &Prepared, invocation: &Invocation) 
     }
 }
 
-/// Starts the process of an attempt.
+/// Starts the child process of an attempt.
 fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Result<Child, String> {
     let mut command = Command::new(&executor.guard);
-    // What the adapter needs is given here, and its output is read here.
+    // This process passes the adapter's settings and parses the output, so the child must not use an adapter
+    // itself.
     command.args(["run", "--agent", "none", "--stream-json", "--policy", request.policy()]);
     if prepared.adapter.is_some() {
         command.arg("--require-keys");
@@ -159,7 +164,7 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
         environment.extend(invocation.environment);
         input = invocation.input;
     }
-    // The request's own come last, and win.
+    // Variables of the request come last, so that they override the others.
     environment.extend(request.environment.clone());
     for (name, value) in environment {
         command.arg("--env").arg(format!("{name}={value}"));
@@ -167,21 +172,22 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     command.arg("--").args(words);
     let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A log on standard error would be taken for words of the run.
+    // A log on standard error would be taken for output of the run.
     command.env_remove("GUARD_LOG").env_remove("GUARD_LOG_FILE").envs(executor.log.iter().cloned());
-    // A Ctrl-C is ours to hand on; and whoever ends us ends the run.
+    // A separate process group: this process forwards Ctrl-C itself. The child also ends when this process
+    // dies.
     command.process_group(0);
     ends_with_parent(&mut command);
     let started = command.spawn();
     let mut child = started.map_err(|error| format!("cannot start {}: {error}", executor.guard.display()))?;
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
-        // An agent that does not read it ends the writing with its own end.
+        // If the agent does not read its input, the write fails when the agent exits, which ends this thread.
         std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     }
     Ok(child)
 }
 
-/// Runs one attempt to its end.
+/// Runs one attempt until it ends.
 pub(super) fn run(
     executor: &Executor,
     request: &ExecRequest,
@@ -235,7 +241,7 @@ pub(super) fn run(
     AttemptOutcome { result, conclusion, messages, stderr, notes }
 }
 
-/// A conversation whose worktree is not there, or not its own any more, cannot go on.
+/// Rewrites worktree errors as session errors: a session whose worktree is missing or replaced cannot continue.
 fn in_terms_of_sessions(result: &mut RunResult) {
     let (kind, advice) = match result.error_kind {
         Some(ErrorKind::WorktreeLost) => {

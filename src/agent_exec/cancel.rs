@@ -1,4 +1,6 @@
-//! The way to end a request from outside.
+//! Cancellation of a request from any thread.
+//!
+//! [`Cancel`] signals the attempt's process. It must never signal a process id that has already been reaped.
 
 use std::process::Child;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,11 +9,11 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long a run that is just being made is waited for before it is told to end all the same: one that is told in the
-/// middle would leave half a worktree behind.
+/// How long to wait for a run that is still being set up before signalling it anyway. A signal during setup
+/// would leave an incomplete worktree behind.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Ends a request from outside, from any thread.
+/// A handle that cancels a request from any thread.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel {
     shared: Arc<(Mutex<State>, Condvar)>,
@@ -23,11 +25,11 @@ struct State {
     process: Option<Process>,
 }
 
-/// The process to be told.
+/// The process to signal.
 #[derive(Debug, Clone, Copy)]
 struct Process {
     id: i32,
-    /// It has begun its run, and ends in an orderly way.
+    /// Whether its run has begun, so that it handles a signal in an orderly way.
     has_begun: bool,
 }
 
@@ -38,8 +40,8 @@ impl Process {
 }
 
 impl Cancel {
-    /// Ends the request: its run is asked to end, and killed with all it started when it does not. Safe to call more than
-    /// once; the second time there is no more grace.
+    /// Cancels the request: asks its run to end, and kills the run with all its processes if it does not. May
+    /// be called more than once; the second call skips the grace period.
     pub fn set(&self) {
         let mut state = self.lock();
         let is_first = !std::mem::replace(&mut state.is_set, true);
@@ -51,7 +53,7 @@ impl Cancel {
         self.shared.1.notify_all();
     }
 
-    /// Whether it was.
+    /// Whether the request was cancelled.
     pub fn is_set(&self) -> bool {
         self.lock().is_set
     }
@@ -60,13 +62,13 @@ impl Cancel {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits; whether it was set meanwhile.
+    /// Waits for this long, or until cancellation. Returns whether the request was cancelled.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let waited = self.shared.1.wait_timeout_while(self.lock(), time, |state| !state.is_set);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_set
     }
 
-    /// This process is the one to be told from now on.
+    /// Sets the process to signal on cancellation.
     pub(super) fn watch(&self, child: &Child) {
         let mut state = self.lock();
         let id = i32::try_from(child.id()).ok();
@@ -76,7 +78,7 @@ impl Cancel {
         }
     }
 
-    /// Its run has begun.
+    /// Records that the process has begun its run, and so handles signals in an orderly way.
     pub(super) fn begun(&self) {
         let mut state = self.lock();
         let is_set = state.is_set;
@@ -89,13 +91,13 @@ impl Cancel {
         self.shared.1.notify_all();
     }
 
-    /// Before the process is waited for: its number may be another's afterwards.
+    /// Must be called before the process is reaped: afterwards its id may belong to another process.
     pub(super) fn forget(&self) {
         self.lock().process = None;
         self.shared.1.notify_all();
     }
 
-    /// Tells a process that has not begun its run when it has had the time to.
+    /// Signals a process that has not begun its run within [`PATIENCE`].
     fn insist(&self, process: Process) {
         let cancel = self.clone();
         let is_waited_for =

@@ -1,4 +1,4 @@
-//! Which version of a CLI is installed, without starting it.
+//! Determines the installed version of a CLI from its `package.json`, without starting the CLI.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ struct Package {
     version: String,
 }
 
-/// The file a name leads to.
+/// Resolves a program name through `PATH`.
 fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program));
@@ -21,7 +21,7 @@ fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// The version that the package around a program says it has.
+/// The version stated by the package that contains a program.
 fn version(program: &Path, package: &str) -> Option<String> {
     let real = program.canonicalize().ok()?;
     real.ancestors().skip(1).take(8).find_map(|folder| {
@@ -31,30 +31,31 @@ fn version(program: &Path, package: &str) -> Option<String> {
     })
 }
 
-/// Numbers of a version; what follows a dash is not compared.
+/// The numeric components of a version. A suffix after `-` or `+` is not compared.
 fn numbers(version: &str) -> Vec<u64> {
     let plain = version.split(['-', '+']).next().unwrap_or_default();
     plain.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }
 
-/// The CLI that is installed is known not to work.
+/// The error for an installed CLI version that is known not to work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{agent} {found} is installed, and {oldest} or newer is needed: {reason}; update it")]
 pub struct OutdatedAgent {
     /// The agent's name.
     pub agent: String,
-    /// The version that is installed.
+    /// The installed version.
     pub found: String,
     /// The oldest version that works.
     pub oldest: String,
-    /// Why older ones do not.
+    /// Why older versions do not work.
     pub reason: String,
 }
 
-/// Why the CLI that is installed is known not to work; or what the user should know of one that nobody has tried.
+/// Checks the installed version of a CLI. Returns an error if it is known not to work, and otherwise notes
+/// for the user, for example about a version that was never tried.
 pub fn check_version(adapter: &Adapter, words: &[String]) -> Result<Vec<String>, OutdatedAgent> {
     let (Some(package), Some(program)) = (&adapter.package, words.first()) else { return Ok(Vec::new()) };
-    // One that is not there is told by the run.
+    // If the program is missing, the run itself reports that.
     let Some(found) = find(program).and_then(|file| version(&file, package)) else { return Ok(Vec::new()) };
     let name = &adapter.name;
     if let Some(oldest) = adapter.oldest.as_ref().filter(|oldest| numbers(&found) < numbers(&oldest.version))

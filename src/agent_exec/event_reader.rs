@@ -1,4 +1,7 @@
-//! What an attempt says, line by line: its output is read as its agent's, everything else is handed on.
+//! Reads the events of one attempt line by line.
+//!
+//! The agent's output goes through the adapter's parser; all other events are passed on to the caller. Kept
+//! output is bounded. The last line of the stream is the run's result.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -14,16 +17,17 @@ use crate::agent::{AgentEvent, Reading};
 use crate::outcome::RunResult;
 use crate::transcript::{Event, EventType, Stream, decode_base64};
 
-/// What is kept of what the agent prints beside its stream.
+/// How many bytes of the agent's standard error are kept.
 const KEPT: usize = 64 << 10;
-/// Messages that a result may carry, and how much they may be together.
+/// The largest number of messages in a result, and their total size in bytes.
 const MOST_MESSAGES: usize = 10_000;
 const LARGEST_MESSAGES: usize = 64 << 20;
 
-/// Said where the user's working tree has changes that the agent's does not have.
+/// The note for a working tree with uncommitted changes, which the agent's branch does not contain.
 const LEFT_OUT: &str = "changes that are not committed were left out: the agent works on a branch that begins at the last commit";
 
-/// A piece of output as a line of the run has it. Nearly all bytes come this way, so nothing of it is copied twice.
+/// An output event, borrowed from its line. Nearly all bytes arrive as such events, so this avoids a second
+/// copy.
 #[derive(Deserialize)]
 struct Printed<'l> {
     #[serde(borrow)]
@@ -42,14 +46,14 @@ struct Piece<'l> {
     base64: Option<String>,
 }
 
-/// Hears one attempt.
+/// Reads the events of one attempt.
 pub(super) struct Listener<'l> {
     pub(super) reading: Option<Reading>,
     pub(super) result: Option<RunResult>,
     pub(super) messages: Vec<Value>,
-    /// The end of what the agent printed beside its stream.
+    /// The end of what the agent printed on standard error.
     pub(super) stderr: String,
-    /// What the caller should know of the run.
+    /// Notes for the caller about the run.
     pub(super) notes: Vec<String>,
     keeps_messages: bool,
     kept_bytes: usize,
@@ -80,7 +84,7 @@ impl<'l> Listener<'l> {
         }
     }
 
-    /// Hears everything there is.
+    /// Reads all events until the end of the input.
     pub(super) fn read(&mut self, mut input: impl BufRead) {
         let mut line = Vec::new();
         loop {
@@ -96,7 +100,7 @@ impl<'l> Listener<'l> {
         }
     }
 
-    /// Hands on what the agent said, and keeps it where that was asked for.
+    /// Passes an event of the agent on, and keeps it if the request asked for messages.
     fn agent_says(&mut self, event: AgentEvent) {
         if self.keeps_messages && self.messages.len() < MOST_MESSAGES {
             let size = event.data.to_string().len();
@@ -113,7 +117,7 @@ impl<'l> Listener<'l> {
         if let Some(printed) = printed.filter(|printed| printed.event_type == EventType::Output) {
             return self.output(printed);
         }
-        // The last line is the result; it has no type.
+        // The last line is the result, which has no event type.
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
         if event.event_type.is_empty() {
             self.result = serde_json::from_slice(line).ok().or(self.result.take());
@@ -129,7 +133,7 @@ impl<'l> Listener<'l> {
         }
     }
 
-    /// The run has begun: it can be told to end.
+    /// The run has begun, so it can now be cancelled in an orderly way.
     fn begun(&mut self, data: &Value) {
         self.cancel.begun();
         if data.get("leaves_changes_behind").and_then(Value::as_bool) == Some(true) {
@@ -140,7 +144,8 @@ impl<'l> Listener<'l> {
         if let (Some(session), Some(branch), Some(worktree)) =
             (&mut self.session, text("branch"), text("worktree"))
         {
-            // Now, because nobody writes it down when this process is killed. That it fails loses no result.
+            // Save this now: if this process is killed, nobody else records it. A failure here must not lose
+            // the result.
             let _ = session.works_in(branch, worktree);
         }
     }
@@ -171,7 +176,7 @@ fn time(text: &str) -> SystemTime {
     text.parse::<Timestamp>().map_or_else(|_| SystemTime::now(), SystemTime::from)
 }
 
-/// Appends, and keeps the last so many bytes.
+/// Appends text and keeps only the end of it.
 pub(super) fn keep(text: &mut String, more: &str) {
     text.push_str(more);
     if text.len() > 2 * KEPT {

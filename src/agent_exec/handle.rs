@@ -1,8 +1,8 @@
-//! A request on its way: a stream of events, and the result in the end.
+//! A running request: a stream of events, and a result at the end.
 //!
-//! The events wait in a buffer of [`Running::MOST_EVENTS`] events and [`Running::MOST_BYTES`] bytes. Whoever reads slowly
-//! slows nobody: what finds no room is dropped, counted in the result, and its place is marked by an event. Polling takes
-//! no runtime, and waiting takes none at all.
+//! A buffer holds up to [`Running::MOST_EVENTS`] events and [`Running::MOST_BYTES`] bytes. A slow reader
+//! never blocks the run: events that do not fit are dropped and counted in the result, and a marker event
+//! takes their place. Polling works on any async runtime; blocking calls need none.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,16 +18,16 @@ use crate::agent::AgentEvent;
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
 
-/// Events, and as the last one the result; ending it early cancels the run.
+/// The events of a request, with the result as the last one. Dropping the stream early cancels the run.
 pub type EventStream = Pin<Box<dyn Stream<Item = AgentEvent> + Send>>;
 
-/// The type of the last event of an [`EventStream`]; its data is the result.
+/// The type of the last event of an [`EventStream`]. Its data is the result.
 pub const RESULT: &str = EventType::ExecResult.as_str();
-/// Stands where events were dropped: `data` is `{"count"}`.
+/// The type of the event that replaces dropped events. Its data is `{"count"}`.
 pub const DROPPED: &str = EventType::ExecDropped.as_str();
 
-/// A request on its way. Dropping it cancels the request: its run is asked to end, and killed with everything it started
-/// when it does not within seconds.
+/// A running request. Dropping it cancels the request: guard asks the run to end, and kills it with
+/// everything it started if it does not end within seconds.
 ///
 /// ```no_run
 /// use guard::executor::{ExecRequest, Executor};
@@ -75,19 +75,19 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<(AgentEvent, usize)>,
-    /// What they weigh together.
+    /// The total weight of the buffered events.
     bytes: usize,
-    /// Dropped in all, and since the last one that found room.
+    /// The number of dropped events: in total, and since the last event that fit.
     dropped: u64,
     missing: u64,
-    /// Nobody reads events any more.
+    /// Nobody reads events any more, so they are discarded.
     is_deaf: bool,
     result: Option<Box<ExecResult>>,
     is_over: bool,
     waker: Option<Waker>,
 }
 
-/// About what a value takes.
+/// The approximate memory size of a value.
 fn weight(value: &Value) -> usize {
     let inner = match value {
         Value::String(text) => text.len(),
@@ -115,7 +115,7 @@ impl State {
         self.events.push_back((event, weight));
     }
 
-    /// Says where events are missing.
+    /// Inserts a marker event for the dropped events.
     fn mark_missing(&mut self) {
         let count = std::mem::take(&mut self.missing);
         if count > 0 {
@@ -146,7 +146,7 @@ impl Shared {
     }
 }
 
-/// However the thread ends, there is an end.
+/// Marks the request as over when its thread ends, even after a panic.
 struct Ends(Arc<Shared>);
 
 impl Drop for Ends {
@@ -156,7 +156,7 @@ impl Drop for Ends {
 }
 
 impl Executor {
-    /// Begins a request, in a thread of its own.
+    /// Starts a request in a new thread.
     pub fn start(&self, request: ExecRequest) -> Running {
         let running = Running { shared: Arc::default(), cancel: Cancel::default() };
         let (executor, shared, cancel) = (self.clone(), running.shared.clone(), running.cancel.clone());
@@ -171,24 +171,24 @@ impl Executor {
                 state.result = Some(result);
             });
         };
-        // Where there are no more threads the closure is dropped, and with it comes the end.
+        // If no thread can be created, the closure is dropped, and dropping `Ends` marks the request as over.
         let _ = std::thread::Builder::new().name("request".to_string()).spawn(work);
         running
     }
 }
 
 impl Running {
-    /// Events that wait to be read, at most.
+    /// The maximum number of buffered events.
     pub const MOST_EVENTS: usize = 1024;
-    /// What they may take together, about; a single event may be larger.
+    /// The approximate maximum size of the buffered events. A single event may be larger.
     pub const MOST_BYTES: usize = 16 << 20;
 
-    /// Ends the request; its result still comes, and is `cancelled`.
+    /// Cancels the request. The result still arrives, with the error kind `cancelled`.
     pub fn cancel(&self) {
         self.cancel.set();
     }
 
-    /// The events as they come, for callers that can wait; ends with the request.
+    /// Iterates over the events, blocking for each, until the request ends.
     pub fn events(&mut self) -> impl Iterator<Item = AgentEvent> + '_ {
         std::iter::from_fn(|| {
             let is_quiet = |state: &mut State| state.events.is_empty() && !state.is_over;
@@ -197,14 +197,14 @@ impl Running {
         })
     }
 
-    /// The result, when it is there. Events that were not read are gone.
+    /// Blocks until the result is available. Unread events are discarded.
     pub fn wait(self) -> ExecResult {
         self.stop_listening();
         let waited = self.shared.changed.wait_while(self.shared.lock(), |state| !state.is_over);
         result_of(&mut waited.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same, for asynchronous code.
+    /// Waits for the result in asynchronous code. Unread events are discarded.
     pub async fn finish(self) -> ExecResult {
         self.stop_listening();
         poll_fn(|context| {
@@ -218,7 +218,7 @@ impl Running {
         .await
     }
 
-    /// The events as a stream on the heap, with the result as the last one: [`RESULT`].
+    /// Returns the events as a boxed stream whose last event, [`RESULT`], holds the result.
     pub fn boxed(self) -> EventStream {
         Box::pin(WithResult { running: Some(self) })
     }
@@ -261,7 +261,6 @@ impl Stream for Running {
     }
 }
 
-/// Events, then the result.
 struct WithResult {
     running: Option<Running>,
 }
@@ -317,7 +316,7 @@ mod tests {
             state.push(large.clone());
         }
         assert_eq!((state.dropped, state.events.len()), (3, 1));
-        // One that is larger than everything is still told, where nothing else waits.
+        // An event larger than the whole buffer is still delivered if the buffer is empty.
         state.pop();
         state.push(event(&"x".repeat(Running::MOST_BYTES)));
         assert_eq!(state.dropped, 3);

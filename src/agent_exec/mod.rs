@@ -1,4 +1,4 @@
-//! Agents as well-behaved functions: one request in, events while it runs, one honest result, whatever the CLI does.
+//! Runs a request to an agent: events while it runs, and one result at the end whatever the CLI does.
 //!
 //! ```text
 //!   request ─► adapter, session ─► attempt: `guard run --stream-json …` (a process of its own) ─► agent's lines ─► events
@@ -6,8 +6,9 @@
 //!                     └──────── wait 0.5 s, 1 s, 2 s ◄───┘
 //! ```
 //!
-//! An attempt is a process, because a run begins with a fork of a process that has one thread; so many can go on at once
-//! beside any runtime. This module starts nothing but guard itself.
+//! Every attempt is a separate process, because a run forks and therefore needs a process with one thread.
+//! Many attempts can run at once beside any async runtime. This module starts no program other than guard
+//! itself.
 #![forbid(unsafe_code)]
 
 mod attempt;
@@ -40,18 +41,19 @@ use result::Failure;
 use retry::Next;
 use session::{Session, Store};
 
-/// Runs requests.
+/// Executes requests to agents.
 #[derive(Debug, Clone)]
 pub struct Executor {
-    /// The program that does: guard itself.
+    /// The path of the guard executable that runs the attempts.
     pub guard: PathBuf,
-    /// Where sessions are kept.
+    /// The directory where sessions are stored.
     pub sessions: PathBuf,
-    /// Variables that make its attempts log to a file (`GUARD_LOG`, `GUARD_LOG_FILE`); without them they do not log.
+    /// Variables (`GUARD_LOG`, `GUARD_LOG_FILE`) that make the attempts log to a file. Without them attempts
+    /// do not log.
     pub log: Vec<(OsString, OsString)>,
 }
 
-/// What a request means, looked up.
+/// A request with its adapter, program and session resolved.
 #[derive(Default)]
 struct Prepared {
     adapter: Option<Adapter>,
@@ -59,12 +61,12 @@ struct Prepared {
     ask: Ask,
     session: Option<Session>,
     resumes: bool,
-    /// What the caller should know beforehand.
+    /// Notes for the caller that are known before the first attempt.
     notes: Vec<String>,
 }
 
 impl Prepared {
-    /// Writes down in the session what was tried. That this fails is no reason to lose the result.
+    /// Records an attempt in the session. A failure to do so must not lose the result.
     fn note(&mut self, tried: &AttemptOutcome) {
         let Some(session) = &mut self.session else { return };
         let agents_id = tried.conclusion.as_ref().and_then(|end| end.session.as_deref());
@@ -76,7 +78,7 @@ impl Prepared {
         let _ = session.note(&tried.result);
     }
 
-    /// A session that failed before it was one is forgotten.
+    /// Removes a new session whose request failed.
     fn close(self, is_success: bool) {
         if let Some(session) = self.session.filter(|_| !self.resumes && !is_success) {
             session.forget();
@@ -85,8 +87,9 @@ impl Prepared {
 }
 
 impl Executor {
-    /// Sees a request through. `see` gets events as they come; it may take its time, and then everything waits for it
-    /// ([`Executor::start`] is for those who would rather miss some). Blocks, and needs no runtime.
+    /// Executes a request and blocks until it ends; no async runtime is needed. `see` receives the events.
+    /// The request waits while `see` runs; [`Executor::start`] drops events instead of waiting for a slow
+    /// reader.
     pub fn execute(
         &self,
         request: &ExecRequest,
@@ -167,7 +170,7 @@ impl Executor {
             (None, true) => (Some(store.begin(&request.cd)?), false),
             (None, false) => (None, false),
         };
-        // The id that the agent knows the session by.
+        // The id by which the agent knows the session.
         let agents_id = match &session {
             Some(session) if resumes && adapter.chooses_session_ids() => {
                 let lost = || {

@@ -1,4 +1,6 @@
-//! Whether a failure is worth another try, and when.
+//! Decides whether a failed attempt is retried, and after how long.
+//!
+//! An attempt that left changes behind is never retried.
 
 use std::time::Duration;
 
@@ -8,26 +10,26 @@ use super::attempt::AttemptOutcome;
 use crate::agent::Wait;
 use crate::outcome::{ErrorDetail, ErrorKind};
 
-/// What a retry waits for, at most.
+/// The longest delay before a retry.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// What the first one waits for.
+/// The delay before the first retry.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// What comes after an attempt.
+/// What follows an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Another, after this time.
+    /// Retry after this delay.
     Again(Duration),
-    /// None; and why not, where its kind of failure may pass.
+    /// Do not retry. The reason is given if the failure is of a kind that could be temporary.
     Stop(Option<String>),
 }
 
-/// What comes after this attempt, when so many were made again before.
+/// Decides what follows this attempt, given the number of retries already made.
 pub(super) fn next(tried: &AttemptOutcome, retries: u32, most: u32) -> Next {
     if !tried.error_kind().is_some_and(may_pass) || retries >= most {
         return Next::Stop(None);
     }
-    // The second could undo or double what the first did.
+    // A second attempt could undo or repeat the changes of the first.
     if let Some(work) = tried.left_work() {
         return Next::Stop(Some(format!(
             "it was not tried again, because the attempt left work behind: {work}"
@@ -49,7 +51,7 @@ pub(super) fn next(tried: &AttemptOutcome, retries: u32, most: u32) -> Next {
     }
 }
 
-/// Kinds of failure that may be gone the next time. What was asked wrongly stays wrong.
+/// Whether a failure of this kind may be temporary. An invalid request fails again.
 fn may_pass(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -57,16 +59,16 @@ fn may_pass(kind: ErrorKind) -> bool {
     )
 }
 
-/// Whole seconds, and no less than there are.
+/// Rounds up to whole seconds.
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Writes down when it is worth another try.
+/// Records in the error detail when a retry makes sense.
 pub(super) fn set_wait(detail: &mut ErrorDetail, wait: &Wait, now: Timestamp) {
     let at = match wait {
         Wait::For(time) => SignedDuration::try_from(*time).ok().and_then(|time| now.checked_add(time).ok()),
-        // Without a list of time zones on this machine the words must do.
+        // If this machine has no time zone database, only the text message remains.
         Wait::NextDay(zone) => zone.as_ref().and_then(|zone| next_day(now, zone).ok()),
     };
     let left = match wait {

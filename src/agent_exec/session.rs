@@ -1,8 +1,9 @@
-//! Conversations: which directory and branch one belongs to, and what its agent keeps of its home.
+//! Stored sessions: the directory and branch a session belongs to, and what is kept of its agent's home
+//! directory.
 //!
-//! A session belongs to an agent and a directory. Whoever names one that is not there, or in another directory, is told so; it
-//! is never mixed up with another. One request at a time works in it. What is written down here is guard's own: no agent
-//! can write it, and nothing that an agent can write decides where the next turn works.
+//! A session belongs to one agent and one directory. Resuming an unknown session, or one of another
+//! directory, is an error, so sessions are never confused. Only one request at a time uses a session. Agents
+//! cannot write these records, and nothing that an agent can write may decide where the next turn works.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -15,38 +16,38 @@ use serde::{Deserialize, Serialize};
 use super::result::Failure;
 use crate::outcome::{ErrorKind, RunResult};
 
-/// The sessions of one agent.
+/// The stored sessions of one agent.
 pub(super) struct Store {
     pub(super) folder: PathBuf,
 }
 
-/// What is written down of one.
+/// The stored record of a session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Record {
-    /// The user's directory, as it really is.
+    /// The user's directory, canonicalized.
     folder: PathBuf,
-    /// Where its work is; none while there is no work.
+    /// The worktree with the session's work, if there is any.
     #[serde(default)]
     worktree: Option<Worktree>,
     #[serde(default)]
     runs: Vec<String>,
-    /// What its agent calls it, where the agent chooses that.
+    /// The agent's own id for the session, if the agent chooses ids.
     #[serde(default)]
     agents_id: Option<String>,
 }
 
-/// Where a session's work is.
+/// The worktree of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Worktree {
-    /// On this branch.
     pub(super) branch: String,
-    /// In this directory, which has the branch.
+    /// The directory in which the branch is checked out.
     pub(super) folder: PathBuf,
-    /// The run there has ended and left it. Otherwise it may have removed it again, if there was nothing in it.
+    /// Whether the last run ended and left the worktree in place. Otherwise the run may have removed it
+    /// because it was empty.
     pub(super) is_kept: bool,
 }
 
-/// One conversation, held by this request.
+/// A session, locked by this request.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: String,
@@ -60,7 +61,7 @@ fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
 }
 
 impl Store {
-    /// A new one.
+    /// Creates a session.
     pub(super) fn begin(&self, cd: &Path) -> Result<Session, Failure> {
         let id = uuid::Uuid::now_v7().to_string();
         let record = Record { folder: real(cd), ..Record::default() };
@@ -75,7 +76,7 @@ impl Store {
         Ok(session)
     }
 
-    /// The one of this id, if it belongs to this directory.
+    /// Opens the session with this id if it belongs to this directory.
     pub(super) fn resume(&self, id: &str, cd: &Path) -> Result<Session, Failure> {
         let lost = |why: &str| {
             Failure::new(
@@ -83,7 +84,7 @@ impl Store {
                 format!("the session {id} {why}; begin a new one, with all of its context"),
             )
         };
-        // It becomes a part of a path: only as guard itself writes it.
+        // The id becomes part of a path, so only the exact form that guard writes is accepted.
         if uuid::Uuid::parse_str(id).map(|uuid| uuid.to_string()).as_deref() != Ok(id) {
             return Err(lost("is none of guard's"));
         }
@@ -91,7 +92,7 @@ impl Store {
         if !folder.join(RECORD).exists() {
             return Err(lost("is not known here"));
         }
-        // Read when nobody else writes it.
+        // Take the lock before reading, so that nobody writes the record meanwhile.
         let lock = lock(&folder, id)?;
         let text = fs::read(folder.join(RECORD)).map_err(|_| lost("is not known here"))?;
         let record: Record = serde_json::from_slice(&text).map_err(|_| lost("cannot be read"))?;
@@ -118,43 +119,42 @@ fn lock(folder: &Path, id: &str) -> Result<Flock<fs::File>, Failure> {
 }
 
 impl Session {
-    /// What the agent keeps of its home.
+    /// What is kept of the agent's home directory.
     pub(super) fn home(&self) -> PathBuf {
         self.folder.join("home")
     }
 
-    /// What its branch and worktree are called.
+    /// The task name, used for the branch and the worktree.
     pub(super) fn task(&self) -> String {
-        // The end of an id differs most.
+        // The end of a UUIDv7 is the random part.
         format!("session-{}", self.id.get(self.id.len().saturating_sub(12)..).unwrap_or(&self.id))
     }
 
-    /// Where its work is.
     pub(super) fn worktree(&self) -> Option<&Worktree> {
         self.record.worktree.as_ref()
     }
 
-    /// What its agent calls it, where the agent has chosen that.
+    /// The agent's own id for the session, if the agent has chosen one.
     pub(super) fn agents_id(&self) -> Option<&str> {
         self.record.agents_id.as_deref()
     }
 
-    /// Takes down what its agent calls it. The agent printed it, and it becomes a word of the next command line: nothing
-    /// but a plain UUID is taken.
+    /// Stores the agent's own id for the session. The agent printed it, and it becomes an argument of the
+    /// next command line, so only a plain UUID is accepted.
     pub(super) fn set_agents_id(&mut self, id: &str) {
         if uuid::Uuid::parse_str(id).map(|uuid| uuid.to_string()).as_deref() == Ok(id) {
             self.record.agents_id = Some(id.to_string());
         }
     }
 
-    /// Its agent works there now.
+    /// Records where the agent works from now on.
     pub(super) fn works_in(&mut self, branch: &str, worktree: &str) -> Result<(), Failure> {
         let (branch, folder) = (branch.to_string(), PathBuf::from(worktree));
         self.record.worktree = Some(Worktree { branch, folder, is_kept: false });
         self.write()
     }
 
-    /// Writes down another run, and whether its worktree is still there: it goes when there is nothing in it.
+    /// Records a run, and whether its worktree still exists: a run removes an empty worktree.
     pub(super) fn note(&mut self, run: &RunResult) -> Result<(), Failure> {
         if !run.run_id.is_empty() {
             self.record.runs.push(run.run_id.clone());
@@ -166,7 +166,7 @@ impl Session {
         self.write()
     }
 
-    /// Forgets one that never began.
+    /// Removes a session that never began.
     pub(super) fn forget(self) {
         if !self.home().exists() && self.record.worktree.is_none() {
             let _ = fs::remove_dir_all(&self.folder);
@@ -177,7 +177,8 @@ impl Session {
         let path = self.folder.join(RECORD);
         let new = self.folder.join("session.json.new");
         let text = serde_json::to_vec(&self.record).unwrap_or_default();
-        // Renamed into place, so that there is always a whole one. One that a power failure takes is lost, and told so.
+        // Write and rename, so that a complete record always exists. After a power failure the record may be
+        // lost, which is then reported.
         let written = OpenOptions::new()
             .create(true)
             .truncate(true)
@@ -214,7 +215,7 @@ mod tests {
                 "{other}"
             );
         }
-        // Another agent's.
+        // The session belongs to another agent.
         let others = Store { folder: root.join("claude") };
         assert_eq!(kind(others.resume(&id, &std::env::temp_dir())), Err(ErrorKind::SessionLost));
         for broken in ["", "{", "[]", "{\"folder\": 5}"] {
@@ -258,13 +259,13 @@ mod tests {
             let run = RunResult { worktree, ..RunResult::default() };
             session.note(&run).unwrap_or_else(|failure| panic!("{failure:?}"));
         };
-        // A process that is killed now has written down where the agent works.
+        // A process killed at this point has already recorded where the agent works.
         session.works_in("task/b", "/w").unwrap_or_else(|failure| panic!("{failure:?}"));
         drop(session);
         let mut session = store.resume(&id, &root).unwrap_or_else(|failure| panic!("{failure:?}"));
         let place = |is_kept| Worktree { branch: "task/b".to_string(), folder: PathBuf::from("/w"), is_kept };
         assert_eq!(session.worktree(), Some(&place(false)));
-        // A run that did not get as far as having one says nothing about it.
+        // A run that failed before it had a worktree changes nothing.
         noted(&mut session, None);
         assert!(session.worktree().is_some());
         noted(&mut session, Some(false));
