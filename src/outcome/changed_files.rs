@@ -1,4 +1,5 @@
-//! Which files of a directory were made or changed since a moment: by the change time, which nobody inside can set.
+//! Lists the files of a directory that were created or changed since a given time. It compares the inode
+//! change time (ctime), which a process in the sandbox cannot set.
 
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
@@ -29,17 +30,18 @@ pub enum ChangeKind {
     Deleted,
 }
 
-/// Entries that are looked at; a larger directory is not worth the wait.
+/// The maximum number of entries to examine; a scan of a larger directory would take too long.
 const MOST_ENTRIES: usize = 50_000;
-/// Changes that are listed.
+/// The maximum number of changes to list.
 pub const MOST_CHANGES: usize = 1_000;
 
-/// The files below a directory that changed since a moment, and whether that is all. `.git` and links are not followed.
-/// `is_new` when guard made the directory just before: then nothing in it from before that moment counts.
+/// Returns the files below a directory that changed since a given time, and whether the list is complete.
+/// Skips `.git` and does not follow links. `is_new` says that guard created the directory just before
+/// `since`, so that no earlier entry counts.
 pub fn changes(folder: &Path, since: SystemTime, is_new: bool) -> (Vec<Change>, bool) {
     let mut found = Vec::new();
     let mut left = MOST_ENTRIES;
-    // Clocks of file systems tick coarsely: a file can seem older than it is, and never younger.
+    // File system timestamps are coarse: a file can appear older than it is, but never newer.
     let tick = if is_new { Duration::ZERO } else { Duration::from_millis(10) };
     let since = since.checked_sub(tick).unwrap_or(since);
     let complete = look(folder, since, &mut left, &mut found);
@@ -49,7 +51,7 @@ pub fn changes(folder: &Path, since: SystemTime, is_new: bool) -> (Vec<Change>, 
 
 fn look(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change>) -> bool {
     let mut complete = true;
-    // One directory at a time is open, however deep they are; those near the top come first.
+    // Breadth first, so that only one directory is open at a time and entries near the top come first.
     let mut folders = VecDeque::from([root.to_path_buf()]);
     while let Some(folder) = folders.pop_front() {
         let Ok(entries) = std::fs::read_dir(&folder) else {
@@ -61,7 +63,7 @@ fn look(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change
                 return false;
             }
             *left -= 1;
-            // git's own, be it a directory or a file that leads to one.
+            // `.git` is either a directory or a file that points to one.
             if entry.file_name() == ".git" {
                 continue;
             }

@@ -1,25 +1,27 @@
-//! What was refused, counted while the transcript is written.
+//! Counts denials while the transcript is written, for the list in the result.
+//!
+//! The list is bounded, but a flood of denials by one rule must never hide a denial by another.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::result::Denial;
 use crate::transcript::Line;
 
-/// Different refusals that a result lists.
+/// The maximum number of distinct denials that a result lists.
 const MOST_DENIALS: usize = 1000;
-/// The same for one rule: who fills the list with refusals by one rule hides none by another.
+/// The maximum for a single rule, so that a flood of denials by one rule does not hide those of another.
 const MOST_OF_RULE: usize = 200;
-/// Rules whose further refusals are counted.
+/// The maximum number of rules for which further denials are counted.
 const MOST_RULES: usize = 200;
 
-/// Sees every line of a transcript and keeps what the result needs.
+/// Observes every line of a transcript and collects the denials for the result.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     denials: Arc<Mutex<Vec<Denial>>>,
 }
 
 impl Tally {
-    /// Takes notice of a line.
+    /// Processes a line of the transcript.
     pub fn see(&self, line: &Line<'_>) {
         if !line.event_type.is_denial() {
             return;
@@ -53,13 +55,13 @@ impl Tally {
         }
     }
 
-    /// What was seen so far.
+    /// Returns the denials collected so far.
     pub fn denials(&self) -> Vec<Denial> {
         self.denials.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Counts a refusal that is in the list already: false when it is not.
+/// Increments the count of a denial that is already listed. Returns false if it is not listed.
 fn count_known(denials: &mut [Denial], denial: &Denial) -> bool {
     let known = denials.iter_mut().find(|known| known.kind == denial.kind && known.message == denial.message);
     known.map(|known| known.count += 1).is_some()
@@ -75,7 +77,7 @@ mod tests {
         tally.see(&Line { event_type: EventType::DenyExec, message, data: &data, json: b"" });
     }
 
-    /// Who causes thousands of refusals by some rules hides none by another, and every one is counted.
+    /// A flood of denials by some rules hides no other rule, and every denial is counted.
     #[test]
     fn a_flood_of_refusals_hides_no_rule() {
         let tally = Tally::default();

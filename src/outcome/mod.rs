@@ -1,7 +1,7 @@
-//! What a run did → one structured result.
+//! The structured result of a run: what was denied, which files changed, how it ended.
 //!
-//! The result is what callers build on: its fields are only ever added to. It is also the last event of the transcript,
-//! so nothing has to be worked out a second time.
+//! Callers depend on the result, so fields are only ever added. The result is also the last event of the
+//! transcript, so that readers need not recompute it.
 
 mod changed_files;
 mod denial_counter;
