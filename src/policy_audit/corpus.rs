@@ -1,7 +1,7 @@
-//! Labelled command lists: one case a line, `LABEL<TAB>COMMAND`, the label optional.
+//! Parses labelled command lists. Each line is one case, `LABEL<TAB>COMMAND`; the label is optional.
 //!
-//! A command is shell text, or a JSON object `{"shell": "…"}` or `{"argv": ["…"]}` where newlines or exact words matter.
-//! `#` begins a comment; `#! policy: NAME` says which policy the labels are about.
+//! A command is shell text, or a JSON object `{"shell": "…"}` or `{"argv": ["…"]}` if newlines or exact
+//! arguments matter. `#` begins a comment. `#! policy: NAME` states which policy the labels refer to.
 
 use serde::Deserialize;
 use thiserror::Error;
@@ -9,39 +9,39 @@ use thiserror::Error;
 use crate::command::Request;
 use crate::policy::Action;
 
-/// A file of cases.
+/// A parsed file of cases.
 #[derive(Debug, Clone)]
 pub struct Corpus {
-    /// The file's name, as it was given.
+    /// The name of the file, as given by the caller.
     pub name: String,
-    /// The policy its labels are about.
+    /// The policy that the labels refer to.
     pub policy: Option<String>,
-    /// Its cases in order.
+    /// The cases, in file order.
     pub cases: Vec<Case>,
 }
 
 /// One command of a corpus.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Its line, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// The decision it should get.
+    /// The expected decision.
     pub label: Option<Action>,
-    /// The command as it is written in the file.
+    /// The command as written in the file.
     pub text: String,
-    /// The command.
+    /// The parsed command.
     pub request: Request,
 }
 
-/// A line that is no case.
+/// The error for a line that is not a valid case.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{name}:{line}: {problem}")]
 pub struct CorpusError {
-    /// The file.
+    /// The name of the file.
     pub name: String,
-    /// The line, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// What is wrong with the line.
     pub problem: String,
 }
 
@@ -53,7 +53,7 @@ struct JsonCase {
 }
 
 impl Corpus {
-    /// Reads a corpus from its text.
+    /// Parses the text of a corpus file.
     pub fn parse(name: &str, text: &str) -> Result<Self, CorpusError> {
         let mut corpus = Self { name: name.to_string(), policy: None, cases: Vec::new() };
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -89,7 +89,7 @@ fn case(line: usize, text: &str) -> Result<Case, String> {
     Ok(Case { line, label, text: text.to_string(), request: request(text)? })
 }
 
-/// A command written as shell text or as a JSON object.
+/// Parses a command written as shell text or as a JSON object.
 fn request(text: &str) -> Result<Request, String> {
     if !text.starts_with("{\"") {
         return Ok(Request::Shell(text.as_bytes().to_vec()));

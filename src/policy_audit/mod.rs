@@ -1,6 +1,8 @@
-//! Corpora × policies → what each command gets, as a table, as reports for CI, and compared with a committed snapshot.
+//! Audits policies: runs lists of commands (corpora) through them and reports the decisions as a table, as CI
+//! reports, or as a difference from a committed snapshot.
 //!
-//! So that a change of policy is reviewed like code: run it over the commands that matter, and look at the difference.
+//! This lets a policy change be reviewed like code: run it over the commands that matter and read the
+//! difference. The result must not depend on the machine it runs on.
 #![forbid(unsafe_code)]
 
 mod corpus;
@@ -15,45 +17,46 @@ use crate::command::{Context, Cwd};
 use crate::decide::judge;
 use crate::policy::{Action, Policy};
 
-/// The outcome of an audit.
+/// The result of an audit.
 #[derive(Debug, Clone)]
 pub struct Audit {
-    /// The policies asked, in order.
+    /// The names of the audited policies, in order.
     pub policies: Vec<String>,
-    /// Corpora with labels that none of these policies is meant by, and the policy they name.
+    /// Corpora whose labels were not checked because their policy is not among the audited ones, with the
+    /// policy they name.
     pub unused_labels: Vec<(String, Option<String>)>,
-    /// One row a case.
+    /// One row for each case.
     pub rows: Vec<Row>,
 }
 
-/// What every policy says of one case.
+/// The decisions of all policies about one case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// The corpus it is from.
+    /// The corpus that contains the case.
     pub corpus: String,
-    /// Its line there.
+    /// The line number in the corpus.
     pub line: usize,
     /// The command as written.
     pub text: String,
-    /// The label, and the index of the policy it is about.
+    /// The label, and the index of the policy it refers to.
     pub expected: Option<(usize, Action)>,
-    /// A verdict for each policy.
+    /// One answer for each policy.
     pub verdicts: Vec<Answer>,
 }
 
-/// One policy's answer, shortened to what a snapshot keeps.
+/// One policy's verdict, reduced to what a snapshot keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The decision.
     pub action: Action,
-    /// The rule behind it.
+    /// The rule that caused the decision.
     pub rule: String,
     /// The reason, for reports.
     pub reason: String,
 }
 
 impl Row {
-    /// The answer that contradicts the label, if one does.
+    /// Returns the answer that contradicts the label, if there is one.
     pub fn contradiction(&self) -> Option<(usize, Action, &Answer)> {
         let (policy, label) = self.expected?;
         let answer = self.verdicts.get(policy)?;
@@ -61,8 +64,8 @@ impl Row {
     }
 }
 
-/// Runs every case through every policy. Cases are judged as if they were run in a working tree, by a user whose home and
-/// environment are not known, so that the result is the same on every machine.
+/// Runs every case through every policy. Cases are judged as if run in a working tree by a user with unknown
+/// home directory and environment, so that the result is the same on every machine.
 pub fn run(policies: &[Policy], corpora: &[Corpus]) -> Audit {
     let context = Context { folder: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
     let mut rows = Vec::new();

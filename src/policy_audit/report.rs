@@ -1,4 +1,4 @@
-//! An audit as text, JUnit XML and SARIF.
+//! Renders an audit as text, JUnit XML or SARIF.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,8 +10,8 @@ use super::{Answer, Audit, Row};
 use crate::policy::Action;
 use crate::terminal_text;
 
-/// The table: a line a case, grouped by corpus. The first policy's answer, then those of the policies that differ, a
-/// tab, the command.
+/// Renders the table: one line for each case, grouped by corpus. A line has the first policy's answer, the
+/// answers of policies that differ, a tab, and the command.
 pub fn text(audit: &Audit) -> String {
     let mut out = format!("policies: {}\n", audit.policies.join(" "));
     let mut corpus = "";
@@ -25,7 +25,8 @@ pub fn text(audit: &Audit) -> String {
     out
 }
 
-/// `deny git.switch`, and `[readonly: deny readonly.git]` for each group of policies that says otherwise.
+/// Formats the answers, for example `deny git.switch`, with `[readonly: deny readonly.git]` for each group of
+/// policies that differs.
 pub(super) fn answers(audit: &Audit, row: &Row) -> String {
     let show = |answer: &Answer| format!("{} {}", answer.action.name(), answer.rule);
     let Some(first) = row.verdicts.first() else { return String::new() };
@@ -44,7 +45,8 @@ pub(super) fn answers(audit: &Audit, row: &Row) -> String {
     others.iter().fold(base, |line, (shown, policies)| format!("{line} [{}: {shown}]", policies.join(" ")))
 }
 
-/// JUnit XML: a suite for each corpus and policy, a test for each case; a case that contradicts its label has failed.
+/// Renders JUnit XML: one suite for each corpus and policy, one test for each case. A case that contradicts
+/// its label is a failure.
 pub fn junit(audit: &Audit) -> Result<String, quick_junit::SerializeError> {
     let mut suites: BTreeMap<(usize, &str), TestSuite> = BTreeMap::new();
     for row in &audit.rows {
@@ -75,7 +77,8 @@ pub fn junit(audit: &Audit) -> Result<String, quick_junit::SerializeError> {
     report.to_string()
 }
 
-/// SARIF 2.1.0: a result for every case that is not allowed, and an error for each that contradicts its label.
+/// Renders SARIF 2.1.0: one result for every case that is not allowed, and an error for each case that
+/// contradicts its label.
 pub fn sarif(audit: &Audit) -> Value {
     let mut rules: BTreeMap<&str, &str> = BTreeMap::new();
     let mut results = Vec::new();
@@ -121,7 +124,7 @@ pub fn sarif(audit: &Audit) -> Value {
     })
 }
 
-/// A file name as a relative URI reference.
+/// Encodes a file name as a relative URI reference.
 fn uri(name: &str) -> String {
     let mut out = String::new();
     for byte in name.bytes() {

@@ -1,43 +1,43 @@
-//! A committed audit against today's: which commands changed their fate.
+//! Compares a committed audit table with the current one and lists the commands whose answer changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// One line of difference.
+/// One difference between snapshot and current table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The list of policies.
+    /// The list of policies changed.
     Policies {
-        /// In the snapshot.
+        /// The list in the snapshot.
         was: String,
-        /// Today.
+        /// The current list.
         is: String,
     },
-    /// A command's answer.
+    /// The answer for a command changed.
     Answer {
-        /// The corpus it is from.
+        /// The corpus that contains the command.
         corpus: String,
-        /// The command.
+        /// The command as written.
         text: String,
-        /// In the snapshot.
+        /// The answer in the snapshot.
         was: String,
-        /// Today.
+        /// The current answer.
         is: String,
     },
-    /// A command that is new.
+    /// A command was added.
     Added {
-        /// The corpus it is from.
+        /// The corpus that contains the command.
         corpus: String,
-        /// The command.
+        /// The command as written.
         text: String,
-        /// Its answer.
+        /// The current answer.
         is: String,
     },
-    /// A command that is gone.
+    /// A command was removed.
     Removed {
-        /// The corpus it was in.
+        /// The corpus that contained the command.
         corpus: String,
-        /// The command.
+        /// The command as written.
         text: String,
     },
 }
@@ -55,15 +55,15 @@ impl fmt::Display for Change {
     }
 }
 
-/// A line of a snapshot that is none.
+/// The error for an invalid line of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the snapshot is neither a heading nor `ANSWER<TAB>COMMAND`")]
 pub struct SnapshotError {
-    /// The line, from 1.
+    /// The line number, from 1.
     pub line: usize,
 }
 
-/// What differs between a snapshot's text and today's table.
+/// Compares the text of a snapshot with the current table.
 pub fn compare(snapshot: &str, today: &str) -> Result<Vec<Change>, SnapshotError> {
     let (old, new) = (Table::parse(snapshot)?, Table::parse(today)?);
     let mut changes = Vec::new();
@@ -75,7 +75,7 @@ pub fn compare(snapshot: &str, today: &str) -> Result<Vec<Change>, SnapshotError
         let nothing = Vec::new();
         let was = old.answers.get(key).unwrap_or(&nothing);
         let is = new.answers.get(key).unwrap_or(&nothing);
-        // A command may stand in a corpus more than once.
+        // A command may occur more than once in a corpus.
         for index in 0..was.len().max(is.len()) {
             let (corpus, text) = (corpus.to_string(), text.to_string());
             match (was.get(index), is.get(index)) {
@@ -92,7 +92,7 @@ pub fn compare(snapshot: &str, today: &str) -> Result<Vec<Change>, SnapshotError
     Ok(changes)
 }
 
-/// A table taken apart: its policies, and its answers by corpus and command.
+/// A parsed table: its policies, and its answers by corpus and command.
 #[derive(Default)]
 struct Table<'t> {
     policies: &'t str,
