@@ -1,8 +1,8 @@
-//! The policies that come with the program, as the files in `policies/`.
+//! The built-in policies, embedded from the files in `policies/`.
 
 use super::diagnostic::Source;
 
-/// Name and text of each, in the order they are listed.
+/// The name and text of each built-in policy, in the order in which they are listed.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("strict", include_str!("../../policies/strict.toml")),
     ("standard", include_str!("../../policies/standard.toml")),
@@ -18,7 +18,6 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("writer", include_str!("../../policies/writer.toml")),
 ];
 
-/// The source of a built-in policy.
 pub(super) fn source(name: &str) -> Option<Source> {
     let (name, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
     Some(Source { name: format!("builtin:{name}.toml"), text: (*text).into(), built_in: true })

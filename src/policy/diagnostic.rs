@@ -1,4 +1,4 @@
-//! Problems of a policy file, each with its place, shown with a caret.
+//! Problems in a policy file, each with its location, rendered with a caret under the offending text.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
-/// A policy text and where it came from.
+/// The text of a policy and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// What people call it: `policies/strict.toml` or the path it was read from.
+    /// The name to show: the path the policy was read from, or `builtin:NAME.toml`.
     pub name: String,
-    /// Its text.
+    /// The complete text.
     pub text: Arc<str>,
-    /// Embedded in the binary rather than read from a file.
+    /// Whether the text is embedded in the binary rather than read from a file.
     pub built_in: bool,
 }
 
-/// A place in a source.
+/// A position in a source, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The source's name.
+    /// The name of the source.
     pub file: String,
-    /// Line, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// Column in characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Location {
 }
 
 impl Source {
-    /// The line and column of a byte offset.
+    /// Converts a byte offset to a line and column.
     pub fn locate(&self, offset: usize) -> Location {
         let before = self.text.get(..offset).unwrap_or(&self.text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -47,41 +47,41 @@ impl Source {
     }
 }
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The policy cannot be used.
     Error,
-    /// It can, but says something its author may not mean.
+    /// The policy can be used, but probably does not do what its author intended.
     Warning,
-    /// Worth knowing: an override that is in force.
+    /// Information, such as an override that is in force.
     Note,
 }
 
-/// One problem.
+/// One problem in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
     /// What is wrong.
     pub message: String,
-    /// The file it is in.
+    /// The file that contains the problem.
     pub source: Source,
-    /// The bytes it is about.
+    /// The byte range of the offending text.
     pub span: Range<usize>,
-    /// Words under the caret.
+    /// The text under the caret.
     pub label: String,
-    /// What to do about it.
+    /// How to fix the problem.
     pub help: Option<String>,
 }
 
 impl Diagnostic {
-    /// Where it is.
+    /// The line and column of the problem.
     pub fn location(&self) -> Location {
         self.source.locate(self.span.start)
     }
 
-    /// The problem with its line and caret, as text.
+    /// Renders the problem as text, with its source line and a caret.
     pub fn render(&self, colour: bool) -> String {
         let level = match self.severity {
             Severity::Error => Level::ERROR,
@@ -91,7 +91,7 @@ impl Diagnostic {
         let text = &*self.source.text;
         let start = floor(text, self.span.start);
         let end = floor(text, self.span.end).max(start);
-        // A span over many lines is shown by its first.
+        // Show only the first line of a span over several lines.
         let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
         let annotation = AnnotationKind::Primary.span(start..end.min(line_end)).label(self.label.as_str());
         let snippet = Snippet::source(text).path(self.source.name.as_str()).fold(true).annotation(annotation);

@@ -1,4 +1,4 @@
-//! What one policy says differently from another.
+//! Compares two policies and lists the differences.
 
 use std::net::IpAddr;
 
@@ -7,9 +7,11 @@ use super::model::{
     Sandbox, Toolchains, Worktree,
 };
 
-/// Lines of difference from `a` to `b`: `-` only in a, `+` only in b, `~` in both and changed. Empty when they agree.
+/// Lists the differences from `a` to `b`: `-` only in `a`, `+` only in `b`, `~` in both but changed. Empty if
+/// they are equal.
 ///
-/// Policy and sections are taken apart without `..`: what is added to one and not compared here does not compile.
+/// The policy and its sections are destructured without `..`, so that a new field that is not compared here
+/// fails to compile.
 pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     let Policy {
         name: _,
@@ -82,14 +84,14 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     lines
 }
 
-/// Differences of a section.
+/// The differences of one section.
 #[derive(Default)]
 struct Differences {
     /// Single values that changed.
     values: Vec<String>,
-    /// What was added to lists, and removed from them.
+    /// Items added to or removed from lists.
     items: Vec<String>,
-    /// Values by name that were added, changed or removed.
+    /// Named values that were added, changed or removed.
     named: Vec<String>,
 }
 
@@ -109,7 +111,7 @@ impl Differences {
         self.items.extend(only_in(right, left, '+'));
     }
 
-    /// Values by name; `prefix` stands before each name.
+    /// Compares named values; `prefix` is prepended to each name.
     fn named<V: PartialEq + std::fmt::Display>(
         &mut self,
         prefix: &str,
@@ -226,13 +228,13 @@ impl Filesystem {
         found.list("filesystem.write", write, &other.write);
         match (execute, &other.execute) {
             (Some(left), Some(right)) => found.list("filesystem.execute", left, right),
-            // One policy names what may be started and the other does not: there are no items to compare.
+            // Only one of the policies restricts `execute`, so there are no two lists to compare.
             _ => found.changed("filesystem.execute", &self.execute_in_words(), &other.execute_in_words()),
         }
         found
     }
 
-    /// Where programs may be started from, in words.
+    /// Describes which programs may be executed.
     fn execute_in_words(&self) -> String {
         match &self.execute {
             None => "everything readable or writable".to_string(),
@@ -300,12 +302,12 @@ fn diff_rules(a: &Policy, b: &Policy, lines: &mut Vec<String>) {
     }
 }
 
-/// Where programs may be started from, in words.
+/// Describes which programs the policy allows to be executed.
 pub fn execute(policy: &Policy) -> String {
     policy.filesystem.execute_in_words()
 }
 
-/// A rule's conditions on one line.
+/// Describes a rule's conditions on one line.
 pub fn described(rule: &Rule) -> String {
     let Conditions {
         programs,

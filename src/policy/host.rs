@@ -1,95 +1,96 @@
-//! Hosts, as policies name them and as programs ask for them.
+//! Parses host entries of policies and host names requested by programs.
 //!
 //! An entry is `[words ]host[:ports][/path]`: `example.org`, `*.example.org:443`, `10.0.0.0/8:8000-8100`,
-//! `GET,HEAD mirror.example.org:80/debian/`, `raw git.example.org:22`. What programs ask for is made one of two things, a
-//! name or an address, in one spelling; whatever could be read in two ways is no host.
+//! `GET,HEAD mirror.example.org:80/debian/`, `raw git.example.org:22`. A requested host is normalized to
+//! either a name or an address, in one canonical spelling. Text that different programs could interpret
+//! differently is rejected, never guessed at.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::ip_classes::{plain, special};
 
-/// The longest name DNS has.
+/// The longest name that DNS allows.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// A host in its one spelling.
+/// A host in its canonical form.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// Lower case, no dot at the end.
+    /// A name in lower case without a trailing dot.
     Name(String),
-    /// Never an IPv4 address dressed up as an IPv6 one.
+    /// An address. An IPv4-mapped IPv6 address is converted to IPv4.
     Address(IpAddr),
 }
 
-/// Text that names no host.
+/// The error for text that is not a valid host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// Nothing, or more than DNS knows.
+    /// The text is empty or longer than a DNS name can be.
     #[error("a host has between 1 and {LONGEST_NAME} letters")]
     Length,
-    /// `user@host`.
+    /// The text contains a user name: `user@host`.
     #[error("a host has no user name before it")]
     UserInfo,
-    /// `fe80::1%eth0`.
+    /// The address has a zone: `fe80::1%eth0`.
     #[error("an address has no zone (`%`)")]
     Zone,
-    /// Letters beyond ASCII.
+    /// The name contains non-ASCII characters.
     #[error("an international name is written as `xn--…`")]
     International,
-    /// `2130706433`, `0177.0.0.1`, `0x7f.1`: programs disagree on what these are.
+    /// A numeric form such as `2130706433`, `0177.0.0.1` or `0x7f.1`, which programs interpret differently.
     #[error("an IPv4 address is four decimal numbers without leading zeros")]
     Ambiguous,
-    /// `host:0`, `host:http`.
+    /// The port is not valid: `host:0`, `host:http`.
     #[error("a port is a number from 1 to 65535")]
     Port,
-    /// Anything else.
+    /// Any other invalid character or form.
     #[error("a host is a name of letters, digits, `-`, `_` and dots, or an address")]
     Spelling,
 }
 
-/// Text that is no entry of `allow` or `deny`.
+/// The error for text that is not a valid entry of `allow` or `deny`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostEntryError {
-    /// Nothing.
+    /// The entry is empty.
     #[error("an entry names a host")]
     Empty,
-    /// A word before the host that is neither `raw` nor methods.
+    /// A word before the host is neither `raw` nor a list of methods.
     #[error("before a host stand `raw` or methods such as `GET,HEAD`, not `{0}`")]
     Word(String),
-    /// What stands in the place of the host is none.
+    /// The host part is not valid.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// A net behind a name, or one that is too long.
+    /// A prefix length follows a name, or is too large for the address.
     #[error("only an address has a net behind it: `10.0.0.0/8`")]
     NetOfName,
-    /// The length of a net is no number.
+    /// The prefix length is not a number.
     #[error("a net is `10.0.0.0/8`")]
     Net,
-    /// Methods or a path for a connection that is not looked into.
+    /// A `raw` entry has methods or a path, although guard does not inspect such connections.
     #[error("what a `raw` connection carries is not seen: it has no methods and no path")]
     RawInTheClear,
-    /// A raw connection to any port.
+    /// A `raw` entry does not name a port.
     #[error("a `raw` connection names its port: `raw host:22`")]
     RawWithoutPort,
-    /// `https://…`.
+    /// The entry is a URL: `https://…`.
     #[error("an entry is a host, not a URL: `example.org:443`")]
     Url,
-    /// An IPv6 address without its closing bracket.
+    /// An IPv6 address lacks its closing bracket.
     #[error("a `[` has its `]`")]
     Bracket,
-    /// A path that could lead elsewhere.
+    /// The path is relative or ambiguous, so that a server could resolve it elsewhere.
     #[error("a path begins with `/` and has no `..`, no `//` and no escapes")]
     Path,
-    /// Ports that are none.
+    /// The port list is not valid.
     #[error("ports are `443`, `80,443`, `8000-8100` or `*`, not `{0}`")]
     Ports(String),
 }
 
 impl Host {
-    /// The host that a text names.
+    /// Parses a host and converts it to its canonical form.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         if text.is_empty() || text.len() > LONGEST_NAME + 1 {
             return Err(HostError::Length);
@@ -119,7 +120,7 @@ impl Host {
         if let Ok(address) = name.parse::<Ipv4Addr>() {
             return Ok(Self::Address(IpAddr::V4(address)));
         }
-        // What the resolver would take for a number is no name.
+        // Resolvers would interpret such a name as a numeric address.
         let last = name.rsplit('.').next().unwrap_or_default();
         if last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") {
             return Err(HostError::Ambiguous);
@@ -127,9 +128,9 @@ impl Host {
         Ok(Self::Name(name))
     }
 
-    /// `host:port` or `[address]:port` in its parts; without a port, `port`.
+    /// Parses `host:port` or `[address]:port`. `port` is the default if the text has none.
     pub fn parse_with_port(text: &str, port: Option<u16>) -> Result<(Self, u16), HostError> {
-        // Said first: what stands before it may look like a host with a port.
+        // Check this first: the user part may look like a host with a port.
         if text.contains('@') {
             return Err(HostError::UserInfo);
         }
@@ -165,14 +166,14 @@ impl fmt::Display for Host {
     }
 }
 
-/// Hosts that one entry speaks of.
+/// The hosts that one entry matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hosts {
     Any,
     Name(String),
     /// Every name below this one.
     Below(String),
-    /// Addresses that share so many bits.
+    /// Addresses with this prefix length in common.
     Net(IpAddr, u8),
 }
 
@@ -224,7 +225,7 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Whether an address lies in a net.
+/// Whether an address lies in a network.
 fn in_net(address: IpAddr, net: IpAddr, length: u8) -> bool {
     let (address, net, width) = match (address, net) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits()), u128::from(b.to_bits()), 32),
@@ -235,16 +236,16 @@ fn in_net(address: IpAddr, net: IpAddr, length: u8) -> bool {
     shift >= 128 || address >> shift == net >> shift
 }
 
-/// How something is asked for: by what can be seen of it.
+/// The kind of access, by how much of it guard can inspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way<'a> {
-    /// A connection whose content is not seen.
+    /// A connection whose content guard does not see.
     Tunnel,
-    /// A request in the clear.
+    /// A plain-text HTTP request.
     Request {
-        /// `GET`.
+        /// The HTTP method, such as `GET`.
         method: &'a str,
-        /// With its slash, without a query.
+        /// The path with its leading slash and without the query.
         path: &'a str,
     },
 }
@@ -254,11 +255,11 @@ pub enum Way<'a> {
 pub struct HostEntry {
     text: String,
     hosts: Hosts,
-    /// From, to.
+    /// Inclusive port ranges.
     ports: Vec<(u16, u16)>,
     methods: Vec<String>,
     path: Option<String>,
-    /// A tunnel may carry something else than TLS to that very name.
+    /// A tunnel may carry a protocol other than TLS to that name.
     raw: bool,
 }
 
@@ -269,7 +270,7 @@ impl fmt::Display for HostEntry {
 }
 
 impl HostEntry {
-    /// What an entry means, or why it means nothing.
+    /// Parses an entry of `allow` or `deny`.
     pub fn parse(text: &str) -> Result<Self, HostEntryError> {
         let mut words: Vec<&str> = text.split_ascii_whitespace().collect();
         let place = words.pop().ok_or(HostEntryError::Empty)?;
@@ -306,27 +307,28 @@ impl HostEntry {
         Ok(Self { text: text.to_string(), hosts, ports, methods, path, raw })
     }
 
-    /// Whether it speaks of this host and port, in whatever way.
+    /// Whether the entry matches this host and port, for any kind of access.
     pub fn names(&self, host: &Host, port: u16) -> bool {
         self.ports.iter().any(|(from, to)| (*from..=*to).contains(&port)) && self.hosts.include(host)
     }
 
-    /// Whether it speaks of this host, at whatever port.
+    /// Whether the entry matches this host on any port.
     pub fn names_host(&self, host: &Host) -> bool {
         self.hosts.include(host)
     }
 
-    /// Whether it speaks of this address as the special one it is: not by the way, in a net that is mostly public.
+    /// Whether the entry names this special-purpose address deliberately. A wide, mostly public network that
+    /// happens to include the address does not count.
     pub fn names_special(&self, address: IpAddr, port: u16) -> bool {
         let Hosts::Net(net, length) = &self.hosts else { return false };
         *length >= 8 && special(*net).is_some() && self.names(&Host::Address(plain(address)), port)
     }
 
-    /// Whether it speaks of this.
+    /// Whether the entry matches this access.
     pub fn matches(&self, host: &Host, port: u16, way: Way<'_>) -> bool {
         self.names(host, port)
             && match way {
-                // What cannot be seen cannot be held to methods and paths.
+                // Methods and paths cannot be enforced on content that guard does not see.
                 Way::Tunnel => self.methods.is_empty() && self.path.is_none(),
                 Way::Request { method, path } => {
                     (self.methods.is_empty() || self.methods.iter().any(|known| known == method))
@@ -335,17 +337,17 @@ impl HostEntry {
             }
     }
 
-    /// Whether it allows some methods and not others.
+    /// Whether the entry is limited to certain methods.
     pub fn binds_methods(&self) -> bool {
         !self.methods.is_empty()
     }
 
-    /// Whether a tunnel by this entry may carry anything.
+    /// Whether a tunnel by this entry may carry any protocol.
     pub fn is_raw(&self) -> bool {
         self.raw
     }
 
-    /// Whether everything that another allows is allowed by this one.
+    /// Whether this entry allows everything that another one allows.
     pub fn covers(&self, other: &Self) -> bool {
         let in_one =
             |(from, to): &(u16, u16)| self.ports.iter().any(|(least, most)| least <= from && to <= most);
@@ -364,7 +366,8 @@ impl HostEntry {
     }
 }
 
-/// Whether a path lies below a prefix, whatever a server makes of dots and escapes in it: what could climb is not below.
+/// Whether a path lies below a prefix. A path with dot segments or suspicious escapes never does, because
+/// servers resolve them differently.
 fn is_below(path: &str, prefix: &str) -> bool {
     let lower = path.to_ascii_lowercase();
     let climbs = path.split(['/', '\\']).any(|part| part == ".." || part == ".")
@@ -381,7 +384,7 @@ enum Place<'t> {
 
 type Parts<'t> = (Place<'t>, Option<Vec<(u16, u16)>>, Option<String>);
 
-/// `host[/net][:ports][/path]`.
+/// Splits `host[/net][:ports][/path]`.
 fn split(text: &str) -> Result<Parts<'_>, HostEntryError> {
     if text.contains("://") {
         return Err(HostEntryError::Url);
@@ -591,7 +594,7 @@ mod tests {
                 let _ = Host::parse_with_port(text, Some(1));
                 let _ = HostEntry::parse(text);
                 if let Ok(host) = Host::parse(text) {
-                    // The one spelling is its own.
+                    // The canonical form parses to itself.
                     assert_eq!(Host::parse(&host.to_string()), Ok(host));
                 }
             }

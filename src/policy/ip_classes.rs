@@ -1,8 +1,8 @@
-//! Addresses that are not anybody's: of this machine, of private nets, of the provider's metadata.
+//! Classifies special-purpose IP addresses: loopback, private networks, and cloud metadata services.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address without the clothes of another family.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 pub fn plain(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
@@ -10,7 +10,8 @@ pub fn plain(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What is special about an address that nobody should reach by a public name: a word for it.
+/// Returns the class of a special-purpose address, which no public name should resolve to. `None` for a
+/// public address.
 pub fn special(address: IpAddr) -> Option<&'static str> {
     match plain(address) {
         IpAddr::V4(v4) => special_v4(v4),
@@ -29,7 +30,7 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
         (192, 0, 0 | 2) | (192, 88, 99) | (198, 18..=19, _) | (198, 51, 100) | (203, 0, 113) => "reserved",
         (224..=239, ..) => "multicast",
         (240.., ..) => "reserved",
-        // Providers answer for their machines' metadata at these public-looking ones.
+        // Cloud providers serve instance metadata at these addresses, which look public.
         (168, 63, 129) if address == Ipv4Addr::new(168, 63, 129, 16) => "cloud metadata",
         _ => return None,
     })
@@ -46,7 +47,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     }
     match words {
         [0, 0, 0, 0, 0, 0, high, low] => embedded(high, low).or(Some("reserved")),
-        // Translated: the real target is an IPv4 address.
+        // Translation prefixes (NAT64, 6to4): the real target is the embedded IPv4 address.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
         [0x64, 0xff9b, ..] => Some("reserved"),
         [0x2002, high, low, ..] => embedded(high, low).or(Some("reserved")),

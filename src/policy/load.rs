@@ -1,4 +1,7 @@
-//! Finding a policy by name or path, reading what it extends, merging the chain.
+//! Loads a policy: finds it by name or path, reads the chain of policies it extends, and merges them.
+//!
+//! A user's policy is found before a built-in one of the same name. An unreadable user policy is an error and
+//! must never fall back to the built-in one.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +13,18 @@ use super::model::Policy;
 use super::parse;
 use super::parse::{File, LARGEST_FILE};
 
-/// A chain of `extends` longer than this is a mistake.
+/// A longer chain of `extends` is treated as an error.
 const LONGEST_CHAIN: usize = 8;
 
-/// Where policies are looked for by name, before the built-in ones.
+/// The directories to search for a policy by name, before the built-in ones.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyDirs {
-    /// The user's own: `$XDG_CONFIG_HOME/guard/policies`.
+    /// The user's policies: `$XDG_CONFIG_HOME/guard/policies`.
     pub user: Option<PathBuf>,
 }
 
 impl PolicyDirs {
-    /// The places of this user, from the environment.
+    /// Determines the directories of the current user from the environment.
     pub fn from_environment() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let base = set("XDG_CONFIG_HOME")
@@ -30,7 +33,7 @@ impl PolicyDirs {
         Self { user: base.map(|base| base.join("guard/policies")) }
     }
 
-    /// Names that can be used, the user's own first.
+    /// The available policy names, the user's own first. The flag is true for a built-in policy.
     pub fn names(&self) -> Vec<(String, bool)> {
         let mut names: Vec<(String, bool)> = Vec::new();
         if let Some(Ok(entries)) = self.user.as_ref().map(std::fs::read_dir) {
@@ -50,27 +53,27 @@ impl PolicyDirs {
     }
 }
 
-/// A policy that cannot be used.
+/// The error for a policy that cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// Nothing of that name.
+    /// No policy has that name.
     #[error("no policy named `{name}`{}", near.as_ref().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     NotFound {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// A name that exists and is close.
+        /// A similar name that exists.
         near: Option<String>,
     },
-    /// The file is there but cannot be read.
+    /// The file exists but cannot be read.
     #[error("cannot read the policy {}: {problem}", path.display())]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The reason from the operating system.
         problem: String,
     },
-    /// The text has problems.
+    /// The policy has errors.
     #[error("the policy cannot be used: {}", count_errors(.0))]
     Invalid(Vec<Diagnostic>),
 }
@@ -82,12 +85,12 @@ fn count_errors(problems: &[Diagnostic]) -> String {
     }
 }
 
-/// Loads a policy by name or path, without running its examples (see `decide::load` for that).
+/// Loads a policy by name or path, without running its examples (`decide::load` does that).
 pub fn load(reference: &str, folders: &PolicyDirs) -> Result<Policy, PolicyError> {
     load_source(find(reference, folders, None)?, folders)
 }
 
-/// Loads a policy from a text, with everything it extends.
+/// Loads a policy from its text, with everything it extends.
 pub fn load_source(source: Source, folders: &PolicyDirs) -> Result<Policy, PolicyError> {
     let (policy, problems) = load_with_problems(source, folders)?;
     if problems.iter().any(|problem| problem.severity == Severity::Error) {
@@ -98,7 +101,7 @@ pub fn load_source(source: Source, folders: &PolicyDirs) -> Result<Policy, Polic
     Ok(policy)
 }
 
-/// Loads as much of a policy as its problems allow: the policy is there unless rules could not be read.
+/// Loads a policy and returns all problems. The policy is `None` if a rule could not be parsed.
 pub fn load_with_problems(
     source: Source,
     folders: &PolicyDirs,
@@ -124,7 +127,7 @@ pub fn load_with_problems(
         }
         chain.push((source, file));
     }
-    // What a broken chain would say of merging is noise: without its parent everything looks wrong.
+    // Without its parent, merging a chain would report errors that are not real.
     let is_cut = chain.last().is_some_and(|(_, file)| file.extends.is_some());
     if is_cut || chain.iter().any(|(_, file)| file.is_damaged) {
         return Ok((None, problems));
@@ -136,7 +139,7 @@ pub fn load_with_problems(
     Ok(((!broken).then_some(policy), problems))
 }
 
-/// The policy that `extends` names.
+/// Finds the policy that `extends` names.
 fn extended(
     name: &str,
     from: &Source,
@@ -157,7 +160,7 @@ fn extended(
     Ok(found)
 }
 
-/// The text a reference leads to: a path, the user's policy of that name, or a built-in one.
+/// Finds the text for a reference: a path, the name of a user's policy, or the name of a built-in one.
 pub fn find(reference: &str, folders: &PolicyDirs, from: Option<&Source>) -> Result<Source, PolicyError> {
     if reference.contains('/') || reference.ends_with(".toml") {
         let path = match from.filter(|from| !from.built_in).and_then(|from| Path::new(&from.name).parent()) {
@@ -166,7 +169,7 @@ pub fn find(reference: &str, folders: &PolicyDirs, from: Option<&Source>) -> Res
         };
         return read_file(&path);
     }
-    // A built-in policy extends built-in ones: a user's file of the same name must not change what it stands on.
+    // A built-in policy extends built-in ones: a user's file of the same name must not change its parent.
     if let Some(folder) = &folders.user
         && parse::is_policy_name(reference)
         && from.is_none_or(|from| !from.built_in)
@@ -174,7 +177,8 @@ pub fn find(reference: &str, folders: &PolicyDirs, from: Option<&Source>) -> Res
         let path = folder.join(format!("{reference}.toml"));
         // A user's `strict` may extend the built-in `strict`.
         let is_asking = from.is_some_and(|from| is_same_file(Path::new(&from.name), &path));
-        // Anything but a plain absence is an error: a file that cannot be read must not turn into the built-in one.
+        // Any error other than "not found" must be reported: an unreadable file must not be replaced by the
+        // built-in policy.
         let absent =
             std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
         if !is_asking && !absent {

@@ -1,4 +1,6 @@
-//! A chain of policy files → one policy. A file can only tighten what it extends, unless it says `override`.
+//! Merges a chain of policy files into one policy.
+//!
+//! A file can only tighten what it extends. Loosening is an error unless the file says `override`.
 
 use super::diagnostic::{Diagnostic, Severity, Source};
 use super::diff::described;
@@ -6,7 +8,7 @@ use super::keys::nearest;
 use super::model::{Action, Default, Place, Policy, Rule};
 use super::parse::{At, File, FileRule};
 
-/// Merges files, the root of the chain first. Problems come back beside what could be merged.
+/// Merges the files, the root of the chain first. Returns the problems beside the merged policy.
 pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
     let sources: Vec<Source> = chain.iter().map(|(source, _)| source.clone()).collect();
     let mut merger = Merger {
@@ -41,13 +43,13 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
     (merger.policy, merger.problems)
 }
 
-/// The one thing that no section's `override` can loosen.
+/// The one setting that no section's `override` can loosen.
 const TOP_DEFAULT: &str = "the default action";
 
 pub(super) struct Merger {
     pub(super) policy: Policy,
     problems: Vec<Diagnostic>,
-    /// 0 for the root of the chain.
+    /// The position of the file in the chain; 0 is the root.
     pub(super) level: usize,
 }
 
@@ -98,7 +100,8 @@ impl Merger {
         }
     }
 
-    /// Reports something that grants more than the policy extended: an error, or a note when it is meant.
+    /// Reports a setting that grants more than the extended policy: an error, or a note if it is an explicit
+    /// override.
     pub(super) fn loosened(&mut self, span: std::ops::Range<usize>, what: &str, overrides: bool) {
         let next_step = if what == TOP_DEFAULT {
             "an extending policy can only tighten; allow single programs by rules with `override = true`"
@@ -192,7 +195,7 @@ impl Merger {
         }
     }
 
-    /// A rule that loosens nothing and tightens nothing: an `allow`, or an `ask` where every default already denies.
+    /// Whether a rule neither loosens nor tightens: an `allow`, or an `ask` where every default already denies.
     fn changes_nothing(&self, rule: &FileRule) -> bool {
         let defaults = [&self.policy.default_action, &self.policy.git_default_action];
         match rule.action {

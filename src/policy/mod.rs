@@ -1,7 +1,8 @@
-//! TOML → [`Policy`]: found by name or path, merged along `extends`, checked, every part with its place in the source.
+//! Parses policies: TOML in, [`Policy`] out.
 //!
-//! Enters: policy texts. Leaves: a policy, or every problem at once with carets. Nothing here starts a process or judges
-//! a command; examples are run by `decide`, which knows how.
+//! A policy is found by name or path, merged along its `extends` chain and checked. Every part keeps its
+//! location in the source. The result is either a policy or all problems at once, rendered with carets. This
+//! module never starts a process and never judges a command; `decide` runs the examples.
 #![forbid(unsafe_code)]
 
 mod builtin;

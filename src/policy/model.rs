@@ -1,4 +1,4 @@
-//! A policy as the rest of the program sees it: merged, checked, ready to be asked.
+//! The policy as the rest of the program uses it: merged and checked.
 
 use std::ops::Range;
 
@@ -8,20 +8,20 @@ use super::diagnostic::{Diagnostic, Location, Source};
 use super::pattern::{PathPattern, Pattern};
 use crate::command::{Effects, Limits as CommandLimits};
 
-/// What happens to a command. The order is from loose to tight.
+/// What happens to a command, ordered from loose to tight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It runs.
+    /// The command runs.
     Allow,
-    /// A person decides; without one it is denied.
+    /// A person decides; if nobody can be asked, the command is denied.
     Ask,
-    /// It does not run.
+    /// The command does not run.
     Deny,
 }
 
 impl Action {
-    /// The word used in policies.
+    /// The keyword used in policies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -30,103 +30,104 @@ impl Action {
         }
     }
 
-    /// What a word of a policy means.
+    /// Parses the keyword used in policies.
     pub(super) fn named(word: &str) -> Option<Self> {
         [Self::Allow, Self::Ask, Self::Deny].into_iter().find(|known| known.name() == word)
     }
 }
 
-/// Every toolchain that can be looked for in the user's home.
+/// Toolchains that guard can detect in the user's home directory.
 pub const TOOLCHAINS: [&str; 5] = ["rust", "node", "python", "go", "java"];
 
 /// A policy with everything it extends merged in.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// Its name.
+    /// The policy's name.
     pub name: String,
-    /// What it is for.
+    /// What the policy is for.
     pub description: String,
-    /// Names of the policies it extends, nearest first.
+    /// The names of the policies it extends, nearest first.
     pub extends: Vec<String>,
-    /// The texts it was made from, the root of the chain first.
+    /// The texts it was merged from, the root of the chain first.
     pub sources: Vec<Source>,
-    /// What happens to programs no rule speaks of.
+    /// The action for programs that no rule matches.
     pub default_action: Default,
-    /// What happens to git commands no rule speaks of.
+    /// The action for git commands that no rule matches.
     pub git_default_action: Default,
-    /// What happens to git commands in repositories that are not the task's, inside the run's own places, where no rule
-    /// speaks of such.
+    /// The action for git commands, not matched by a rule, in repositories other than the task's that lie in
+    /// the run's own directories.
     pub git_other_action: Default,
-    /// Rules, those of the root of the chain first.
+    /// All rules, those of the root of the chain first.
     pub rules: Vec<Rule>,
-    /// Files.
+    /// The `[filesystem]` section: paths that a run may use.
     pub filesystem: Filesystem,
-    /// Hosts.
+    /// The `[network]` section: hosts that a run may reach.
     pub network: Network,
-    /// Variables.
+    /// The `[environment]` section: variables that a run gets.
     pub environment: Environment,
-    /// Bounds.
+    /// The `[limits]` section: resource limits of a run.
     pub limits: Limits,
-    /// Bounds of what a model's API is used for.
+    /// The `[budget]` section: limits on the use of a model's API.
     pub budget: Budget,
-    /// How the sandbox is built.
+    /// The `[sandbox]` section: how the sandbox is built.
     pub sandbox: Sandbox,
-    /// The run's private home.
+    /// The `[home]` section: the run's private home directory.
     pub home: Home,
-    /// What of the user's home programs are built with.
+    /// The `[toolchains]` section: toolchains and caches from the user's home directory.
     pub toolchains: Toolchains,
-    /// The task's working tree.
+    /// The `[worktree]` section: the task's working tree.
     pub worktree: Worktree,
-    /// git.
+    /// The `[git]` section: git in the task's repository.
     pub git: Git,
-    /// Warnings and notes from loading: nothing that keeps it from being used.
+    /// Warnings and notes from loading. None of them prevents the use of the policy.
     pub remarks: Vec<Diagnostic>,
 }
 
 /// A default action and where it was set.
 #[derive(Debug, Clone)]
 pub struct Default {
-    /// The action.
+    /// The action to take.
     pub action: Action,
-    /// The key that set it: an index into the policy's sources and the bytes there.
+    /// Where the action was set; `None` if it is built in.
     pub place: Option<Place>,
 }
 
 /// A span in one of a policy's sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Index into [`Policy::sources`].
+    /// The index into [`Policy::sources`].
     pub source: usize,
-    /// Bytes of the source.
+    /// The byte range in the source.
     pub span: Range<usize>,
 }
 
-/// One rule.
+/// One rule of a policy.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Its name.
+    /// The unique id of the rule.
     pub id: String,
-    /// What it says.
+    /// The action of the rule.
     pub action: Action,
-    /// Why.
+    /// The reason to show to the agent.
     pub reason: String,
-    /// What to do instead.
+    /// What the agent should do instead.
     pub instead: String,
-    /// When it applies.
+    /// The conditions under which the rule applies.
     pub when: Conditions,
-    /// Where it stands.
+    /// Where the rule is defined.
     pub place: Place,
-    /// Whether it may lift a default: true in the root of a chain, and for overrides.
+    /// Whether the rule may loosen a default: true in the root of a chain, and for overrides.
     pub lifts_default: bool,
-    /// It replaces a rule, or lifts a default, of the policy extended.
+    /// Whether the rule replaces a rule, or loosens a default, of the extended policy.
     pub is_override: bool,
-    /// Commands with the decisions they must get.
+    /// Example commands with the decisions that the policy must make.
     pub examples: Vec<Example>,
 }
 
 impl Rule {
-    /// Whether it speaks of git in the task's repository: by verbs, options or effects of git. Rules about programs,
-    /// files and variables hold in every repository, and so does one that names `git.other`.
+    /// Whether the rule is limited to git in the task's repository, because it matches git verbs, options or
+    /// effects. Rules about programs, files and variables apply in every repository, and so does a rule that
+    /// names `git.other`.
     pub fn is_about_the_task(&self) -> bool {
         let when = &self.when;
         let names_other = when.effects.is_some_and(|effects| effects.intersects(Effects::GIT_OTHER));
@@ -140,81 +141,81 @@ impl Rule {
 /// A command with its expected decision.
 #[derive(Debug, Clone)]
 pub struct Example {
-    /// What the policy must say.
+    /// The expected decision.
     pub action: Action,
-    /// The command.
+    /// The command to judge.
     pub command: ExampleCommand,
-    /// Where it stands in the rule's source.
+    /// The byte range in the rule's source.
     pub span: Range<usize>,
 }
 
 /// The command of an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExampleCommand {
-    /// Shell text.
+    /// A shell command line.
     Shell(String),
-    /// Words.
+    /// An argv: program and arguments.
     Argv(Vec<String>),
 }
 
-/// When a rule applies: all conditions that are given must hold.
+/// The conditions of a rule. All that are given must hold.
 #[derive(Debug, Clone, std::default::Default)]
 pub struct Conditions {
-    /// Program names or paths.
+    /// Matches any of these program names or paths.
     pub programs: Vec<Pattern>,
-    /// git verbs, with a subcommand after a blank where one is meant.
+    /// Matches any of these git verbs, each optionally followed by a space and a subcommand.
     pub verbs: Vec<Pattern>,
-    /// The first word that is no option.
+    /// Matches the first argument that is not an option.
     pub subcommands: Vec<Pattern>,
-    /// Any of these options.
+    /// Matches if any of these options is given.
     pub flags: Vec<String>,
-    /// None of these options.
+    /// Matches if none of these options is given.
     pub unless_flags: Vec<String>,
-    /// Any argument.
+    /// Matches if any argument matches.
     pub args: Vec<Pattern>,
-    /// No argument.
+    /// Matches if no argument matches.
     pub unless_args: Vec<Pattern>,
-    /// Any known path.
+    /// Matches if any known path matches.
     pub paths: Vec<PathPattern>,
-    /// Not when every known path matches.
+    /// Does not match if every known path matches one of these.
     pub unless_paths: Vec<PathPattern>,
-    /// Which use of the paths counts.
+    /// Whether read or write access to the paths counts.
     pub access: PathAccess,
-    /// Any of these effects.
+    /// Matches if the command has any of these effects.
     pub effects: Option<Effects>,
-    /// No effects but these.
+    /// Matches if the command has no effects other than these.
     pub only_effects: Option<Effects>,
-    /// Any variable set just for the command.
+    /// Matches if any variable that is set only for the command matches.
     pub variables: Vec<Pattern>,
-    /// Any ref it would change.
+    /// Matches if any ref that the command would change matches.
     pub refs: Vec<Pattern>,
 }
 
-/// Which use of a path a rule speaks of.
+/// The kind of path access that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, std::default::Default)]
 pub enum PathAccess {
-    /// Reading.
+    /// Only read access.
     Read,
-    /// Writing.
+    /// Only write access.
     Write,
-    /// Both.
+    /// Read and write access.
     #[default]
     Any,
 }
 
-/// Files a run may use.
+/// The files that a run may use.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
 pub struct Filesystem {
-    /// May be read.
+    /// Paths that may be read.
     pub read: Vec<String>,
-    /// May be written.
+    /// Paths that may be written.
     pub write: Vec<String>,
-    /// Where programs may be started from. `None` is everything that may be read or written.
+    /// Paths from which programs may be executed. `None` means everything that may be read or written.
     pub execute: Option<Vec<String>>,
 }
 
 impl Filesystem {
-    /// Where programs may be started from, in either case. Each name once.
+    /// The effective paths from which programs may be executed, without duplicates.
     pub fn executable(&self) -> Vec<&str> {
         let mut names: Vec<&str> = match &self.execute {
             Some(names) => names.iter().map(String::as_str).collect(),
@@ -226,54 +227,54 @@ impl Filesystem {
     }
 }
 
-/// Hosts a run may reach.
+/// The hosts that a run may reach.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
 pub struct Network {
-    /// Entries, see [`HostEntry`](super::HostEntry).
+    /// Allowed entries, see [`HostEntry`](super::HostEntry).
     pub allow: Vec<String>,
-    /// Entries that beat those.
+    /// Denied entries, which override `allow`.
     pub deny: Vec<String>,
-    /// Hosts and gateways by name.
+    /// The names of network presets, which open hosts and gateways.
     pub presets: Vec<String>,
-    /// Names with the address they have here.
+    /// Fixed addresses for host names.
     pub resolve: Vec<(String, std::net::IpAddr)>,
-    /// Own servers on loopback.
+    /// Whether the run may use its own servers on loopback.
     pub loopback: bool,
-    /// Ports on loopback that own servers may listen on, also without `loopback`.
+    /// Loopback ports that the run's servers may listen on even without `loopback`.
     pub listen: Vec<u16>,
 }
 
-/// Bounds of what a model's API is used for. `None` is unbounded.
+/// Limits on the use of a model's API. `None` is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, std::default::Default, Serialize)]
 pub struct Budget {
-    /// Questions and answers together.
+    /// Input and output tokens together.
     pub max_tokens: Option<u64>,
     /// Requests that use tokens.
     pub max_requests: Option<u64>,
-    /// Millionths of the prices' currency.
+    /// The cost in millionths of the currency of the price list.
     pub max_cost_micros: Option<u64>,
 }
 
-/// Variables a run gets.
+/// The environment variables of a run.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
 pub struct Environment {
-    /// Handed on.
+    /// Variables passed through from the user's environment.
     pub pass: Vec<String>,
-    /// Set.
+    /// Variables set to fixed values.
     pub set: Vec<(String, String)>,
-    /// Never recorded.
+    /// Variables whose values are never recorded.
     pub redact: Vec<String>,
 }
 
-/// Bounds of a run. `None` is unbounded.
+/// The resource limits of a run. `None` is unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
 pub struct Limits {
-    /// By key, in the order of the format.
+    /// Limits by key, in the order of the format.
     pub values: Vec<(&'static str, i64)>,
 }
 
 impl Limits {
-    /// The value of a key, if one is set.
+    /// The value of a key, if it is set.
     pub fn get(&self, key: &str) -> Option<i64> {
         self.values.iter().find(|(known, _)| *known == key).map(|&(_, value)| value)
     }
@@ -282,9 +283,9 @@ impl Limits {
 /// How the sandbox is built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sandbox {
-    /// Namespaces of the run's own.
+    /// Whether the run gets its own namespaces.
     pub namespaces: Namespaces,
-    /// Whether a program is judged again at its exec stop.
+    /// Whether guard traces programs and judges each one again at its exec stop.
     pub verify_exec: bool,
 }
 
@@ -294,20 +295,20 @@ impl std::default::Default for Sandbox {
     }
 }
 
-/// Whether a run gets namespaces of its own. The order is from loose to tight.
+/// Whether a run gets its own namespaces, ordered from loose to tight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Namespaces {
-    /// It gets none.
+    /// The run gets none.
     Off,
-    /// It gets them where the machine allows that.
+    /// The run gets them if the machine supports it.
     Auto,
-    /// It does not start without them.
+    /// The run does not start without them.
     Require,
 }
 
 impl Namespaces {
-    /// The word used in policies.
+    /// The keyword used in policies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -316,25 +317,25 @@ impl Namespaces {
         }
     }
 
-    /// What a word of a policy means.
+    /// Parses the keyword used in policies.
     pub(super) fn named(word: &str) -> Option<Self> {
         [Self::Off, Self::Auto, Self::Require].into_iter().find(|known| known.name() == word)
     }
 }
 
-/// The run's private home.
+/// The run's private home directory.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
 pub struct Home {
-    /// Files of the user's home that are copied into it, each beginning with `~/`.
+    /// Files to copy from the user's home directory, each beginning with `~/`.
     pub import: Vec<String>,
 }
 
-/// What of the user's home programs are built with.
+/// Toolchains and package caches from the user's home directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Toolchains {
-    /// Those that are looked for: names from [`TOOLCHAINS`].
+    /// The toolchains to detect: names from [`TOOLCHAINS`].
     pub detect: Vec<String>,
-    /// The package caches.
+    /// Which package caches the run sees.
     pub caches: Caches,
 }
 
@@ -344,18 +345,18 @@ impl std::default::Default for Toolchains {
     }
 }
 
-/// Which package caches a run sees. The order is from loose to tight.
+/// Which package caches a run sees, ordered from loose to tight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Caches {
-    /// The user's, readable, under a writable layer of the run's own.
+    /// The user's caches, read-only, under a writable layer of the run's own.
     Shared,
-    /// Empty ones of its own.
+    /// The run's own caches, empty at the start.
     Private,
 }
 
 impl Caches {
-    /// The word used in policies.
+    /// The keyword used in policies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shared => "shared",
@@ -363,7 +364,7 @@ impl Caches {
         }
     }
 
-    /// What a word of a policy means.
+    /// Parses the keyword used in policies.
     pub(super) fn named(word: &str) -> Option<Self> {
         [Self::Shared, Self::Private].into_iter().find(|known| known.name() == word)
     }
@@ -372,28 +373,28 @@ impl Caches {
 /// The working tree of a task.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
 pub struct Worktree {
-    /// The directory for worktrees.
+    /// The directory that contains the worktrees.
     pub root: Option<String>,
-    /// Untracked paths a task gets a copy of.
+    /// Untracked paths that are copied into the worktree.
     pub copy: Vec<String>,
-    /// Untracked paths a task can read through a link.
+    /// Untracked paths that the task can read through a link.
     pub link_readonly: Vec<String>,
 }
 
-/// git in the task's repository.
+/// Settings of git in the task's repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Git {
-    /// What task branches begin with.
+    /// The prefix of task branches.
     pub branch_prefix: String,
-    /// Trailers for commits.
+    /// Trailers to add to commits.
     pub trailers: Vec<String>,
     /// Whether commits are signed.
     pub sign: bool,
-    /// Who commits: (name, mail); the user unless given.
+    /// The name and email address of the committer; the user's own if absent.
     pub identity: Option<(String, String)>,
     /// Whether the user's hooks run.
     pub hooks: bool,
-    /// The most that is received from a run, in MiB.
+    /// The maximum amount of data to receive from a run, in MiB.
     pub receive_mib: i64,
 }
 
@@ -411,7 +412,7 @@ impl std::default::Default for Git {
 }
 
 impl Budget {
-    /// The tighter of two, bound by bound.
+    /// Combines two budgets, using the lower limit for each field.
     pub fn tightened(self, other: Self) -> Self {
         let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         Self {
@@ -423,7 +424,7 @@ impl Budget {
 }
 
 impl Policy {
-    /// The bounds for analysing a command under this policy.
+    /// The limits for analysing a command under this policy.
     pub fn command_limits(&self) -> CommandLimits {
         let defaults = CommandLimits::default();
         let limit = |key: &str, default: usize| {
@@ -436,12 +437,12 @@ impl Policy {
         }
     }
 
-    /// Where something stands, for people.
+    /// The location of a span, for people.
     pub fn locate(&self, place: &Place) -> Location {
         self.sources[place.source].locate(place.span.start)
     }
 
-    /// The root-to-leaf index of the policy's own text.
+    /// The index of the policy's own text in [`Policy::sources`].
     pub fn own_source(&self) -> usize {
         self.sources.len() - 1
     }

@@ -1,4 +1,6 @@
-//! TOML text → one policy file's content, with every problem found on the way.
+//! Parses the TOML text of one policy file and collects every problem in it.
+//!
+//! Parsing continues after an error, so that the user sees all problems at once.
 
 use std::ops::Range;
 
@@ -16,23 +18,23 @@ use super::pattern::{PathPattern, Pattern};
 use super::value_parsers::KeyValue;
 use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
 
-/// What `{…}` may stand for in paths.
+/// The placeholders allowed in paths as `{…}`.
 const PLACEHOLDERS: [&str; 6] = ["worktree", "home", "tmp", "system", "toolchains", "artifact"];
 
-/// More rules would make every judgement slow, and nobody could read them.
+/// More rules would make every judgement slow, and nobody could review them.
 const MOST_RULES: usize = 1000;
 
-/// Larger files are no policies.
+/// A larger file is rejected.
 pub(super) const LARGEST_FILE: usize = 1 << 20;
 
-/// A value and where it stands.
+/// A value with its location in the file.
 #[derive(Debug, Clone)]
 pub(super) struct At<T> {
     pub(super) value: T,
     pub(super) span: Range<usize>,
 }
 
-/// One policy file.
+/// The parsed content of one policy file.
 #[derive(Debug, Default)]
 pub(super) struct File {
     pub(super) name: Option<At<String>>,
@@ -50,9 +52,9 @@ pub(super) struct File {
     pub(super) worktree: WorktreeSection,
     pub(super) git: GitSection,
     pub(super) rules: Vec<FileRule>,
-    /// A rule had an error in what it matches or says: examples cannot be judged.
+    /// A rule has an error in its conditions or its action, so the examples cannot be judged.
     pub(super) has_broken_rules: bool,
-    /// The text is not even TOML.
+    /// The text is not valid TOML.
     pub(super) is_damaged: bool,
 }
 
@@ -67,7 +69,7 @@ pub(super) struct FileRule {
     pub(super) overrides: bool,
 }
 
-/// Reads a text. What could be read comes back even when there are problems.
+/// Parses a policy file. Returns everything that could be parsed even if there are problems.
 pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
     let mut reader = Reader { source, problems: Vec::new(), absences: Vec::new() };
     let mut file = File::default();
@@ -88,7 +90,7 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
     }
     reader.policy(table.get_ref(), &mut file);
     if file.is_damaged {
-        // Keys that seem to be missing may only be hidden by the damage.
+        // Damaged TOML may hide keys that then seem to be missing, so do not report those.
         let mut index = 0..;
         let absences = reader.absences;
         reader.problems.retain(|_| index.next().is_some_and(|index| !absences.contains(&index)));
@@ -99,7 +101,7 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
 pub(super) struct Reader<'s> {
     pub(super) source: &'s Source,
     pub(super) problems: Vec<Diagnostic>,
-    /// Which of the problems say that something is absent, by index.
+    /// The indices of the problems that report a missing key.
     absences: Vec<usize>,
 }
 
@@ -174,7 +176,7 @@ impl Reader<'_> {
         self.unique_ids(&file.rules);
     }
 
-    /// Reports something that a file must have and does not.
+    /// Reports a missing key.
     fn absent(&mut self, span: Range<usize>, message: String, label: &str, help: Option<String>) {
         self.absences.push(self.problems.len());
         self.error(span, message, label, help);
@@ -199,7 +201,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A section's table, with its keys checked.
+    /// Returns a section's table after checking its keys.
     pub(super) fn section_table<'t, 'i>(
         &mut self,
         file: &'t Table<'i>,
@@ -215,7 +217,7 @@ impl Reader<'_> {
         Some(table)
     }
 
-    /// What a section says for a key of this kind.
+    /// Parses the value of a key in a section.
     pub(super) fn section_key<T: KeyValue>(
         &mut self,
         table: &Table<'_>,
@@ -235,7 +237,7 @@ impl Reader<'_> {
         find(table, "override").and_then(|value| self.flag(value)).is_some_and(|flag| flag.value)
     }
 
-    /// Entries of a section's lists that could never mean anything.
+    /// Reports list entries of a section that could never match anything.
     fn check_grant(&mut self, section: &str, key: &str, item: &At<String>) {
         let text = item.value.as_str();
         let problem = match (section, key) {
@@ -316,7 +318,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Ids are shown in messages and tables, and some names are the program's own.
+    /// Checks a rule id. Ids appear in messages and tables, and some names are reserved for guard itself.
     fn is_rule_id(&mut self, id: &At<String>) -> bool {
         let fits = |byte: u8| {
             byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_')
@@ -427,7 +429,8 @@ impl Reader<'_> {
         when
     }
 
-    /// The words of a condition. An empty list or word would match everything, or nothing: neither can be meant.
+    /// Parses the patterns of a condition. An empty list or pattern would match everything or nothing, which
+    /// is never intended.
     fn condition(&mut self, table: &Table<'_>, key: &'static str) -> Vec<At<String>> {
         let Some(value) = find(table, key) else { return Vec::new() };
         let Some(texts) = self.texts(value) else { return Vec::new() };
@@ -469,13 +472,13 @@ impl Reader<'_> {
         patterns
     }
 
-    /// git verbs: a plain one must exist, or the rule would never match.
+    /// Parses git verbs. A literal verb must exist, or the rule would never match.
     fn verbs(&mut self, table: &Table<'_>) -> Vec<Pattern> {
         let mut patterns = Vec::new();
         for text in self.condition(table, "verb") {
             let verb = text.value.split(' ').next().unwrap_or_default();
             let is_plain = |text: &str| !text.contains(['*', '?', '[', '{']);
-            // The subcommands of these two are not listed by git's own table.
+            // The option table does not list the subcommands of these two verbs.
             let open = matches!(verb, "bisect" | "maintenance");
             if verb == "git" {
                 let help = format!("write `{}`", text.value.trim_start_matches("git").trim_start());
@@ -590,24 +593,24 @@ fn find<'t, 'i>(table: &'t Table<'i>, key: &str) -> Option<&'t Spanned<DeValue<'
     table.get(key)
 }
 
-/// `~/` and the names of directories and a file. A pattern would copy what nobody has looked at.
 fn is_inside_the_worktree(text: &str) -> bool {
     let plain = |part: &str| !matches!(part, "" | "." | ".." | ".git");
     text.trim_end_matches('/').split('/').all(plain)
 }
 
+/// Whether a text is `~/` and the path of one file. A pattern could copy files that the user has not reviewed.
 fn is_file_of_the_home(text: &str) -> bool {
     let is_name = |part: &str| !matches!(part, "" | "." | "..");
     let fits = |byte: u8| !byte.is_ascii_control() && !b"*?[]{}".contains(&byte);
     text.strip_prefix("~/").is_some_and(|rest| rest.split('/').all(is_name) && rest.bytes().all(fits))
 }
 
-/// Letters for which git has a long name wherever it has the letter.
+/// Short options for which git always has a long form.
 fn has_long_name(flag: &str) -> bool {
     matches!(flag, "-m" | "-n" | "-f" | "-d" | "-a" | "-q" | "-v" | "-s" | "-F" | "-p" | "-l")
 }
 
-/// Lower-case letters, digits and dashes.
+/// Whether a name consists of 1 to 64 lower-case letters, digits and dashes.
 pub(super) fn is_policy_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 64

@@ -1,9 +1,10 @@
-//! Patterns of policy rules, ready to match bytes.
+//! Patterns of policy rules, matched against bytes.
 //!
-//! Non-ASCII text matches literally and by `*`; `?` and `[…]` are about single bytes.
+//! Non-ASCII text matches literally and by `*`; `?` and `[…]` match single bytes.
 //!
-//! Nearly all are plain text and stars, matched without a regular expression. The rest go through `globset`, compiled
-//! when first used: loading a policy must not pay for rules that never come up.
+//! Nearly all patterns consist of literal text and stars, which are matched without a regular expression. The
+//! others use `globset` and are compiled on first use, so that loading a policy does not pay for rules that
+//! are never evaluated.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +13,7 @@ use std::sync::OnceLock;
 
 use globset::{Glob, GlobBuilder, GlobMatcher};
 
-/// One pattern over a word: `*` stands for any text, `?` for one character, `[…]` and `{a,b}` as in shells.
+/// A pattern for one word. `*` matches any text, `?` one character; `[…]` and `{a,b}` work as in shells.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     written: String,
@@ -25,7 +26,7 @@ enum Form {
     Any,
     Prefix(usize),
     Suffix(usize),
-    /// Plain text between several stars.
+    /// Literal text between several stars.
     Stars,
     Glob(Box<Lazy>),
 }
@@ -36,30 +37,30 @@ struct Lazy {
     matcher: OnceLock<GlobMatcher>,
 }
 
-/// Longer patterns, and deeper alternatives, are no patterns people write; compiling them could fail or take long.
+/// Longer patterns, or more alternatives, are rejected: compiling them could fail or take long.
 const LONGEST_PATTERN: usize = 256;
 const MOST_BRACES: usize = 4;
 
-/// Text that is no pattern.
+/// The error for text that is not a valid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// It is too long.
+    /// The pattern is too long.
     #[error("it is longer than {LONGEST_PATTERN} bytes")]
     TooLong,
-    /// It has too many `{…}`.
+    /// The pattern has too many `{…}` groups.
     #[error("it has more than {MOST_BRACES} groups of alternatives")]
     TooManyAlternatives,
-    /// A `[` without its `]`.
+    /// A `[` lacks its `]`.
     #[error("a `[` is not closed; for the character itself write `[[]`")]
     UnclosedClass,
-    /// Another mistake in a glob.
+    /// Another error in a glob.
     #[error("{0}")]
     Glob(globset::ErrorKind),
-    /// A path pattern that is relative.
+    /// A path pattern is relative.
     #[error("it must begin with `/`, `~` or `**/`; for a relative path write `**/NAME`")]
     Relative,
-    /// A path pattern with a component that no path has.
+    /// A path pattern has a component that no normalized path has.
     #[error("a path pattern has no empty, `.` or `..` components")]
     Component,
 }
@@ -93,7 +94,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 impl Pattern {
-    /// Reads a pattern; the error says what is wrong with it.
+    /// Parses a pattern.
     pub fn new(text: &str) -> Result<Self, PatternError> {
         Ok(Self { form: Self::form(text)?, written: text.to_string() })
     }
@@ -114,12 +115,12 @@ impl Pattern {
         })
     }
 
-    /// The pattern as it was written.
+    /// The pattern as written in the policy.
     pub fn as_str(&self) -> &str {
         &self.written
     }
 
-    /// Whether the whole word matches.
+    /// Whether the pattern matches the whole word.
     pub fn matches(&self, word: &[u8]) -> bool {
         let text = self.written.as_bytes();
         match &self.form {
@@ -133,8 +134,8 @@ impl Pattern {
     }
 }
 
-/// Whether a word is the pattern's pieces in their order, with anything at the stars between them. The first place where
-/// a piece fits is always good enough, because only the last piece is tied to the end.
+/// Whether a word consists of the pattern's pieces in order, with any text at the stars. Taking the first
+/// place where a piece fits is always sufficient, because only the last piece is anchored to the end.
 fn matches_stars(pattern: &[u8], word: &[u8]) -> bool {
     let mut pieces = pattern.split(|&byte| byte == b'*');
     let first = pieces.next().unwrap_or_default();
@@ -148,14 +149,14 @@ fn matches_stars(pattern: &[u8], word: &[u8]) -> bool {
     true
 }
 
-/// The pattern for every path that is below nothing the run may write.
+/// The pattern for every path outside of what the run may write.
 const OUTSIDE: &str = "{outside}";
 
-/// A pattern over a path: `**` crosses directories, `*` does not, a leading `~` is a home directory.
+/// A pattern for a path. `**` crosses directories, `*` does not, a leading `~` is a home directory.
 #[derive(Debug, Clone)]
 pub struct PathPattern {
     written: String,
-    /// The pattern begins with `~`: what follows is matched below any home directory.
+    /// The pattern begins with `~`: the rest is matched below any home directory.
     below_home: bool,
     form: PathForm,
 }
@@ -167,7 +168,7 @@ enum PathForm {
     Below(String),
     /// `/X*`: the rest of one component.
     Stem(String),
-    /// `**/NAME` and `**/NAME/**`: any component of that name, the last one or any.
+    /// `**/NAME` and `**/NAME/**`: the last component, or any component, has that name.
     Component {
         name: String,
         last: bool,
@@ -179,7 +180,7 @@ enum PathForm {
 }
 
 impl PathPattern {
-    /// Reads a pattern; the error says what is wrong with it.
+    /// Parses a path pattern.
     pub fn new(text: &str) -> Result<Self, PatternError> {
         if text == OUTSIDE {
             let form = PathForm::Literal(text.to_string());
@@ -210,7 +211,7 @@ impl PathPattern {
         {
             PathForm::Component { name: name.to_string(), last: false }
         } else {
-            // `X/**` is X and what is below it, however X is spelled.
+            // `X/**` matches X and everything below it, even if X contains wildcards.
             let folder = rest.strip_suffix("/**").filter(|folder| !folder.is_empty());
             let folder = folder.map(|folder| Lazy::new(folder, true)).transpose()?;
             PathForm::Glob { whole: Box::new(Lazy::new(rest, true)?), folder: folder.map(Box::new) }
@@ -218,17 +219,18 @@ impl PathPattern {
         Ok(Self { written: text.to_string(), below_home, form })
     }
 
-    /// The pattern as it was written.
+    /// The pattern as written in the policy.
     pub fn as_str(&self) -> &str {
         &self.written
     }
 
-    /// Whether it stands for every path that is below nothing the run may write.
+    /// Whether the pattern matches every path outside of what the run may write.
     pub fn means_outside(&self) -> bool {
         self.written == OUTSIDE
     }
 
-    /// Whether a path matches; `below_home` is where its part below the home directory begins, if the caller knows.
+    /// Whether a path matches. `below_home` is the offset of its part below the home directory, if the caller
+    /// knows it.
     pub fn matches(&self, path: &[u8], below_home: Option<usize>) -> bool {
         if !self.below_home {
             return self.form.matches(path);
@@ -261,7 +263,7 @@ impl PathForm {
     }
 }
 
-/// The part of a path below `/root` or `/home/NAME`: homes, whoever's they are.
+/// The part of a path below `/root` or `/home/NAME`, whoever the user is.
 fn below_usual_home(path: &[u8]) -> Option<&[u8]> {
     if let Some(rest) = path.strip_prefix(b"/root") {
         return (rest.is_empty() || rest[0] == b'/').then_some(rest);

@@ -1,102 +1,106 @@
-//! Named parts of a policy's network, and the gateways they open: the files in `policies/network` and `policies/gateways`.
+//! Network presets and gateways: the types for the files in `policies/network` and `policies/gateways`.
+//!
+//! A preset names hosts and gateways that a policy can enable together. A gateway describes which requests to
+//! one API pass and how guard adds the key. The data is embedded in the binary; user files cannot change it.
 
 use serde::Deserialize;
 
-/// What a policy may name in `[network] presets`, as data with reasons.
+/// A network preset, which a policy names in `[network] presets`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
-    /// What it is for.
+    /// What the preset is for.
     pub description: String,
-    /// Hosts that are reached through the proxy.
+    /// Hosts that are reachable through the proxy.
     #[serde(default)]
     pub allow: Vec<PresetHost>,
-    /// Tools of the user's whose configuration says which hosts.
+    /// The user's tools whose configuration names further hosts.
     #[serde(default)]
     pub tool: Vec<PresetName>,
-    /// Gateways that are opened.
+    /// Gateways to open.
     #[serde(default)]
     pub gateway: Vec<PresetName>,
 }
 
-/// An entry of a preset.
+/// A host entry of a preset.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PresetHost {
-    /// As in `[network] allow`.
+    /// The entry, in the syntax of `[network] allow`.
     pub entry: String,
-    /// Why.
+    /// Why the host is needed.
     pub reason: String,
 }
 
-/// A name in a preset.
+/// A reference to a tool or gateway in a preset.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PresetName {
-    /// Of a tool or a gateway.
+    /// The name of the tool or gateway.
     pub name: String,
-    /// Why.
+    /// Why it is needed.
     pub reason: String,
 }
 
-/// A door to one API: what is let through, what is added outside, how it says no.
+/// A gateway to one API: which requests pass, what guard adds to them outside the sandbox, and how it refuses
+/// the others.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gateway {
-    /// What it is.
+    /// A description of the API.
     pub description: String,
-    /// Where the API is.
+    /// The base URL of the API.
     pub upstream: String,
-    /// Variables of the user's that say it is elsewhere; the agent gets the gateway's address in them.
+    /// The user's variables that may hold another base URL. The agent gets the gateway's address in them.
     #[serde(default)]
     pub upstream_variables: Vec<String>,
-    /// Variables of the user's that may hold the key; the agent gets a placeholder in the first.
+    /// The user's variables that may hold the key. The agent gets a placeholder in the first one.
     #[serde(default)]
     pub key_variables: Vec<String>,
     /// The header that carries the key.
     pub key_header: Option<String>,
-    /// What stands before the key in that header.
+    /// The text before the key in that header.
     #[serde(default)]
     pub key_prefix: String,
-    /// Headers of the agent's that are handed on.
+    /// The agent's request headers that are forwarded.
     pub headers: Vec<String>,
-    /// Parts of the query that are handed on.
+    /// The query parameters that are forwarded.
     #[serde(default)]
     pub query_keys: Vec<String>,
-    /// What a body must not contain.
+    /// Content that a request body must not contain.
     #[serde(default)]
     pub forbid: Vec<Forbid>,
-    /// Which tools a request may give the model.
+    /// Which tools a request may offer to the model.
     pub tools: Option<ToolRules>,
-    /// Beginnings of addresses that git replaces with the gateway's.
+    /// URL prefixes that git replaces with the gateway's address (`insteadOf`).
     #[serde(default)]
     pub git_instead_of: Vec<String>,
-    /// What is let through.
+    /// The requests that pass.
     pub call: Vec<Call>,
-    /// Where answers say what was used.
+    /// Where responses report the tokens used.
     #[serde(default)]
     pub usage: UsagePlaces,
     /// Where a request names its model.
     #[serde(default)]
     pub model: ModelPlace,
-    /// How it says no.
+    /// The responses to refused requests.
     pub refusal: Refusals,
 }
 
-/// Requests that are let through a gateway.
+/// A group of requests that pass a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
-    /// `POST`.
+    /// The HTTP methods, such as `POST`.
     pub methods: Vec<String>,
-    /// `*` is any text without a slash.
+    /// The path patterns; `*` matches any text without a slash.
     pub paths: Vec<String>,
-    /// The whole query, where it matters.
+    /// The complete query, if it must match.
     pub query: Option<String>,
-    /// It uses tokens.
+    /// Whether the request uses tokens and counts against the budget.
     #[serde(default)]
     pub counts: bool,
-    /// Why it is let through.
+    /// Why the request passes.
     pub reason: String,
 }
 
@@ -104,38 +108,38 @@ pub struct Call {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forbid {
-    /// Under any of these keys, wherever they stand.
+    /// The forbidden keys, at any depth.
     pub keys: Vec<String>,
-    /// Only where the value is the address of something else: `https://…`.
+    /// Forbid the key only if its value is a URL, such as `https://…`.
     #[serde(default)]
     pub only_addresses: bool,
-    /// Why.
+    /// Why it is forbidden.
     pub reason: String,
 }
 
-/// The tools that a request may give the model. The API itself runs some of them, and could be made to fetch addresses of
-/// the agent's choice, so every kind that is not known to be harmless is refused.
+/// The tools that a request may offer to the model. The API itself runs some tools and could be made to fetch
+/// URLs of the agent's choice. Therefore every kind that is not known to be harmless is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolRules {
-    /// The key of the body that holds them.
+    /// The key of the request body that holds the tools.
     pub key: String,
-    /// Lists of the body whose items can hold some too, under the same key.
+    /// Lists in the request body whose items can also hold tools, under the same key.
     #[serde(default)]
     pub item_lists: Vec<String>,
-    /// The key of a tool that says its kind. Without it every key of a tool is a kind.
+    /// The key of a tool that holds its kind. If absent, every key of a tool is a kind.
     pub kind_key: Option<String>,
-    /// A tool that does not say its kind is one of the agent's own.
+    /// Whether a tool without a kind passes: it is one of the agent's own.
     #[serde(default)]
     pub without_kind: bool,
-    /// Kinds that pass; `*` at the end is any text.
+    /// The allowed kinds; a trailing `*` matches any text.
     pub allow: Vec<String>,
-    /// Why others do not.
+    /// Why other kinds are refused.
     pub reason: String,
 }
 
 impl ToolRules {
-    /// Whether tools of a kind pass.
+    /// Whether tools of this kind pass.
     pub fn allows(&self, kind: &str) -> bool {
         self.allow.iter().any(|known| match known.strip_suffix('*') {
             Some(beginning) => kind.starts_with(beginning),
@@ -144,17 +148,17 @@ impl ToolRules {
     }
 }
 
-/// Where an answer says how many tokens it took: paths of keys with dots between, alternatives with `|` between.
+/// Where a response reports the tokens used: paths of keys separated by dots, alternatives separated by `|`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UsagePlaces {
-    /// Of the question; cached ones too.
+    /// Input tokens, including cached ones.
     #[serde(default)]
     pub input: Vec<String>,
-    /// Of the answer.
+    /// Output tokens.
     #[serde(default)]
     pub output: Vec<String>,
-    /// Of the question, and cheaper.
+    /// The input tokens that were cached and cost less.
     #[serde(default)]
     pub cached: Vec<String>,
 }
@@ -163,37 +167,37 @@ pub struct UsagePlaces {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelPlace {
-    /// Behind this in the path, up to the last colon.
+    /// The model follows this text in the URL path, up to the last colon.
     pub path_after: Option<String>,
-    /// Under this key of the body.
+    /// The key of the request body that holds the model.
     pub body_key: Option<String>,
 }
 
-/// How an API says no.
+/// The responses with which a gateway refuses requests.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusals {
-    /// Of the bodies.
+    /// The content type of the response bodies.
     pub content_type: String,
-    /// A budget is used up.
+    /// The budget is exhausted.
     pub exhausted: Answer,
-    /// Not that request.
+    /// The request is not allowed.
     pub forbidden: Answer,
     /// The API cannot be reached.
     pub unavailable: Answer,
 }
 
-/// One way to say no.
+/// One refusal response.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answer {
-    /// The status.
+    /// The HTTP status code.
     pub status: u16,
-    /// The body: `{message}` is the reason as a JSON string, `{text}` as it is.
+    /// The body: `{message}` is the reason as a JSON string, `{text}` the unquoted reason.
     pub body: String,
 }
 
-/// Name and text of every preset.
+/// The name and text of every preset.
 pub const PRESETS: [(&str, &str); 9] = [
     ("none", include_str!("../../policies/network/none.toml")),
     ("gemini", include_str!("../../policies/network/gemini.toml")),
@@ -206,7 +210,6 @@ pub const PRESETS: [(&str, &str); 9] = [
     ("github-readonly", include_str!("../../policies/network/github-readonly.toml")),
 ];
 
-/// The presets' names.
 pub(super) const PRESET_NAMES: [&str; 9] = {
     let mut names = [""; 9];
     let mut index = 0;
@@ -217,7 +220,7 @@ pub(super) const PRESET_NAMES: [&str; 9] = {
     names
 };
 
-/// Name and text of every gateway.
+/// The name and text of every gateway.
 pub const GATEWAYS: [(&str, &str); 4] = [
     ("gemini", include_str!("../../policies/gateways/gemini.toml")),
     ("openai", include_str!("../../policies/gateways/openai.toml")),
@@ -225,12 +228,12 @@ pub const GATEWAYS: [(&str, &str); 4] = [
     ("github", include_str!("../../policies/gateways/github.toml")),
 ];
 
-/// Variables that hold the keys of all of them: taken out of the environment before anything else happens.
+/// All variables that hold API keys. Guard removes them from its environment before it does anything else.
 pub const KEY_VARIABLES: [&str; 5] =
     ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY", "ANTHROPIC_API_KEY"];
 
-/// Where the key of a gateway usually is, as its file says: a gateway without one need not be read. `None` for a name that
-/// no gateway has.
+/// The usual key variables of a gateway, the same as in its file, so that a gateway without a key need not be
+/// parsed. `None` if no gateway has this name.
 pub fn key_variables(gateway: &str) -> Option<&'static [&'static str]> {
     match gateway {
         "gemini" => Some(&["GEMINI_API_KEY", "GOOGLE_API_KEY"]),
@@ -246,12 +249,12 @@ fn read<T: for<'de> Deserialize<'de>>(files: &[(&str, &str)], name: &str) -> Opt
     toml::from_str(text).ok()
 }
 
-/// The preset of this name.
+/// Returns the preset with this name.
 pub fn preset(name: &str) -> Option<Preset> {
     read(&PRESETS, name)
 }
 
-/// The gateway of this name.
+/// Returns the gateway with this name.
 pub fn gateway(name: &str) -> Option<Gateway> {
     read(&GATEWAYS, name)
 }

@@ -1,4 +1,4 @@
-//! The JSON Schema of policy files, made from the same table the reader uses, so that editors can complete them.
+//! Generates the JSON Schema of policy files for editors, from the same key table that the parser uses.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::keys;
 use super::keys::{Field, Kind};
 use crate::command::CLASSES;
 
-/// The schema as JSON.
+/// Returns the schema as JSON.
 pub fn schema() -> Value {
     let mut schema = object(keys::POLICY, &["version", "name"]);
     let Value::Object(map) = &mut schema else { return schema };

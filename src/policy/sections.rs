@@ -1,8 +1,8 @@
-//! The sections of a policy file, merged into what the file extends: what each key means when it is said again.
+//! Merges the sections of a policy file into the policy it extends.
 //!
-//! Grants can be left out, not added; bounds and switches can be tightened, not loosened. What a section does otherwise
-//! is an error, or a note when it says `override`. Every `tighten` takes its section apart without `..`: a key that is added
-//! to the table of the format and not merged here does not compile.
+//! Grants can be removed but not added; limits and switches can be tightened but not loosened. A violation is
+//! an error, or a note if the section says `override`. Every `tighten` destructures its section without `..`,
+//! so that a key added to the format but not merged here fails to compile.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use super::parse::{At, File};
 use crate::command::Limits as CommandLimits;
 
 impl Merger {
-    /// All sections of a file.
+    /// Merges all sections of a file.
     pub(super) fn sections(&mut self, file: &File) {
         file.filesystem.tighten(self);
         file.network.tighten(self);
@@ -38,7 +38,7 @@ impl FilesystemSection {
     fn tighten(&self, merger: &mut Merger) {
         let Self { read, write, execute, overrides } = self;
         let mut files = std::mem::take(&mut merger.policy.filesystem);
-        // What programs could be started from so far, also where that was not said.
+        // What programs could be executed from so far, even if no file stated it explicitly.
         let mut executable: Vec<String> = files.executable().into_iter().map(str::to_string).collect();
         merger.grants("read", read.as_ref(), &mut files.read, *overrides);
         merger.grants("write", write.as_ref(), &mut files.write, *overrides);
@@ -60,7 +60,7 @@ impl NetworkSection {
             network.listen = ports.iter().filter_map(|port| port.parse().ok()).collect();
         }
         if let Some(list) = deny {
-            // What is closed stays closed.
+            // Denials accumulate: a child cannot remove one.
             let more = list.value.iter().map(|item| item.value.clone());
             network.deny.extend(more.filter(|item| !network.deny.contains(item)).collect::<Vec<_>>());
         }
@@ -81,7 +81,7 @@ impl EnvironmentSection {
         let mut environment = std::mem::take(&mut merger.policy.environment);
         merger.grants("pass", pass.as_ref(), &mut environment.pass, *overrides);
         if let Some(list) = redact {
-            // What is hidden stays hidden.
+            // Redactions accumulate: a child cannot remove one.
             environment.redact.extend(list.value.iter().map(|item| item.value.clone()));
         }
         for (name, value) in set.iter().flatten() {
@@ -117,7 +117,7 @@ impl LimitsSection {
         } = self;
         let defaults = CommandLimits::default();
         let size = |size: usize| i64::try_from(size).ok();
-        // With each key what it means when nobody set it, where the program has a bound of its own.
+        // Each key with its effective value when it is unset, if guard has a built-in limit.
         let keys = [
             ("idle_seconds", idle_seconds, None),
             ("total_seconds", total_seconds, None),
@@ -137,7 +137,7 @@ impl LimitsSection {
         for (key, number, unset) in keys {
             let Some(number) = number else { continue };
             if let Some(current) = limits.get(key).or(unset) {
-                // A lower bound is the tighter one; 0 is none.
+                // A lower limit is tighter; 0 means unlimited.
                 let bound = |value: i64| Reverse(if value == 0 { i64::MAX } else { value });
                 merger.only_tighter(key, number, bound(current), bound(number.value), *overrides);
             }
@@ -214,7 +214,7 @@ impl WorktreeSection {
         let mut worktree = std::mem::take(&mut merger.policy.worktree);
         merger.grants("copy", copy.as_ref(), &mut worktree.copy, *overrides);
         merger.grants("link_readonly", link_readonly.as_ref(), &mut worktree.link_readonly, *overrides);
-        // Where a worktree lies grants nothing.
+        // The location of a worktree grants nothing.
         if let Some(text) = root {
             worktree.root = Some(text.value.clone());
         }
@@ -308,7 +308,7 @@ impl Merger {
         self.policy.git.branch_prefix = prefix.to_string();
     }
 
-    /// Reports a value that is looser than the one in force so far, by an order from loose to tight.
+    /// Reports a value that is looser than the current one. `T` is ordered from loose to tight.
     fn only_tighter<V, T: Ord + Copy>(
         &mut self,
         key: &str,
@@ -322,7 +322,7 @@ impl Merger {
         }
     }
 
-    /// The hosts that may be reached: an extending policy may leave some out or name a part of one.
+    /// Merges the allowed hosts: an extending policy may remove entries or narrow them.
     fn host_grants(
         &mut self,
         list: Option<&At<Vec<At<String>>>>,
@@ -332,7 +332,7 @@ impl Merger {
         let Some(list) = list else { return };
         let known: Vec<HostEntry> = current.iter().filter_map(|text| HostEntry::parse(text).ok()).collect();
         for item in &list.value {
-            // One that means nothing was told by the reader.
+            // The parser has already reported an invalid entry.
             let Ok(entry) = HostEntry::parse(&item.value) else { continue };
             if self.level > 0 && !known.iter().any(|wide| wide.covers(&entry)) {
                 self.loosened(item.span.clone(), &format!("`{}` in `allow`", item.value), overrides);
@@ -341,7 +341,8 @@ impl Merger {
         *current = list.value.iter().map(|item| item.value.clone()).collect();
     }
 
-    /// A name with its address: where a name leads decides who is reached.
+    /// Merges a fixed address for a name. A new or different address counts as loosening, because it decides
+    /// which host is reached.
     fn pin(&mut self, name: &At<String>, value: &str, pins: &mut Vec<(String, IpAddr)>, overrides: bool) {
         let host = Host::parse(&name.value);
         let (Ok(Host::Name(host)), Ok(address)) = (host, value.parse::<IpAddr>()) else {
@@ -357,7 +358,8 @@ impl Merger {
         pins.push((host, address));
     }
 
-    /// A list of grants: an extending policy may leave some out, not add any. Says whether the section has the list.
+    /// Merges a list of grants: an extending policy may remove some but not add any. Returns whether the
+    /// section has the list.
     fn grants(
         &mut self,
         key: &str,
@@ -384,7 +386,7 @@ fn set_limit(limits: &mut Limits, key: &'static str, value: i64) {
     }
 }
 
-/// Whether one grant includes another: the same, a directory above it, a wider name.
+/// Whether one grant includes another: the same text, a parent directory, or a wider name.
 fn covers(wide: &str, narrow: &str) -> bool {
     if wide == narrow {
         return true;
@@ -397,7 +399,7 @@ fn covers(wide: &str, narrow: &str) -> bool {
     wide.strip_suffix('*').is_some_and(|prefix| narrow.starts_with(prefix))
 }
 
-/// Whether branch names can begin with this: `task/`.
+/// Whether a text is a valid prefix for branch names, such as `task/`.
 pub fn is_branch_prefix(text: &str) -> bool {
     let is_part = |part: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -1,4 +1,4 @@
-//! Single values of a policy file, each checked for its type; and the problems they can have.
+//! Parses single values of a policy file, checks their types, and reports their problems.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ use super::keys::{Field, Kind, nearest};
 use super::model::Action;
 use super::parse::{At, Reader, Table};
 
-/// What a key of a section can hold. The type follows from the key's kind in the table of the format; a kind that does not
-/// belong to the type is read as nothing.
+/// A value type that a key of a section can hold. The key's kind in the format table determines the type. A
+/// kind that does not fit the type parses as `None`.
 pub(super) trait KeyValue: Sized {
     fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self>;
 
-    /// Its strings, where it is a list of some.
+    /// The strings of the value, if it is a list of strings.
     fn items(&self) -> &[At<String>] {
         &[]
     }
@@ -87,7 +87,7 @@ impl Reader<'_> {
         });
     }
 
-    /// Keys that the format does not have, with the nearest one it has.
+    /// Reports unknown keys and suggests the nearest known one.
     pub(super) fn check_keys(&mut self, table: &Table<'_>, fields: &'static [Field], place: &str) {
         for key in table.keys() {
             let name: &str = key.get_ref();
@@ -166,7 +166,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An amount of money in millionths.
+    /// Parses an amount of money into millionths.
     pub(super) fn amount(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<i64>> {
         let number = match value.get_ref() {
             DeValue::Integer(number) => {
@@ -208,7 +208,7 @@ impl Reader<'_> {
         Some(At { value: action, span: text.span })
     }
 
-    /// One of a few words.
+    /// Parses one of several keywords.
     pub(super) fn choice(
         &mut self,
         value: &Spanned<DeValue<'_>>,
@@ -222,7 +222,7 @@ impl Reader<'_> {
         Some(text)
     }
 
-    /// A list of a few words; those that are none of them are left out.
+    /// Parses a list of keywords and drops unknown ones.
     pub(super) fn choices(
         &mut self,
         value: &Spanned<DeValue<'_>>,
@@ -248,7 +248,7 @@ impl Reader<'_> {
         Some(items.iter().filter_map(|item| self.text(item)).collect())
     }
 
-    /// Port numbers, as text.
+    /// Parses port numbers, kept as text.
     pub(super) fn ports(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
         let DeValue::Array(items) = value.get_ref() else {
             self.wrong_type(value, "a list of port numbers");
