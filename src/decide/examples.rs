@@ -1,4 +1,4 @@
-//! A policy's examples: every rule brings commands with the decision they must get.
+//! Runs the examples of a policy: commands in its rules, each with the decision that the policy must make.
 
 use super::judge;
 use crate::command::{Context, Cwd, Request};
@@ -8,17 +8,17 @@ use crate::policy::{
 };
 use crate::policy::{Source, find};
 
-/// An example that does not hold.
+/// An example whose decision differs from the expected one.
 #[derive(Debug, Clone)]
 pub struct ExampleFailure {
-    /// The rule that brings it.
+    /// The id of the rule that contains the example.
     pub rule: String,
-    /// The problem, with its place.
+    /// The problem with its location.
     pub diagnostic: Diagnostic,
 }
 
-/// Loads a policy by name or path and runs the examples it brings. Built-in texts were checked when the program was
-/// tested and cannot have changed since; `always` checks them too.
+/// Loads a policy by name or path and runs its examples. Built-in policies are skipped unless `always` is
+/// set, because guard's own tests have checked them.
 pub fn load(reference: &str, folders: &PolicyDirs, always: bool) -> Result<Policy, PolicyError> {
     let source = find(reference, folders, None)?;
     if source.built_in && !always {
@@ -28,12 +28,13 @@ pub fn load(reference: &str, folders: &PolicyDirs, always: bool) -> Result<Polic
     load_text(source, folders)
 }
 
-/// Loads a text with its examples; every problem of the file and of its examples comes back at once.
+/// Loads a policy from its text and runs its examples. Returns all problems of the file and its examples at
+/// once.
 pub fn load_text(source: Source, folders: &PolicyDirs) -> Result<Policy, PolicyError> {
     let (policy, mut problems) = load_with_problems(source, folders)?;
     if let Some(policy) = &policy {
         problems.extend(check_examples(policy).into_iter().map(|failure| failure.diagnostic));
-        // Files it extends bring examples too; they hold in the policy that ends with that file.
+        // Extended files have examples too. Each is checked against the policy that ends with that file.
         for parent in policy.sources[..policy.own_source()].iter().filter(|source| !source.built_in) {
             if let (Some(parent), _) = load_with_problems(parent.clone(), folders)? {
                 problems.extend(check_examples(&parent).into_iter().map(|failure| failure.diagnostic));
@@ -49,8 +50,8 @@ pub fn load_text(source: Source, folders: &PolicyDirs) -> Result<Policy, PolicyE
     }
 }
 
-/// Runs the examples of the policy's own text. Those of the policies it extends hold there, not here: this one may be
-/// tighter.
+/// Runs the examples of the policy's own text. Examples of the extended policies need not hold here, because
+/// this policy may be tighter.
 pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     let own = policy.own_source();
     let context = example_context();
@@ -68,7 +69,7 @@ pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     failures
 }
 
-/// Examples are about an agent in its working tree.
+/// Examples are judged as commands of an agent in its working tree.
 fn example_context() -> Context {
     Context { folder: Cwd::Known(b"/work".to_vec()), ..Context::default() }
 }
@@ -96,7 +97,8 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
             past(got)
         ));
     }
-    // An example of the rule's own action must be decided by this rule, or it shows nothing about it.
+    // An example with the rule's own action must be decided by that rule. Otherwise it says nothing about the
+    // rule.
     if example.action == rule.action && example.action != Action::Allow && verdict.cause.rule != rule.id {
         let reached =
             analysis.intents.iter().any(|intent| super::matching::matches(&rule.when, rule.action, intent));

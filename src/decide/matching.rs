@@ -1,9 +1,12 @@
-//! Whether a rule's conditions hold for an intent.
+//! Evaluates a rule's conditions against an intent.
+//!
+//! Uncertainty counts against the command: a rule that tightens matches on any possible reading, a rule that
+//! allows must match all of them.
 
 use crate::command::{Access, Arg, Intent, PathUse};
 use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern};
 
-/// All given conditions hold.
+/// Whether all given conditions hold.
 pub(super) fn matches(when: &Conditions, action: Action, intent: &Intent) -> bool {
     program(when, action, intent)
         && verb(when, intent)
@@ -24,8 +27,8 @@ fn any_of(patterns: &[Pattern], words: &[Vec<u8>]) -> bool {
     words.iter().any(|word| patterns.iter().any(|pattern| pattern.matches(word)))
 }
 
-/// The program by its file's name. What tightens also looks at the name it was called by; what allows does not, or a
-/// copy called `ls` would be allowed as `ls`.
+/// Matches the program by its file name. A rule that tightens also matches the name by which the program was
+/// called. A rule that allows does not: otherwise any program called `ls` would be allowed as `ls`.
 fn program(when: &Conditions, action: Action, intent: &Intent) -> bool {
     if when.programs.is_empty() {
         return true;
@@ -41,7 +44,7 @@ fn program(when: &Conditions, action: Action, intent: &Intent) -> bool {
             let by_path = intent.program.path.as_ref().is_some_and(|path| pattern.matches(path));
             return by_path || (action != Action::Allow && pattern.matches(called));
         }
-        // A dashed program is git under another name.
+        // `git-VERB` is git under another name.
         pattern.matches(name)
             || (action != Action::Allow && called_name != name.as_slice() && pattern.matches(called_name))
             || (intent.git.is_some() && pattern.as_str() == "git")
@@ -65,7 +68,8 @@ fn verb(when: &Conditions, intent: &Intent) -> bool {
     })
 }
 
-/// An option, in any spelling: for git by its full name; elsewhere joined with a value, or in a cluster of letters.
+/// Whether an option is given, in any spelling: for git by its full name, otherwise also joined with a value
+/// or in a cluster of letters.
 fn has_flag(intent: &Intent, flag: &str) -> bool {
     if let Some(git) = &intent.git {
         return git.flags.iter().any(|known| known == flag);
@@ -88,8 +92,9 @@ fn has_flag(intent: &Intent, flag: &str) -> bool {
     })
 }
 
-/// The first word that is no option. A word behind an option may be that option's value, so the next one counts as well:
-/// what tightens matches any of them, what allows must match them all.
+/// Matches the first argument that is not an option. An argument after an option may be that option's value,
+/// so the next argument is a candidate as well. A rule that tightens matches any candidate; a rule that
+/// allows must match all.
 fn subcommand(patterns: &[Pattern], action: Action, intent: &Intent) -> bool {
     let mut candidates = Vec::new();
     let mut behind_option = false;
@@ -117,7 +122,7 @@ fn any_arg(patterns: &[Pattern], intent: &Intent) -> bool {
     intent.args.iter().filter_map(Arg::known).any(|word| patterns.iter().any(|pattern| pattern.matches(word)))
 }
 
-/// The uses of files that a rule's `access` speaks of.
+/// The path uses that the rule's `access` selects.
 fn uses<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i PathUse> {
     let access = when.access;
     intent.paths.iter().filter(move |used| match access {
@@ -133,7 +138,7 @@ fn any_path(patterns: &[PathPattern], used: &PathUse) -> bool {
     })
 }
 
-/// It uses files, and all of them are excepted. A command whose files are not known is not.
+/// Whether the command uses files and all of them are excepted. False if its files are not known.
 fn only_excepted_paths(when: &Conditions, intent: &Intent) -> bool {
     let mut known = uses(when, intent).filter(|used| !used.is_sink()).peekable();
     known.peek().is_some() && known.all(|used| any_path(&when.unless_paths, used))

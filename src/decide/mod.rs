@@ -1,7 +1,8 @@
-//! (policy, intents) → [`Verdict`]: pure, total, fast.
+//! Decides whether a command may run: policy and intents in, [`Verdict`] out.
 //!
-//! Every intent of a command is judged by itself; the tightest answer is the command's. No I/O, no clock, no randomness:
-//! the same policy and command always give the same verdict, with the rule and the place that caused it.
+//! Every intent of a command is judged separately; the tightest decision applies to the whole command. This
+//! module must never do I/O or depend on time or randomness. The same policy and command always give the same
+//! verdict, with the rule that caused it and its location.
 #![forbid(unsafe_code)]
 
 mod examples;
@@ -17,7 +18,7 @@ use crate::command::{Analysis, Context, Deferred, Effects, Intent, Refusal, Requ
 use crate::policy::{Action, Policy};
 use verdict::Ruling;
 
-/// Analyses a command under the policy's limits and judges it: what every caller uses.
+/// Analyses a command under the policy's limits and judges it. This is the entry point for all callers.
 pub fn judge(policy: &Policy, request: &Request, context: &Context) -> (Verdict, Analysis) {
     let limits = policy.command_limits();
     let analysis = if limits.bytes == context.limits.bytes && limits.depth == context.limits.depth {
@@ -28,7 +29,7 @@ pub fn judge(policy: &Policy, request: &Request, context: &Context) -> (Verdict,
     (decide(policy, &analysis), analysis)
 }
 
-/// The verdict on an analysed command.
+/// Judges an analysed command.
 pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     if let Some(refusal) = &analysis.refusal {
         return verdict::refused(refusal);
@@ -46,12 +47,12 @@ pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     }
     match worst {
         Some((ruling, index)) => ruling.into_verdict(policy, analysis, index),
-        // A text of comments or assignments only: it runs nothing.
+        // The text contains only comments or assignments and runs nothing.
         None => verdict::nothing_runs(),
     }
 }
 
-/// The ruling on one intent: the tightest matching rule, or a default.
+/// Judges one intent: the tightest matching rule, or a default.
 fn rule_on<'p>(policy: &'p Policy, intent: &Intent) -> Ruling<'p> {
     let is_other = intent.effects.intersects(Effects::GIT_OTHER);
     let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
@@ -78,7 +79,8 @@ fn rule_on<'p>(policy: &'p Policy, intent: &Intent) -> Ruling<'p> {
         (Some(_), false) => &policy.git_default_action,
         (Some(_), true) => &policy.git_other_action,
     };
-    // What is not known yet is judged when it runs; what an alias stands for is an intent of its own.
+    // An intent whose program or verb is unknown is judged when it runs. The expansion of an alias is an
+    // intent of its own.
     let undecided = is_alias || matches!(intent.deferred, Some(Deferred::Program | Deferred::Verb));
     let default_holds = !lifted && !undecided;
     match best {
@@ -88,7 +90,7 @@ fn rule_on<'p>(policy: &'p Policy, intent: &Intent) -> Ruling<'p> {
     }
 }
 
-/// The name of the pseudo-rule that denies what cannot be understood.
+/// The id of the pseudo-rule for a command that could not be analysed.
 pub(crate) fn refusal_rule(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Empty => "input.empty",

@@ -1,22 +1,22 @@
-//! (hosts a policy names, host and port asked for) → yes or no: pure, like every judgement.
+//! Decides whether a host and port may be reached under a policy. Pure: no I/O.
 //!
-//! Twice: once for the name, before anything is looked up, and once for the address a connection is then made to, so that
-//! a public name cannot lead into a private net.
+//! Guard judges twice: first the name, before it is resolved, and then the address of the actual connection.
+//! The second check prevents a public name from leading into a private network.
 
 use std::net::IpAddr;
 
 use crate::policy::{Host, HostEntry, Network, Way, special};
 
-/// A host that may be reached, and who says so.
+/// An allowed host entry, and its origin.
 #[derive(Debug, Clone)]
 pub struct Allowed {
-    /// The entry.
+    /// The entry that allows the host.
     pub entry: HostEntry,
-    /// `policy`, or the preset with its reason.
+    /// `policy`, or the preset and its reason.
     pub why: String,
 }
 
-/// Everything a policy says about hosts, presets included.
+/// All host rules of a policy, including its presets.
 #[derive(Debug, Clone, Default)]
 pub struct NetworkRules {
     allow: Vec<Allowed>,
@@ -24,24 +24,24 @@ pub struct NetworkRules {
     pins: Vec<(String, IpAddr)>,
 }
 
-/// Why a host is not reached.
+/// Why a host may not be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkRefusal {
-    /// The rule's name.
+    /// The id of the rule.
     pub rule: &'static str,
-    /// Why.
+    /// The reason to show to the agent.
     pub reason: String,
-    /// What to do instead.
+    /// What the agent should do instead.
     pub instead: String,
 }
 
 impl NetworkRefusal {
-    /// A refusal by this rule.
+    /// Creates a refusal by this rule.
     pub fn new(rule: &'static str, reason: impl Into<String>, instead: impl Into<String>) -> Self {
         Self { rule, reason: reason.into(), instead: instead.into() }
     }
 
-    /// The refusal as the agent reads it, in one line.
+    /// The refusal as one line for the agent.
     pub fn line(&self, what: &str) -> String {
         let instead =
             if self.instead.is_empty() { String::new() } else { format!(" Instead: {}", self.instead) };
@@ -55,7 +55,7 @@ impl NetworkRefusal {
 const INSTEAD: &str = "Work with what is on this machine, or say in your answer which host you need and why.";
 
 impl NetworkRules {
-    /// The rules of a policy, with what its presets allow: (entry, why).
+    /// Creates the rules from a policy and the entries of its presets, given as (entry, reason).
     pub fn new(network: &Network, presets: impl IntoIterator<Item = (String, String)>) -> Self {
         let parse = |text: &String| HostEntry::parse(text).ok();
         let own = network.allow.iter().map(|text| (text.clone(), "policy".to_string()));
@@ -69,24 +69,25 @@ impl NetworkRules {
         }
     }
 
-    /// Whether any host may be reached at all.
+    /// Whether no host may be reached at all.
     pub fn is_empty(&self) -> bool {
         self.allow.is_empty()
     }
 
-    /// What may be reached.
+    /// The allowed entries.
     pub fn allowed(&self) -> &[Allowed] {
         &self.allow
     }
 
-    /// What may not, whatever allows it.
+    /// The denied entries, which override the allowed ones.
     pub fn denied(&self) -> &[HostEntry] {
         &self.deny
     }
 
-    /// Whether this may be asked for.
+    /// Judges an access to a host and port.
     pub fn judge(&self, host: &Host, port: u16, way: Way<'_>) -> Result<&Allowed, NetworkRefusal> {
-        // What a denial names is closed in every way: a tunnel could carry what its methods and paths mean.
+        // For a tunnel, a denied host is denied completely: the tunnel could carry the denied methods and
+        // paths.
         let denied = |entry: &&HostEntry| match way {
             Way::Tunnel => entry.names(host, port),
             Way::Request { .. } => entry.matches(host, port, way),
@@ -98,7 +99,7 @@ impl NetworkRules {
                 INSTEAD,
             ));
         }
-        // One that does not bind what is carried comes first: it needs no look at the beginning.
+        // Prefer a `raw` entry: it does not restrict the protocol, so the first bytes need not be inspected.
         let matching = || self.allow.iter().filter(|allowed| allowed.entry.matches(host, port, way));
         if let Some(allowed) = matching().find(|allowed| allowed.entry.is_raw()).or_else(|| matching().next())
         {
@@ -124,7 +125,7 @@ impl NetworkRules {
         })
     }
 
-    /// Whether any port of this host may be asked for: all that a lookup says.
+    /// Judges a DNS lookup: whether any port of this host may be reached.
     pub fn judge_name(&self, host: &Host) -> Result<(), NetworkRefusal> {
         if self.allow.iter().any(|allowed| allowed.entry.names_host(host)) {
             return Ok(());
@@ -132,7 +133,8 @@ impl NetworkRules {
         Err(NetworkRefusal::new("network.default", "The policy does not name this host.", INSTEAD))
     }
 
-    /// Whether a program that knows no proxy may connect: where only some requests are allowed, each is judged by itself.
+    /// Judges a direct connection by a program that does not use the proxy. If only some requests are
+    /// allowed, each is judged when it is made.
     pub fn judge_connect(&self, host: &Host, port: u16) -> Result<(), NetworkRefusal> {
         match self.judge(host, port, Way::Tunnel) {
             Err(refusal) if refusal.rule != "network.tunnel" => return Err(refusal),
@@ -144,7 +146,7 @@ impl NetworkRules {
         }
     }
 
-    /// Whether the address that a host leads to may be connected to.
+    /// Judges the address to which a host resolved.
     pub fn judge_address(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), NetworkRefusal> {
         let target = Host::Address(crate::policy::plain(address));
         if let Some(entry) = self.deny.iter().find(|entry| entry.names(&target, port)) {
@@ -168,7 +170,7 @@ impl NetworkRules {
         Err(NetworkRefusal::new("network.private", reason, INSTEAD))
     }
 
-    /// The address the policy gives a name.
+    /// The fixed address that the policy gives a name.
     pub fn pinned(&self, name: &str) -> Option<IpAddr> {
         self.pins.iter().find(|(known, _)| known == name).map(|(_, address)| *address)
     }

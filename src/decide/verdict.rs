@@ -1,4 +1,4 @@
-//! The answer: allow with its conditions, ask, or deny, each with the rule and the place that caused it.
+//! The verdict on a command: allow, ask or deny, with the rule that caused it and its location.
 
 use std::borrow::Cow;
 
@@ -6,20 +6,20 @@ use crate::command::{Analysis, Deferred, Effects, Refusal};
 use crate::policy::{Action, Default, Location, Place, Policy, Rule};
 use crate::terminal_text;
 
-/// What becomes of a command.
+/// The decision about a command.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// It may run, on conditions.
+    /// The command may run, under conditions.
     Allow(Conditions),
-    /// A person decides; without one it is denied.
+    /// A person decides; if nobody can be asked, the command is denied.
     Ask,
-    /// It may not run.
+    /// The command may not run.
     Deny,
 }
 
 impl Decision {
-    /// The action it amounts to.
+    /// The action of the decision, without its conditions.
     pub fn action(&self) -> Action {
         match self {
             Self::Allow(_) => Action::Allow,
@@ -29,10 +29,10 @@ impl Decision {
     }
 }
 
-/// What an allowed command is still subject to.
+/// What still applies to an allowed command.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default)]
 pub struct Conditions {
-    /// Parts that can only be judged when they run: the command and why.
+    /// Parts that can only be judged when they run: the command, and why.
     pub deferred: Vec<(String, Deferred)>,
 }
 
@@ -40,36 +40,36 @@ pub struct Conditions {
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// What becomes of the command.
+    /// The decision about the command.
     pub decision: Decision,
-    /// Why.
+    /// The rule that caused the decision, and its explanation.
     pub cause: Cause,
-    /// The part of a composite command that caused it, as one line.
+    /// The part of a compound command that caused the decision, as one line.
     pub part: Option<String>,
-    /// The index of that part among the analysis' intents.
+    /// The index of that part in the intents of the analysis.
     pub intent: Option<usize>,
 }
 
 /// The rule behind a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// The rule's id, `default`, `git.default`, or `input.…` for what could not be understood.
+    /// The rule's id, `default`, `git.default`, or `input.…` for a command that could not be analysed.
     pub rule: String,
-    /// Why.
+    /// The reason to show to the agent.
     pub reason: String,
-    /// What to do instead.
+    /// What the agent should do instead.
     pub instead: String,
-    /// Where the rule stands; none for what is built in.
+    /// Where the rule is defined; `None` for a built-in rule.
     pub source: Option<Location>,
 }
 
 impl Verdict {
-    /// The action the decision amounts to.
+    /// The action of the decision, without its conditions.
     pub fn action(&self) -> Action {
         self.decision.action()
     }
 
-    /// A question that could not be read: denied, like everything that is not understood.
+    /// The denial of a question that could not be parsed. Whatever guard does not understand is denied.
     pub fn bad_question(problem: &str) -> Self {
         let cause = Cause {
             rule: "input.question".to_string(),
@@ -80,7 +80,7 @@ impl Verdict {
         Self { decision: Decision::Deny, cause, part: None, intent: None }
     }
 
-    /// A write to a shared directory for temporary files, where the run has none of its own at that place.
+    /// The denial of a write to a shared temporary directory for which the run has no private replacement.
     pub fn outside_temporary_folder(analysis: &Analysis, index: usize, path: &str) -> Self {
         let cause = Cause {
             rule: "sandbox.tmp".to_string(),
@@ -94,13 +94,13 @@ impl Verdict {
         Self { decision: Decision::Deny, cause, part, intent: Some(index) }
     }
 
-    /// The command that it is about, at most as long as a line of a message may be.
+    /// The command that the verdict is about, shortened to fit a line of a message.
     pub fn shown_part(&self) -> Cow<'_, str> {
         const LONGEST_PART: usize = 600;
         terminal_text::shorten(self.part.as_deref().unwrap_or("the command"), LONGEST_PART)
     }
 
-    /// The refusal as the agent reads it, in one line.
+    /// The denial as one line for the agent.
     pub fn refusal_line(&self) -> String {
         let part = self.shown_part();
         let cause = &self.cause;
@@ -113,7 +113,7 @@ impl Verdict {
     }
 }
 
-/// What one intent is subject to.
+/// The decision about one intent.
 pub(super) struct Ruling<'p> {
     pub(super) action: Action,
     by: By<'p>,
@@ -122,7 +122,7 @@ pub(super) struct Ruling<'p> {
 enum By<'p> {
     Rule(&'p Rule),
     Default(&'p Default, bool),
-    /// Judged when it runs.
+    /// The intent is judged when it runs.
     Deferred,
 }
 
@@ -162,7 +162,7 @@ impl<'p> Ruling<'p> {
             Action::Deny => Decision::Deny,
         };
         let intent = &analysis.intents[index];
-        // Who decides sees all of it.
+        // The person who decides must see the complete command.
         let part = if self.action == Action::Ask { intent.whole_line() } else { intent.line() };
         Verdict { decision, cause, part: Some(part), intent: Some(index) }
     }
@@ -214,7 +214,7 @@ fn deferred(analysis: &Analysis) -> Vec<(String, Deferred)> {
     found.take(16).collect()
 }
 
-/// A command that could not be understood is denied.
+/// The denial of a command that could not be analysed.
 pub(super) fn refused(refusal: &Refusal) -> Verdict {
     let mut reason = refusal.to_string();
     if let Some(first) = reason.get_mut(..1) {
@@ -235,7 +235,7 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
     Verdict { decision: Decision::Deny, cause, part: None, intent: None }
 }
 
-/// Nothing in the text runs a program.
+/// The verdict on a text that starts no program.
 pub(super) fn nothing_runs() -> Verdict {
     let cause = Cause {
         rule: "default".to_string(),
