@@ -1,4 +1,4 @@
-//! Parts of an event → the bytes of a line, each bound to the line before by its hash.
+//! Serializes events as lines, each of which contains the SHA-256 hash of the line before.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use sha2::{Digest, Sha256};
 
 use super::event::Clock;
 
-/// What stands in `prev` of the first line.
+/// The value of `prev` in the first line.
 pub(super) const BEGINNING: [u8; 64] = [b'0'; 64];
 
-/// The hash of a line (without its newline) as it stands in the next one.
+/// The hash of a line (without its newline), in hexadecimal, as the next line contains it.
 pub(super) fn hash(line: &[u8]) -> [u8; 64] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 64];
@@ -24,7 +24,7 @@ pub(super) fn text(hash: &[u8; 64]) -> String {
     String::from_utf8_lossy(hash).into_owned()
 }
 
-/// The end of the chain, to which lines are added.
+/// The end of the chain, to which lines are appended.
 pub(super) struct Chain {
     run_id: Vec<u8>,
     clock: Clock,
@@ -37,14 +37,15 @@ impl Chain {
         Self { run_id: quoted(run_id), clock: Clock::default(), seq: 0, last: BEGINNING }
     }
 
-    /// How long a line will be, with its newline: at most a few bytes more than it is.
+    /// An upper bound for the length of a line, including its newline. It exceeds the real length by at most
+    /// a few bytes.
     pub(super) fn length_of(&self, event_type: &str, message: &str, data: &[u8]) -> usize {
-        /// Names of fields, time, number, hash.
+        /// The length of the field names, time, sequence number and hash.
         const FIXED: usize = 240;
         FIXED + event_type.len() + quoted_length(message) + data.len() + self.run_id.len()
     }
 
-    /// Appends a line with its newline; `data` is JSON. Returns where the line stands, without the newline.
+    /// Appends a line with its newline; `data` is JSON. Returns the range of the line without the newline.
     pub(super) fn append(
         &mut self,
         event_type: &str,
@@ -79,11 +80,11 @@ impl Chain {
 
 /// Appends a JSON string.
 pub(super) fn quote(text: &str, out: &mut Vec<u8>) {
-    // A `Vec` takes everything, and a string is always JSON.
+    // Writing to a `Vec` and serializing a string cannot fail.
     let _ = serde_json::to_writer(out, text);
 }
 
-/// How long a JSON string is, with its quotes.
+/// The length of a text as a JSON string, including its quotes.
 fn quoted_length(text: &str) -> usize {
     let extra = |byte: u8| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,

@@ -1,42 +1,43 @@
-//! What common credentials look like: a beginning, the letters that follow, and how many there must be.
+//! The patterns of common credentials: a prefix, the characters that may follow, and their minimum number.
 //!
-//! Every measure here is a function of the text from the credential's first byte on and is settled by a bounded number
-//! of bytes, so that a stream cut anywhere gives the same answer as the whole text, in linear time on any input.
+//! Each pattern depends only on the text from the credential's first byte on (and a little context before
+//! it), and is decided by a bounded number of bytes. A stream therefore gives the same result however it is
+//! cut into pieces, and matching takes linear time on any input.
 
-/// No shape needs more than this to be settled.
+/// The number of bytes that decides every pattern.
 const SETTLED: usize = 4096;
-/// How much of a private key must follow its header; less is somebody writing about keys.
+/// How many bytes must follow a private key header. Fewer mean that a text merely mentions keys.
 const KEY_BODY: usize = 16;
-/// How long the name in the last line of a private key can be.
+/// The longest name in the last line of a private key.
 const LONGEST_LABEL: usize = 64;
 
-/// What a shape says of the text at a place.
+/// The result of matching the patterns at a position.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Measure {
     No,
-    /// It is one: these first bytes, and everything that [`Tail`] goes on to take.
+    /// A credential: these first bytes, and everything that [`Tail`] adds.
     Yes(usize, Tail),
-    /// It lies between these bytes.
+    /// A credential between these two offsets.
     Within(usize, usize),
-    /// More text is needed.
+    /// More text is needed for a decision.
     More,
 }
 
-/// What still belongs to a credential after the bytes that settled it.
+/// What still belongs to a credential after the bytes that decided it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Tail {
     None,
     Run(fn(u8) -> bool),
-    /// The lines of a private key to its last one.
+    /// The lines of a private key up to its last one.
     Key,
 }
 
-/// How far a tail goes in a piece of text.
+/// How far a tail extends in a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
     /// It ends before this byte.
     Ends(usize),
-    /// It takes this many bytes and may go on in what follows.
+    /// It takes this many bytes and may continue in the next piece.
     GoesOn(usize),
 }
 
@@ -44,7 +45,8 @@ struct Run {
     prefix: &'static [u8],
     letters: fn(u8) -> bool,
     least: usize,
-    /// A prefix that could end an ordinary word must begin one here, and letters alone must not look like words.
+    /// The prefix could also end an ordinary word. It must therefore begin a word, and what follows must not
+    /// look like ordinary words.
     wordy: bool,
 }
 
@@ -80,7 +82,8 @@ const RUNS: &[Run] = &[
     run(b"ya29.", url64, 20),
 ];
 
-/// By first byte: where in `RUNS` its shapes begin. They stand together.
+/// For each first byte, the index of its first pattern in `RUNS`, where patterns with the same first byte are
+/// adjacent.
 const FIRST: [u8; 256] = {
     let mut first = [RUNS.len() as u8; 256];
     let mut index = RUNS.len();
@@ -91,23 +94,24 @@ const FIRST: [u8; 256] = {
     first
 };
 
-/// The longest user and password of an address.
+/// The longest user name and password in a URL.
 const LONGEST_USER: usize = 1024;
 
 const BEARER: &[u8] = b"bearer";
 const KEY_BEGIN: &[u8] = b"-----BEGIN ";
 const KEY_END: &[u8] = b"-----END ";
 
-/// The first two bytes of everything [`measure`] knows.
+/// The first two bytes of every pattern that [`measure`] knows.
 pub(super) fn beginnings() -> impl Iterator<Item = [u8; 2]> {
     let fixed = [*b"ey", *b"--", *b"Be", *b"be", *b"BE", *b":/"];
     RUNS.iter().map(|run| [run.prefix[0], run.prefix[1]]).chain(fixed)
 }
 
-/// Whether a credential begins at `at`. With `last` the text ends where it ends, and the answer is never `More`.
+/// Decides whether a credential begins at `at`. With `last` the text is complete, and the result is never
+/// `More`.
 pub(super) fn measure(text: &[u8], at: usize, last: bool) -> Measure {
     let here = &text[at..text.len().min(at + SETTLED)];
-    // Beyond the window the answer is no: it may not depend on how much happens to be there.
+    // Beyond the window the result is `No`: it must not depend on how much text happens to be available.
     let more = if last || here.len() == SETTLED { Measure::No } else { Measure::More };
     match here[0] {
         b'e' => token(text, at, here, more),
@@ -156,7 +160,7 @@ fn runs(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     answer
 }
 
-/// `eyJ….….…`: a JSON web token.
+/// A JSON web token: `eyJ….….…`.
 fn token(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     match prefix(here, b"eyJ", more) {
         Measure::Yes(..) if begins_a_word(text, at) => {}
@@ -176,7 +180,7 @@ fn token(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     }
 }
 
-/// `Bearer …`, in any case, followed by something that is no word.
+/// `Bearer …`, in any case, followed by something that is not an ordinary word.
 fn bearer(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     let known = here.len().min(BEARER.len());
     if !here[..known].eq_ignore_ascii_case(&BEARER[..known]) || !begins_a_word(text, at) {
@@ -198,7 +202,7 @@ fn bearer(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     }
 }
 
-/// `://USER:PASSWORD@`: what an address says of who asks.
+/// The credentials in a URL: `://USER:PASSWORD@`.
 fn address(here: &[u8], more: Measure) -> Measure {
     match prefix(here, b"://", more) {
         Measure::Yes(..) => {}
@@ -216,7 +220,7 @@ fn address(here: &[u8], more: Measure) -> Measure {
     }
 }
 
-/// `-----BEGIN … PRIVATE KEY-----` and what follows.
+/// A private key: `-----BEGIN … PRIVATE KEY-----` and what follows.
 fn key(here: &[u8], more: Measure) -> Measure {
     match prefix(here, KEY_BEGIN, more) {
         Measure::Yes(..) => {}
@@ -240,7 +244,7 @@ fn key(here: &[u8], more: Measure) -> Measure {
     }
 }
 
-/// `Yes` when the text begins so, `more` when it ends before it can be told.
+/// Returns `Yes` if the text begins with the prefix, and `more` if the text ends before that is certain.
 fn prefix(here: &[u8], prefix: &[u8], more: Measure) -> Measure {
     if here.starts_with(prefix) {
         Measure::Yes(prefix.len(), Tail::None)
@@ -252,7 +256,7 @@ fn prefix(here: &[u8], prefix: &[u8], more: Measure) -> Measure {
 }
 
 impl Tail {
-    /// How far it goes from the beginning of `text`.
+    /// How far the tail extends from the beginning of `text`.
     pub(super) fn reach(self, text: &[u8], last: bool) -> Reach {
         match self {
             Self::None => Reach::Ends(0),
@@ -286,7 +290,8 @@ fn key_reach(text: &[u8], last: bool) -> Reach {
     if body == text.len() { Reach::GoesOn(body) } else { Reach::Ends(body) }
 }
 
-/// A word begins here; also after what only looks like letters: an escape, a colour, a percent code.
+/// Whether a word begins here. A word also begins after an escape sequence, a colour code or a percent code,
+/// whose letters are not part of it.
 fn begins_a_word(text: &[u8], at: usize) -> bool {
     let before = &text[at.saturating_sub(CONTEXT)..at];
     let Some((&last, rest)) = before.split_last() else { return true };
@@ -302,7 +307,7 @@ fn begins_a_word(text: &[u8], at: usize) -> bool {
     escape || percent || colour
 }
 
-/// How many bytes before a place [`measure`] looks at.
+/// How many bytes before a position [`measure`] examines.
 pub(super) const CONTEXT: usize = 24;
 
 fn length(text: &[u8], letters: impl Fn(u8) -> bool) -> usize {

@@ -138,13 +138,13 @@ string_enum! {
 }
 
 impl EventType {
-    /// True when something was refused.
+    /// Whether the event reports a denial.
     pub fn is_denial(self) -> bool {
         is_denial(self.as_str())
     }
 }
 
-/// Whether a type is that of a refusal, be it known here or not.
+/// Whether an event type reports a denial, even if this version does not know the type.
 pub(super) fn is_denial(event_type: &str) -> bool {
     event_type.starts_with("deny.")
 }
@@ -167,7 +167,7 @@ impl From<EventType> for String {
     }
 }
 
-/// For data of guard's own, such as the adapters of agents: a type that does not exist is an error.
+/// For guard's own data, such as the agent adapters: an unknown type is an error.
 impl<'de> serde::Deserialize<'de> for EventType {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;

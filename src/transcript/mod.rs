@@ -1,12 +1,14 @@
-//! Events → append-only, hash-chained lines on disk; the reader, the check and the store of them.
+//! Transcripts: events in, append-only, hash-chained lines on disk out; also the reader, the verifier and the
+//! store.
 //!
-//! One run has one file, `transcript.jsonl`, written outside the sandbox by one thread: callers append to a buffer under
-//! a mutex ([`Recorder`]), the thread redacts, chains and writes ([`Writer`]). A line is an [`Event`]; it is the only
-//! schema, for the live display, replay and reports too. The caller's part of the contract: the first event is
-//! [`EventType::RunStarted`], the last is [`EventType::RunFinished`]; a file without that last line belongs to a run that
-//! was cut.
+//! Every run has one file, `transcript.jsonl`, written outside the sandbox by one thread. Callers append to a
+//! buffer under a mutex ([`Recorder`]); the thread redacts, chains and writes ([`Writer`]). A line is an
+//! [`Event`], which is also the only schema for the live display, replay and reports. The caller must record
+//! [`EventType::RunStarted`] first and [`EventType::RunFinished`] last. A file without that last line belongs
+//! to a run that was interrupted.
 //!
-//! Never: a secret on the disk, an unbounded queue, an fsync while the agent waits, a line changed after it was written.
+//! This module must never write a secret to disk, queue without bound, call fsync while the agent waits, or
+//! change a line after writing it.
 
 mod base64;
 mod chain;

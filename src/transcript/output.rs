@@ -1,4 +1,5 @@
-//! One output stream: bytes in pieces → the `data` of output events, redacted, as text where it is text.
+//! Converts one output stream, which arrives in pieces, to the `data` of output events: redacted, and as text
+//! if it is valid UTF-8.
 
 use super::base64;
 use super::chain::quote;
@@ -9,9 +10,9 @@ use super::redact::{Redactor, StreamRedactor};
 pub(super) struct Output {
     stream: Stream,
     redactor: StreamRedactor,
-    /// The beginning of a character whose end has not come; then what is given out now.
+    /// First the beginning of an incomplete character; then the bytes to emit now.
     bytes: Vec<u8>,
-    /// When the last piece came.
+    /// When the last piece arrived.
     pub(super) since: i64,
 }
 
@@ -20,19 +21,19 @@ impl Output {
         Self { stream, redactor: StreamRedactor::default(), bytes: Vec::new(), since: 0 }
     }
 
-    /// Takes a piece; true when `data` is the JSON of an event.
+    /// Processes a piece. Returns true if `data` now holds the JSON of an event.
     pub(super) fn push(&mut self, redactor: &Redactor, piece: &[u8], last: bool, data: &mut Vec<u8>) -> bool {
         self.redactor.push(redactor, piece, last, &mut self.bytes);
         self.write(last, data)
     }
 
-    /// Gives out what was held back because more might follow; nothing did.
+    /// Emits what was held back as the possible beginning of a secret, because nothing followed.
     pub(super) fn show(&mut self, data: &mut Vec<u8>) -> bool {
         self.redactor.show(&mut self.bytes);
         self.write(false, data)
     }
 
-    /// True while [`Self::show`] may have something to give.
+    /// Whether [`Self::show`] may have something to emit.
     pub(super) fn waits(&self) -> bool {
         self.redactor.waits()
     }
@@ -49,7 +50,7 @@ impl Output {
         data.clear();
         data.extend_from_slice(b"{\"stream\":\"");
         data.extend_from_slice(self.stream.name().as_bytes());
-        // Looked at a second time only when a character is unfinished: this sees every byte of output.
+        // Validate a second time only if a character is incomplete: this code handles every byte of output.
         match whole.or_else(|_| std::str::from_utf8(&self.bytes[..complete])) {
             Ok(text) => {
                 data.extend_from_slice(b"\",\"text\":");

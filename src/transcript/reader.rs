@@ -1,7 +1,7 @@
-//! A transcript file → its events, one at a time, in bounded memory.
+//! Reads the events of a transcript file one at a time, in bounded memory.
 //!
-//! The file may still grow: a reader that came to the end can be asked again. The last line may be half written; that is
-//! an end, not an error. What a line says is not judged here.
+//! The file may still grow: after the end, the reader can be called again. An incomplete last line counts as
+//! the end, not as an error. The reader does not check the content of events; `verify` does.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
@@ -10,41 +10,41 @@ use std::path::Path;
 
 use super::event::Event;
 
-/// No writer makes longer lines; a longer one is not read into memory.
+/// The writer never makes longer lines. The reader skips a longer one instead of loading it into memory.
 pub const LONGEST_LINE: usize = 16 << 20;
 
-/// What a reader finds at its place.
+/// What the reader found next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// A line that is an event.
     Event(Box<Event>),
-    /// A line that is none, and why.
+    /// A line that is not an event, and why.
     Bad(String),
-    /// The end, and how many bytes of an unfinished line stand there.
+    /// The end of the file, possibly with an incomplete line.
     End {
-        /// Bytes after the last newline.
+        /// The number of bytes after the last newline.
         partial: usize,
     },
 }
 
-/// Reads one file from its beginning.
+/// Reads one transcript from its beginning.
 pub struct Reader<R = File> {
     input: BufReader<R>,
     line: Vec<u8>,
-    /// The line in `line` was given out.
+    /// Whether the caller has received the line in `line`.
     given: bool,
-    /// The rest of the line is skipped: it is too long.
+    /// The rest of the line is skipped because the line is too long.
     skipping: bool,
 }
 
 impl Reader<File> {
-    /// Opens a transcript. A pipe or a device under that name is refused, not waited for.
+    /// Opens a transcript. Fails at once if the path is a pipe or a device, which could block.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self::new(open_file(path)?))
     }
 }
 
-/// Opens a regular file; anything else could block or never end.
+/// Opens a regular file. Anything else could block or never end.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     if !file.metadata()?.is_file() {
@@ -54,18 +54,18 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads events from anything.
+    /// Reads events from any input.
     pub fn new(input: R) -> Self {
         let input = BufReader::with_capacity(64 << 10, input);
         Self { input, line: Vec::new(), given: true, skipping: false }
     }
 
-    /// The bytes of the line that [`Self::step`] gave last, without the newline.
+    /// The bytes of the line that [`Self::step`] returned last, without the newline.
     pub fn line(&self) -> &[u8] {
         self.line.strip_suffix(b"\n").unwrap_or(&self.line)
     }
 
-    /// Goes to the next line. After `End` it can be called again, for a file that grows.
+    /// Reads the next line. After `End` it can be called again for a file that grows.
     pub fn step(&mut self) -> io::Result<Step> {
         if self.given {
             self.line.clear();
@@ -78,7 +78,7 @@ impl<R: Read> Reader<R> {
         if std::mem::take(&mut self.skipping) {
             return Ok(Step::Bad(format!("the line is longer than {} MiB", LONGEST_LINE >> 20)));
         }
-        // Without this an array of the fields' values would pass as well.
+        // Without this check serde would also accept an array of the field values.
         if !self.line.starts_with(b"{") {
             return Ok(Step::Bad("the line is not a JSON object".to_string()));
         }
@@ -88,7 +88,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Reads on to the end of a line; false when the input ends before.
+    /// Reads to the end of a line. Returns false if the input ends first.
     fn fill(&mut self) -> io::Result<bool> {
         loop {
             let room = (LONGEST_LINE + 1 - self.line.len()) as u64;

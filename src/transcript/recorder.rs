@@ -1,8 +1,8 @@
-//! The callers' end: an event is serialised into a shared buffer under a mutex, and that is all.
+//! The producer side of a transcript: callers serialize events into a shared buffer under a mutex.
 //!
-//! The caller is the thread that judges what the agent starts, so nothing here waits for the disk, and the writer is
-//! woken by a system call only when it sleeps or much has come. The buffer is bounded: who is far ahead of the disk
-//! waits, output first.
+//! A caller may be the thread that judges what the agent starts. Therefore nothing here waits for the disk.
+//! Callers wake the writer by a system call only if it sleeps or if much data is pending. The buffer is
+//! bounded: callers that are far ahead of the disk wait, and output waits before other events do.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,16 +13,16 @@ use serde::Serialize;
 use super::event::{Stream, now};
 use super::event_type::EventType;
 
-/// Output waits while this much is waiting to be written.
+/// Output waits while this many bytes are pending.
 const ROOM_FOR_OUTPUT: usize = 2 << 20;
-/// Other events wait while this much is.
+/// Other events wait while this many bytes are pending.
 const ROOM: usize = 8 << 20;
-/// From here on the writer is told not to linger.
+/// From this many bytes on, the writer is told to write at once.
 const MUCH: usize = 256 << 10;
-/// Longer output is cut into events of this size.
+/// Longer output is split into events of this size.
 const PIECE: usize = 64 << 10;
 
-/// An event whose data is JSON already.
+/// An event whose data is already serialized as JSON.
 #[derive(Debug)]
 pub struct Prepared {
     message: String,
@@ -30,37 +30,38 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Prepares an event; `data` should serialise to a JSON object.
+    /// Prepares an event. `data` should serialize to a JSON object.
     pub fn new(message: String, data: &impl Serialize) -> Self {
         let data = serde_json::to_vec(data)
             .unwrap_or_else(|error| format!("{{\"data_lost\":{:?}}}", error.to_string()).into_bytes());
         Self { message, data }
     }
 
-    /// Puts words before its message.
+    /// Returns the message with a prefix.
     pub fn prefixed(&self, words: &str) -> String {
         format!("{words}{}", self.message)
     }
 
-    /// The data as a JSON value, to add to it.
+    /// The data as a JSON value, for callers that add to it.
     pub fn data(&self) -> serde_json::Value {
         serde_json::from_slice(&self.data).unwrap_or_default()
     }
 }
 
-/// Records events. Cheap to clone, for any thread.
+/// Records events from any thread. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
     pub(super) shared: Arc<Shared>,
 }
 
 impl Recorder {
-    /// Records an event. `data` should serialise to a JSON object; `run.…` types are the caller's first and last words.
+    /// Records an event. `data` should serialize to a JSON object. The caller records the `run.…` events as
+    /// the first and the last.
     pub fn record(&self, event_type: EventType, message: &str, data: &impl Serialize) {
         self.push(event_type, message, |bytes| {
             let split = bytes.len();
             if let Err(error) = serde_json::to_writer(&mut *bytes, data) {
-                // The event itself is worth more than its data.
+                // Keep the event even if its data cannot be serialized.
                 bytes.truncate(split);
                 let said = serde_json::json!({ "data_lost": error.to_string() }).to_string();
                 bytes.extend_from_slice(said.as_bytes());
@@ -68,7 +69,7 @@ impl Recorder {
         });
     }
 
-    /// Records an event that was prepared before, so that recording it takes no longer than copying it.
+    /// Records a prepared event, which takes no longer than copying it.
     pub fn record_prepared(&self, event_type: EventType, prepared: &Prepared) {
         self.push(event_type, &prepared.message, |bytes| bytes.extend_from_slice(&prepared.data));
     }
@@ -88,7 +89,7 @@ impl Recorder {
         self.shared.wake(&mut state);
     }
 
-    /// Records what the agent printed. Waits while the writer is far behind.
+    /// Records output of the agent. Waits while the writer is far behind.
     pub fn output(&self, stream: Stream, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
             if self.shared.output_cut.load(Ordering::Relaxed) {
@@ -113,18 +114,19 @@ impl Recorder {
         }
     }
 
-    /// From here on output is written at once: somebody watches it. Whoever prints it waits for nobody, so waking the
-    /// writer costs nothing that matters; other events still wait for company.
+    /// From now on output is written at once, because somebody watches it. Nobody waits for the thread that
+    /// records output, so the cost of waking the writer does not matter. Other events are still batched.
     pub fn hurry(&self) {
         self.shared.hurries.store(true, Ordering::Relaxed);
     }
 
-    /// The bound that the transcript has reached, in bytes. The run must end then: what is not recorded does not run.
+    /// The size limit that the transcript has reached, in bytes. The caller must then end the run: nothing
+    /// may run unrecorded.
     pub fn full_at(&self) -> Option<u64> {
         Some(self.shared.full_at.load(Ordering::Acquire)).filter(|&limit| limit > 0)
     }
 
-    /// Why nothing is recorded any more: the disk is full, … The run must end then.
+    /// Why recording has failed, for example because the disk is full. The caller must then end the run.
     pub fn failure(&self) -> Option<String> {
         if !self.shared.failed.load(Ordering::Acquire) {
             return None;
@@ -133,25 +135,25 @@ impl Recorder {
     }
 }
 
-/// What callers and the writer share.
+/// The state shared by the recorders and the writer.
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// The writer waits here.
+    /// The writer waits here for events.
     work: Condvar,
-    /// Callers wait here for room, or for the writer to be done.
+    /// Callers wait here for room in the buffer, or for the writer to finish.
     room: Condvar,
     failed: AtomicBool,
-    /// Output is not kept waiting.
+    /// Output is written at once instead of batched.
     hurries: AtomicBool,
-    /// The bound was reached: output is counted and not even copied.
+    /// The limit was reached: output is counted but not even copied.
     pub(super) output_cut: AtomicBool,
     pub(super) uncounted: Uncounted,
-    /// The bound that was reached; 0 before that.
+    /// The limit that was reached; 0 before that.
     pub(super) full_at: AtomicU64,
 }
 
-/// Output that callers left out.
+/// Output that callers dropped.
 #[derive(Default)]
 pub(super) struct Uncounted {
     pub(super) events: AtomicU64,
@@ -161,18 +163,18 @@ pub(super) struct Uncounted {
 #[derive(Default)]
 struct State {
     batch: Batch,
-    /// The writer sleeps until somebody wakes it.
+    /// The writer sleeps until a caller wakes it.
     asleep: bool,
-    /// It was told that much has come.
+    /// The writer was told to write at once.
     told: bool,
-    /// The writer has taken something, and is not done with it.
+    /// The writer has taken a batch and has not finished it.
     busy: bool,
-    /// Callers that wait for room, or for the writer to be done.
+    /// The number of callers that wait for room or for the writer to finish.
     waiting: usize,
     closing: bool,
-    /// The end is to survive a power failure.
+    /// The writer must call fsync at the end.
     durably: bool,
-    /// Nothing is taken any more.
+    /// No further events are accepted.
     closed: bool,
     failure: Option<String>,
 }
@@ -184,7 +186,7 @@ pub(super) struct Batch {
     pub(super) entries: Vec<Entry>,
 }
 
-/// Where an event stands in the bytes of its batch: message or output up to `split`, data up to `end`.
+/// The position of an event in the bytes of its batch: message or output up to `split`, data up to `end`.
 pub(super) struct Entry {
     pub(super) time: i64,
     pub(super) kind: Kind,
@@ -198,18 +200,19 @@ pub(super) enum Kind {
     Output(Stream),
 }
 
-/// What a writer that waited finds.
+/// The result of the writer's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waited {
     Work,
-    /// Nothing came in this time.
+    /// No event arrived in the given time.
     Quiet,
     Closing,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic in a caller's `Serialize` leaves bytes that no entry names; nothing else can be half done.
+        // A panic in a caller's `Serialize` leaves bytes that no entry refers to; no other state can be
+        // inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -217,7 +220,7 @@ impl Shared {
         self.wait_while(|state| state.batch.bytes.len() >= room)
     }
 
-    /// A caller's wait, for the writer, which is told.
+    /// Makes a caller wait for the writer, and wakes the writer.
     fn wait_while(&self, reason: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         while reason(&state) && !state.closed {
@@ -229,12 +232,12 @@ impl Shared {
         state
     }
 
-    /// Waits until everything that was recorded is written and was seen.
+    /// Waits until everything recorded so far is written and the observer has seen it.
     pub(super) fn catch_up(&self) {
         drop(self.wait_while(|state| state.busy || !state.batch.entries.is_empty()));
     }
 
-    /// The writer comes back for more.
+    /// Marks the current batch as finished, and wakes callers that wait for it.
     fn is_done(&self, state: &mut State) {
         state.busy = false;
         if state.waiting > 0 {
@@ -258,12 +261,12 @@ impl Shared {
         self.hurries.load(Ordering::Relaxed)
     }
 
-    /// Asks the writer to write what there is.
+    /// Asks the writer to write everything pending.
     pub(super) fn hasten(&self) {
         self.nudge(&mut self.lock());
     }
 
-    /// Asks the writer to write what there is and end.
+    /// Asks the writer to write everything pending and to end.
     pub(super) fn close(&self, durably: bool) {
         let mut state = self.lock();
         state.closing = true;
@@ -275,19 +278,19 @@ impl Shared {
         self.lock().durably
     }
 
-    /// From here on events are neither taken nor waited for.
+    /// From now on events are rejected and no caller waits.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         state.closed = true;
         self.room.notify_all();
     }
 
-    /// Nothing can be written any more, because of this.
+    /// Marks the transcript as failed because of an I/O error.
     pub(super) fn fail_for(&self, error: &std::io::Error) {
         self.fail(format!("the transcript cannot be written: {error}"));
     }
 
-    /// Nothing can be written any more. Events are still taken, for the observer.
+    /// Marks the transcript as failed. Events are still accepted for the observer.
     pub(super) fn fail(&self, why: String) {
         let mut state = self.lock();
         state.failure.get_or_insert(why);
@@ -298,7 +301,7 @@ impl Shared {
         self.lock().failure.clone()
     }
 
-    /// The writer's wait: until an event comes, however long it takes.
+    /// Makes the writer wait without a time limit until an event arrives.
     pub(super) fn sleep(&self) {
         let mut state = self.lock();
         self.is_done(&mut state);
@@ -308,17 +311,19 @@ impl Shared {
         while state.asleep {
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        // Being woken is no reason to hurry, unless somebody watches: what comes now comes in bursts.
+        // A wake-up alone does not mean that events are urgent, unless somebody watches: they usually come in
+        // bursts.
         state.told = state.closing || state.batch.bytes.len() >= MUCH || self.hurries();
     }
 
-    /// The writer's wait before it begins: this long, less when much comes or the end.
+    /// Makes the writer wait before it begins. Returns early if much data is pending or the transcript closes.
     pub(super) fn pause(&self, time: Duration) {
         let state = self.lock();
         drop(self.work.wait_timeout_while(state, time, |state| !state.told && !state.closing));
     }
 
-    /// The writer's wait: this long, less when much comes or the end. Takes what came in exchange for an empty batch.
+    /// Makes the writer wait for up to `time`, less if much data is pending or the transcript closes. Then
+    /// swaps the pending events with an empty batch.
     pub(super) fn linger(&self, time: Duration, batch: &mut Batch) -> Waited {
         let mut state = self.lock();
         self.is_done(&mut state);

@@ -1,47 +1,49 @@
-//! Text → the same text with `[redacted]` where a secret stood.
+//! Replaces secrets in text by `[redacted]`.
 //!
-//! Secrets are exact values, in the forms they take on the way (as they are, JSON-escaped, with a terminal's line ends),
-//! and what looks like a common credential. One pass: pairs of bytes that can begin a secret are looked up in a bitmap, and
-//! only there is compared. A stream gives the same answer however it is cut into pieces. Text without secrets is never
-//! changed, and no input panics.
+//! Secrets are exact values, in each form that they may take (verbatim, JSON-escaped, with a terminal's line
+//! ends), and everything that matches a common credential pattern. The scan is a single pass: a bitmap finds
+//! byte pairs that can begin a secret, and only there does it compare. A stream gives the same result however
+//! it is cut into pieces. Text without secrets must never change, and no input may cause a panic.
 
 use super::credential_patterns;
 use super::credential_patterns::{Measure, Reach, Tail};
 
-/// What stands where a secret stood.
+/// The replacement for a secret.
 pub const MARK: &str = "[redacted]";
 
-/// Shorter values would black out ordinary words.
+/// Shorter values are not redacted, because they would match ordinary words.
 const SHORTEST: usize = 6;
-/// What follows a credential and could belong to it is taken only so far: output must not hide behind a prefix.
+/// The longest continuation of a credential that is redacted. The limit prevents output from being hidden
+/// behind a credential prefix.
 const LONGEST_TAIL: usize = 64 << 10;
-/// When nothing follows for a while, less than this of a value is shown: it is hardly more than chance.
+/// If nothing follows for a while, fewer than this many bytes of a possible value are shown: so short a match
+/// is most likely chance.
 const SHOWN_OF_VALUE: usize = 4;
-/// And this much of what looks like a credential: mostly its prefix, which everybody knows.
+/// The same for a possible credential pattern: these bytes are mostly its prefix, which is public.
 const SHOWN_OF_SHAPE: usize = 13;
 
-/// Knows the secrets of one run.
+/// The secrets of one run.
 pub struct Redactor {
-    /// Bit `first << 8 | second`: a secret can begin so.
+    /// The bit `first << 8 | second` is set if a secret can begin with these two bytes.
     pairs: Box<[u64; 1024]>,
     firsts: [bool; 256],
-    /// Sorted by their first byte, longer ones first.
+    /// The values, sorted by first byte, longer ones first.
     values: Vec<Vec<u8>>,
-    /// By first byte: where in `values`.
+    /// For each first byte, the range of its values in `values`.
     buckets: Box<[(u32, u32); 256]>,
     digits: bool,
 }
 
 enum Found {
     Nothing,
-    /// From, to, and what else belongs to it.
+    /// The start and end of the secret, and what else may belong to it.
     Secret(usize, usize, Tail),
-    /// From here on it takes more text to tell; while there is less than so much, it may be shown.
+    /// From this offset on more text is needed. While less than the second number is pending, it may be shown.
     Undecided(usize, usize),
 }
 
 impl Redactor {
-    /// Hides these values, and common credentials.
+    /// Creates a redactor for these values and for common credentials.
     pub fn new(secrets: &[Vec<u8>]) -> Self {
         let mut values: Vec<Vec<u8>> = secrets
             .iter()
@@ -73,7 +75,7 @@ impl Redactor {
         redactor
     }
 
-    /// Appends the text without its secrets. False, and nothing appended, when it has none.
+    /// Appends the redacted text. If the text has no secrets, appends nothing and returns false.
     pub fn text(&self, text: &[u8], out: &mut Vec<u8>) -> bool {
         if matches!(self.scan(text, 0, true), Found::Nothing) {
             return false;
@@ -82,7 +84,8 @@ impl Redactor {
         true
     }
 
-    /// Appends JSON without the secrets in its strings and numbers; it stays JSON. False when it nests too deep to be read.
+    /// Appends JSON with the secrets in its strings and numbers redacted; the result is valid JSON. Returns
+    /// false if the nesting is too deep.
     pub(super) fn json(&self, json: &[u8], deepest: usize, out: &mut Vec<u8>) -> bool {
         let (mut at, mut depth) = (0, 0usize);
         while let Some(&byte) = json.get(at) {
@@ -107,7 +110,7 @@ impl Redactor {
                     if depth > deepest {
                         return false;
                     }
-                    // Blank space between values means nothing, and a newline would end the event's line.
+                    // White space between values has no meaning, and a newline would end the event's line.
                     if !byte.is_ascii_whitespace() {
                         out.push(byte);
                     }
@@ -119,7 +122,7 @@ impl Redactor {
         true
     }
 
-    /// A string literal with its quotes.
+    /// Redacts a string literal, including its quotes.
     fn string(&self, literal: &[u8], out: &mut Vec<u8>) {
         let body = &literal[1..literal.len() - 1];
         let decoded: Option<String> =
@@ -127,7 +130,7 @@ impl Redactor {
         let body = decoded.as_ref().map_or(body, |text| text.as_bytes());
         let mut clean = Vec::new();
         if self.text(body, &mut clean) {
-            // A value that is no text can match in the middle of a character.
+            // A value that is not UTF-8 can match in the middle of a character.
             super::chain::quote(&String::from_utf8_lossy(&clean), out);
         } else {
             out.extend_from_slice(literal);
@@ -142,7 +145,7 @@ impl Redactor {
         }
     }
 
-    /// The first secret that begins at `from` or later.
+    /// Finds the first secret at or after `from`.
     fn scan(&self, text: &[u8], from: usize, last: bool) -> Found {
         let mut at = from;
         while let Some(found) = self.candidate(&text[at..]) {
@@ -162,7 +165,7 @@ impl Redactor {
         }
     }
 
-    /// The first place with two bytes that can begin a secret. This loop sees every byte of output.
+    /// Finds the first byte pair that can begin a secret. This loop inspects every byte of output.
     fn candidate(&self, text: &[u8]) -> Option<usize> {
         let mut bytes = text.iter();
         let mut pair = u16::from(*bytes.next()?);
@@ -195,7 +198,7 @@ impl Redactor {
     }
 }
 
-/// The forms a value takes on its way into a transcript.
+/// The forms in which a value can appear in a transcript.
 fn forms(secret: &[u8]) -> Vec<Vec<u8>> {
     let escaped = |bytes: &[u8]| {
         let text = serde_json::to_string(&String::from_utf8_lossy(bytes)).unwrap_or_default();
@@ -218,7 +221,8 @@ fn in_number(byte: u8) -> bool {
     byte.is_ascii_digit() || b"+-.eE".contains(&byte)
 }
 
-/// Where the string literal that begins at `at` ends, with its quote. The JSON is our own serializer's.
+/// The end of the string literal that begins at `at`, including its quote. The JSON comes from guard's own
+/// serializer.
 fn string_end(json: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(&byte) = json.get(end) {
@@ -231,24 +235,24 @@ fn string_end(json: &[u8], at: usize) -> usize {
     json.len()
 }
 
-/// Redacts one stream that comes in pieces.
+/// Redacts one stream that arrives in pieces.
 #[derive(Default)]
 pub struct StreamRedactor {
-    /// What comes again with the next piece: a little that is settled (what stands before a secret can decide about it),
-    /// then what is not.
+    /// Bytes to scan again with the next piece: first some decided bytes (the context before a secret can
+    /// matter), then the undecided ones.
     held: Vec<u8>,
-    /// Where in `held` the unsettled begins.
+    /// The offset in `held` where the undecided bytes begin.
     settled: usize,
-    /// Up to where `held` was given out.
+    /// The offset up to which `held` has been emitted.
     shown: usize,
-    /// Less than so much that is unsettled may be shown when nothing follows.
+    /// If fewer undecided bytes than this are held, they may be shown when nothing follows.
     patience: usize,
-    /// A credential that may go on, and how much of it was taken.
+    /// A credential that may continue, and how many bytes of it were consumed.
     tail: Option<(Tail, usize)>,
 }
 
 impl StreamRedactor {
-    /// Takes a piece and appends what can be shown. With `last` nothing is held back.
+    /// Processes a piece and appends what can be shown. With `last`, nothing is held back.
     pub fn push(&mut self, redactor: &Redactor, piece: &[u8], last: bool, out: &mut Vec<u8>) {
         self.held.extend_from_slice(piece);
         let mut text = std::mem::take(&mut self.held);
@@ -298,7 +302,8 @@ impl StreamRedactor {
         self.shown = shown - before;
     }
 
-    /// Nothing came for a while: shows what is held, unless so much of a secret stands there that it is hardly chance.
+    /// Called when nothing arrived for a while: shows the held bytes, unless they match so much of a secret
+    /// that chance is unlikely.
     pub fn show(&mut self, out: &mut Vec<u8>) {
         if self.waits() {
             out.extend_from_slice(&self.held[self.shown..]);
@@ -306,7 +311,7 @@ impl StreamRedactor {
         }
     }
 
-    /// True when [`Self::show`] would show something.
+    /// Whether [`Self::show`] would show something.
     pub fn waits(&self) -> bool {
         self.shown < self.held.len() && self.held.len() - self.settled < self.patience
     }

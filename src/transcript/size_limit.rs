@@ -7,19 +7,19 @@
 //!                                        │ is still written
 //! ```
 //!
-//! Output goes first. When other events have reached twice the limit, whoever runs the agent ends the run: nothing happens
-//! that is not recorded. The reserves hold what was under way then, and what is found out at the end of the run. Sizes are
-//! those of lines as they are written, after redaction and escaping.
+//! Output is dropped first. When other events have reached twice the limit, the supervisor ends the run, so
+//! that nothing runs unrecorded. The reserves hold events that were in progress at that time and those found
+//! at the end of the run. Sizes are those of the written lines, after redaction and escaping.
 
 use super::event_type::EventType;
 use serde::Serialize;
 
-/// What kind of event asks to be written.
+/// The class of an event, which determines its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Output,
     Event,
-    /// What a reviewer must not miss: `deny.…`, `finding`, `git.…`.
+    /// Events that a reviewer must see: `deny.…`, `finding`, `git.…`.
     Important,
     /// `run.…` and `transcript.…`.
     Always,
@@ -39,7 +39,7 @@ impl Class {
     }
 }
 
-/// What was left out.
+/// The numbers of dropped events and bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct Dropped {
     pub(super) output_events: u64,
@@ -48,11 +48,11 @@ pub(super) struct Dropped {
     pub(super) event_bytes: u64,
 }
 
-/// What becomes of an event.
+/// What to do with an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     Write,
-    /// The first of its class that is left out: say so.
+    /// The first dropped event of its class: record that the transcript is incomplete from here on.
     Cut,
     Drop,
 }
@@ -88,7 +88,7 @@ impl Bound {
         self.limit.saturating_mul(2)
     }
 
-    /// Up to which size events of a class are written.
+    /// The size up to which events of a class are written.
     pub(super) fn limit_of(&self, class: Class) -> u64 {
         match class {
             Class::Output => self.limit,
@@ -98,14 +98,14 @@ impl Bound {
         }
     }
 
-    /// Whether the transcript becomes full with a line of this length: true once.
+    /// Whether a line of this length makes the transcript full. Returns true only once.
     pub(super) fn becomes_full(&mut self, class: Class, length: usize) -> bool {
         matches!(class, Class::Event | Class::Important)
             && self.written.saturating_add(length as u64) > self.full_at()
             && !std::mem::replace(&mut self.full, true)
     }
 
-    /// Asks for room for a line of this length; counts the bytes it says something with when there is none.
+    /// Requests room for a line of this length. If there is none, counts `bytes` as dropped.
     pub(super) fn admit(&mut self, class: Class, length: usize, bytes: usize) -> Admission {
         let limit = self.limit_of(class);
         let cut = match class {
@@ -114,7 +114,7 @@ impl Bound {
             Class::Event => &mut self.events_cut,
             Class::Important => &mut self.important_cut,
         };
-        // Once cut, always cut: a transcript with holes of chance would look complete where it is not.
+        // Once cut, a class stays cut: a transcript with random gaps would look complete where it is not.
         if !*cut && self.written.saturating_add(length as u64) <= limit {
             return Admission::Write;
         }

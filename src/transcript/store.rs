@@ -1,7 +1,8 @@
-//! The directory of all runs: list them, find one, prune old ones.
+//! The directory of all runs: lists them, finds one, and prunes old ones.
 //!
-//! Of each run only the first and the last line are read, so that thousands can be listed. What is not a transcript
-//! there is told, never an error for the others. A run that has not finished is never deleted.
+//! Only the first and last line of each transcript are read, so that thousands of runs can be listed quickly.
+//! An unreadable entry is reported and never prevents listing the others. An unfinished run must never be
+//! deleted.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -17,16 +18,17 @@ use super::event::Event;
 use super::event_type::EventType;
 use super::reader::{LONGEST_LINE, Reader, Step, open_file};
 
-/// The name of a run's transcript in its directory.
+/// The name of the transcript file in a run's directory.
 pub const FILE: &str = "transcript.jsonl";
 
-/// A run without a transcript that is older was killed. One that begins may wait for a person, who unlocks a key.
+/// A run that is older than this and has no transcript was killed. A starting run may wait this long for a
+/// person to unlock a key.
 const LONGEST_BEGINNING: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Directories on their way out; what a prune could not finish the next one does.
+/// The prefix of directories that are being deleted. The next prune finishes an interrupted one.
 const LEAVING: &str = ".leaving-";
 
-/// Why there is no place for state.
+/// Why the state directory cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateFolderError {
     /// Neither variable names an absolute directory.
@@ -34,28 +36,28 @@ pub enum StateFolderError {
     NoHome,
 }
 
-/// Where runs are kept: `$XDG_STATE_HOME/guard/runs`, by default in `~/.local/state`.
+/// Returns the directory of runs: `$XDG_STATE_HOME/guard/runs`, by default in `~/.local/state`.
 pub fn state_folder() -> Result<PathBuf, StateFolderError> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
     Ok(state.ok_or(StateFolderError::NoHome)?.join("guard/runs"))
 }
 
-/// How a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
-    /// Its last event is there.
+    /// The transcript has its last event.
     Finished,
-    /// Its supervisor is writing.
+    /// The supervisor is still writing the transcript.
     Running,
-    /// Its supervisor is gone and its end was never written.
+    /// The supervisor is gone and never wrote the last event.
     Unfinished,
-    /// There is no transcript to be read.
+    /// There is no readable transcript.
     Unreadable,
 }
 
 impl RunState {
-    /// In one word.
+    /// The name of the state, for display.
     pub fn name(self) -> &'static str {
         match self {
             Self::Finished => "finished",
@@ -66,45 +68,45 @@ impl RunState {
     }
 }
 
-/// A run as its first and last line tell it.
+/// A run, as described by the first and last line of its transcript.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The name of its directory, which is the run's id.
+    /// The run's id, which is the name of its directory.
     pub id: String,
-    /// Its directory.
+    /// The run's directory.
     pub folder: PathBuf,
-    /// Its transcript.
+    /// The path of the transcript.
     pub transcript: PathBuf,
-    /// How it stands.
+    /// The state of the run.
     pub state: RunState,
-    /// Why it cannot be read.
+    /// Why the transcript cannot be read.
     pub problem: Option<String>,
-    /// The transcript's size.
+    /// The size of the transcript.
     pub bytes: u64,
-    /// Its first event.
+    /// The first event.
     pub first: Option<Event>,
-    /// Its last event, when it has finished.
+    /// The last event, if the run has finished.
     pub last: Option<Event>,
 }
 
 impl Run {
-    /// When it began.
+    /// When the run began.
     pub fn started(&self) -> Option<Timestamp> {
         self.first.as_ref().and_then(Event::time)
     }
 
-    /// When it ended.
+    /// When the run ended.
     pub fn finished(&self) -> Option<Timestamp> {
         self.last.as_ref().and_then(Event::time)
     }
 
-    /// The command, as it was given.
+    /// The command, as the user gave it.
     pub fn command(&self) -> Vec<String> {
         let words = self.first.as_ref().and_then(|event| event.data.get("command")).and_then(Value::as_array);
         words.into_iter().flatten().map(|word| word.as_str().unwrap_or("?").to_string()).collect()
     }
 
-    /// The policy's name.
+    /// The name of the policy.
     pub fn policy(&self) -> Option<&str> {
         let policy = self.first.as_ref()?.data.get("policy")?;
         policy.as_str().or_else(|| policy.get("name")?.as_str())
@@ -115,12 +117,12 @@ impl Run {
         self.last.as_ref()?.data.get("exit_code")?.as_i64()
     }
 
-    /// How often something was refused, as the result says.
+    /// The number of denials that the result lists.
     pub fn denials(&self) -> Option<usize> {
         Some(self.last.as_ref()?.data.get("denials")?.as_array()?.len())
     }
 
-    /// What is in a run's directory.
+    /// Reads the state of the run in a directory.
     pub fn read(folder: &Path) -> Self {
         Self::read_file(folder, folder.join(FILE))
     }
@@ -154,7 +156,8 @@ impl Run {
             }
             file => file?,
         };
-        // Asked before the last line is read: a run that ends in between is then seen as running or finished.
+        // Check the lock before reading the last line: a run that ends in between is then seen as running or
+        // finished, never as unfinished.
         let running = is_locked(&file)?;
         self.bytes = file.metadata()?.len();
         self.last = last_line(&mut file, self.bytes)?
@@ -174,8 +177,8 @@ impl Run {
         Ok(())
     }
 
-    /// What a run that was killed has left among temporary files, which bear its name. It said where they are, or was killed
-    /// before it could: then they are in `scratch`, if anywhere.
+    /// The temporary directory that a killed run left behind; its name contains the run's id. The transcript
+    /// says where it is. If the run was killed before recording that, it can only be in `scratch`.
     pub fn leftovers(&self, scratch: &Path) -> Option<PathBuf> {
         if self.state != RunState::Unfinished {
             return None;
@@ -194,22 +197,22 @@ impl Run {
         scratch.join(format!("guard-{name}"))
     }
 
-    /// True while the supervisor writes.
+    /// Whether the supervisor is still writing the transcript.
     pub fn is_running(&self) -> bool {
         open_file(&self.transcript).and_then(|file| is_locked(&file)).unwrap_or(false)
     }
 }
 
-/// So much of a run's id its temporary files bear.
+/// The length of the part of the run's id in the name of its temporary directory.
 const SHORTEST_NAME: usize = 12;
 
-/// A directory, and no link to one, of this user.
+/// Whether the path is a directory of this user, and not a link to one.
 fn is_own_folder(path: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own)
 }
 
-/// The last complete line. A file that ends within a line has none: the run was cut.
+/// Reads the last complete line. A file that ends within a line has none: the run was interrupted.
 fn last_line(file: &mut File, size: u64) -> io::Result<Option<Vec<u8>>> {
     let mut window = 8 << 10;
     loop {
@@ -241,15 +244,16 @@ fn whole_file(kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// Marks a transcript as being written, for as long as this process lives. The lock is the process's and not the
-/// descriptor's: what it starts must not look like it. (A process that opens and closes its own transcript loses the
-/// lock; its run then looks unfinished: its transcript is never deleted, but its temporary files are.)
+/// Marks a transcript as being written while this process lives. The lock belongs to the process, not to the
+/// descriptor, so that child processes do not hold it. (A process that opens and closes its own transcript
+/// loses the lock. Its run then looks unfinished: the transcript is never deleted, but the temporary files
+/// are.)
 pub(super) fn lock(file: &File) -> io::Result<()> {
     fcntl(file, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK)))?;
     Ok(())
 }
 
-/// True when another process writes the file.
+/// Whether another process is writing the file.
 fn is_locked(file: &File) -> io::Result<bool> {
     let mut found = whole_file(libc::F_RDLCK);
     fcntl(file, FcntlArg::F_GETLK(&mut found))?;
@@ -264,21 +268,21 @@ pub enum FindError {
     Folder {
         /// The directory of runs.
         folder: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// There is none at all.
+    /// There are no runs.
     #[error("there are no runs in {}", .0.display())]
     Empty(PathBuf),
-    /// None with this name.
+    /// No run has this name.
     #[error("no run is called {0:?}")]
     Unknown(String),
-    /// Several with this beginning or end.
+    /// Several runs begin or end with this name.
     #[error("{name:?} could be {} runs: {}", candidates.len(), shown(candidates))]
     Ambiguous {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The runs it could be.
+        /// The ids of the runs that match.
         candidates: Vec<String>,
     },
 }
@@ -295,22 +299,22 @@ pub struct Store {
 }
 
 impl Store {
-    /// The runs in this directory; it need not exist.
+    /// Uses the runs in this directory, which need not exist.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// The user's runs.
+    /// Uses the current user's runs.
     pub fn open() -> Result<Self, StateFolderError> {
         Ok(Self::new(state_folder()?))
     }
 
-    /// Where they are.
+    /// The path of the directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// All runs, the newest first; those that cannot be read come last.
+    /// Lists all runs, the newest first and unreadable ones last.
     pub fn list(&self) -> Result<Vec<Run>, FindError> {
         let mut runs: Vec<Run> =
             self.names()?.into_iter().map(|name| Run::read(&self.folder.join(name))).collect();
@@ -318,7 +322,8 @@ impl Store {
         Ok(runs)
     }
 
-    /// A run by its id, by a unique beginning or end of it, or by a path; without a name the newest.
+    /// Finds a run by its id, by a unique prefix or suffix of the id, or by a path. Without a name, returns
+    /// the newest run.
     pub fn find(&self, name: Option<&str>) -> Result<Run, FindError> {
         let Some(name) = name else {
             let newest = self.list()?.into_iter().find(|run| run.first.is_some());
@@ -346,29 +351,30 @@ impl Store {
         }
     }
 
-    /// Deletes a run that has finished; any other is refused.
+    /// Deletes a finished run; any other is refused.
     pub fn delete(&self, run: &Run) -> io::Result<()> {
-        // Looked at again: what was listed a moment ago may have changed.
+        // Check again: the state may have changed since the run was listed.
         if Run::read(&run.folder).state != RunState::Finished {
             return Err(io::Error::other("the run has not finished"));
         }
-        // First out of the list, so that no half of it is ever seen.
+        // Rename the directory first, so that nobody sees a partly deleted run.
         let leaving = self.folder.join(format!("{LEAVING}{}", run.id));
         std::fs::rename(&run.folder, &leaving)?;
         crate::sys::remove_tree::remove_tree(&leaving)
     }
 
-    /// Removes what a killed run left among temporary files.
+    /// Removes the temporary files that a killed run left behind.
     pub fn sweep(&self, run: &Run, scratch: &Path) -> io::Result<()> {
-        // Looked at again, as above.
+        // Check again: the state may have changed since the run was listed.
         match Run::read(&run.folder).leftovers(scratch) {
             Some(left) => crate::sys::remove_tree::remove_tree(&left),
             None => Ok(()),
         }
     }
 
-    /// Removes the directories of a run that was killed before it began, among temporary files in `scratch` too. Whether there
-    /// was one: nothing is removed that has anything in it, or that was made just now.
+    /// Removes the directories of a run that was killed before it began, including those in `scratch`.
+    /// Returns whether there were any. Never removes a directory that is not empty or that was created
+    /// recently.
     pub fn forget(&self, run: &Run, scratch: &Path) -> bool {
         if !self.never_began(run) {
             return false;
@@ -388,7 +394,7 @@ impl Store {
         run.state == RunState::Unreadable && run.transcript.symlink_metadata().is_err() && is_old
     }
 
-    /// Takes up what an interrupted [`Self::delete`] left.
+    /// Finishes what an interrupted [`Self::delete`] left behind.
     pub fn tidy(&self) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -410,7 +416,7 @@ impl Store {
         for entry in entries {
             let entry = entry.map_err(failed)?;
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            // A name that is not text is no run's: ids are.
+            // A name that is not UTF-8 cannot be a run id.
             match entry.file_name().into_string() {
                 Ok(name) if is_folder && !name.starts_with('.') => names.push(name),
                 _ => {}

@@ -1,7 +1,8 @@
-//! A transcript → is it what was written? Every hash, number and name, to the last line.
+//! Verifies a transcript: every hash, sequence number and run id, to the last line.
 //!
-//! The chain shows a change in any line but the last and any line that is missing inside. Somebody who can write the
-//! file can also make the whole chain anew: against that only the head helps, which `guard` printed when the run ended.
+//! The hash chain reveals a change to any line but the last, and any missing line before the end. Somebody
+//! who can write the file can also recompute the whole chain. Only the head hash that `guard` printed at the
+//! end of the run protects against that.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -12,34 +13,34 @@ use super::event_type::EventType;
 use super::reader::{Reader, Step};
 use super::writer::Head;
 
-/// What a check found.
+/// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// The run named in the first line.
+    /// The run id in the first line.
     pub run_id: String,
-    /// How it stands.
+    /// Whether the transcript is intact.
     pub outcome: Outcome,
-    /// The last line that is in order.
+    /// The last valid line.
     pub head: Head,
-    /// What the transcript itself says was left out of it, because it reached its bound.
+    /// What the transcript itself reports as dropped because it reached its size limit.
     pub left_out: Option<String>,
 }
 
-/// How a transcript stands.
+/// Whether a transcript is intact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// In order from the first line to the end of the run.
+    /// Every line is valid, and the last event of the run is present.
     Complete,
-    /// In order, but the run's end is missing; so many bytes of an unfinished line follow.
+    /// Every line is valid, but the last event is missing. An incomplete line may follow.
     Unfinished {
-        /// Bytes after the last newline.
+        /// The number of bytes after the last newline.
         partial: usize,
     },
-    /// Something was changed.
+    /// A line was changed or is missing.
     Broken {
-        /// The line, from 1.
+        /// The line number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         problem: Problem,
     },
 }
@@ -47,36 +48,36 @@ pub enum Outcome {
 /// What can be wrong with a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// No event.
+    /// The line is not an event.
     #[error("{0}")]
     NotAnEvent(String),
-    /// The chain is broken: this line or the one before was changed, or one between them is missing.
+    /// The chain is broken: this line or the one before was changed, or a line between them is missing.
     #[error(
         "it does not follow from the line before: prev is {found}, the hash of the line before is {expected}"
     )]
     Chain {
-        /// In the file.
+        /// The hash in the file.
         found: String,
         /// The hash of the line before.
         expected: String,
     },
-    /// A wrong number.
+    /// The sequence number is wrong.
     #[error("its seq is {found} and should be {expected}")]
     Number {
-        /// In the file.
+        /// The number in the file.
         found: u64,
-        /// One more than the line before.
+        /// The number of the line before, plus one.
         expected: u64,
     },
-    /// From another run.
+    /// The line belongs to another run.
     #[error("it belongs to another run, {0}")]
     OtherRun(String),
-    /// The run had ended.
+    /// The line follows the last event of the run.
     #[error("it stands after the end of the run")]
     AfterTheEnd,
 }
 
-/// Checks a file.
+/// Verifies a transcript file.
 pub fn check(path: &Path) -> io::Result<Check> {
     check_all(Reader::open(path)?)
 }

@@ -1,8 +1,9 @@
-//! The writer's end: one thread that redacts, chains, shows and writes what the recorders left in the buffer.
+//! The consumer side of a transcript: one thread redacts, chains and writes the events that the recorders
+//! buffered, and passes them to the observer.
 //!
-//! Lines reach the file within about ten milliseconds, many to a `write`; a process killed at any moment leaves a file
-//! that can be read up to its last complete line. Twice it is made durable: when it begins, while nobody waits for that,
-//! and by [`Writer::finish`], which then has little left to wait for.
+//! Lines reach the file within about ten milliseconds, many in one `write`. If the process is killed at any
+//! moment, the file is readable up to its last complete line. The file is synced twice: at the beginning,
+//! while nobody waits for it, and in [`Writer::finish`], which then has little left to sync.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -24,42 +25,43 @@ use super::redact::Redactor;
 use super::size_limit::{Admission, Bound, Class};
 use super::store::{FILE, lock};
 
-/// How long events may wait for company.
+/// How long events may wait to be batched.
 const TICK: Duration = Duration::from_millis(5);
-/// After so many ticks (a second) without an event the thread sleeps until it is woken; waking it costs the caller more
-/// than recording does, so a working agent should not have to.
+/// After this many ticks (one second) without an event, the thread sleeps until a caller wakes it. Waking it
+/// costs the caller more than recording does, so a busy agent should not have to.
 const QUIET_TICKS: u32 = 200;
-/// Output that may be the beginning of a secret is held back this long (microseconds).
+/// How long output that may begin a secret is held back, in microseconds.
 const HELD: i64 = 50_000;
-/// Written when so much is ready.
+/// The writer writes when this many bytes are ready.
 const READY: usize = 256 << 10;
-/// Longer messages are cut.
+/// Longer messages are truncated.
 const LONGEST_MESSAGE: usize = 64 << 10;
 /// Longer data is replaced by its beginning.
 const LONGEST_DATA: usize = 4 << 20;
 const KEPT_OF_DATA: usize = 16 << 10;
-/// Data that nests deeper could not be read back.
+/// Data with deeper nesting could not be parsed again.
 const DEEPEST: usize = 100;
-/// Buffers that grew beyond this are given back.
+/// Larger buffers are freed after use.
 const KEPT_BUFFER: usize = 1 << 20;
 
-/// What a transcript is made with.
+/// The parameters of a transcript.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The run's own directory; it exists, and only the user can enter it.
+    /// The run's directory. It must exist, and only the user may have access.
     pub folder: PathBuf,
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
-    /// From this size on output is left out; at twice this size the transcript is full ([`Recorder::full_at`]), and the run
-    /// is to be ended.
+    /// At this size output is dropped. At twice this size the transcript is full ([`Recorder::full_at`]), and
+    /// the caller must end the run.
     pub limit_bytes: u64,
-    /// Room beyond that for events that were under way, and as much again for refusals, findings and what happens in git.
+    /// Additional room for events in progress at that time, and the same amount again for denials, findings
+    /// and git events.
     pub reserve_bytes: u64,
-    /// Values to hide wherever they appear; those shorter than six bytes are not hidden.
+    /// Values to redact wherever they appear. Values shorter than six bytes are not redacted.
     pub redact_values: Vec<Vec<u8>>,
 }
 
-/// A finished line, as an observer sees it.
+/// A finished line, as the observer receives it.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     /// The event's type.
@@ -72,13 +74,13 @@ pub struct Line<'a> {
     pub json: &'a [u8],
 }
 
-/// Sees every line in order, redacted, in the writer's thread. Being slow here slows the agent down.
+/// Receives every redacted line in order, in the writer's thread. A slow observer slows the agent down.
 pub type Observer = Box<dyn FnMut(&Line<'_>) + Send>;
 
 /// The end of a finished transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// The number of the last line.
+    /// The sequence number of the last line.
     pub seq: u64,
     /// The hash of the last line.
     pub hash: String,
@@ -86,13 +88,13 @@ pub struct Head {
     pub bytes: u64,
 }
 
-/// Where lines go.
+/// The destination of the lines.
 pub trait Sink: Write + Send {
-    /// Makes everything written durable.
+    /// Makes everything written so far durable.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The file of a run, and the directory whose entry must be durable too, until it is.
+/// The file of a run, and its directory until the directory entry is durable.
 struct RunFile {
     file: File,
     folder: Option<PathBuf>,
@@ -119,19 +121,19 @@ impl Sink for RunFile {
     }
 }
 
-/// Begins the transcript of a run: a new file, which must not exist.
+/// Starts the transcript of a run in a new file, which must not exist yet.
 pub fn start(settings: &Settings, observer: Option<Observer>) -> io::Result<(Recorder, Writer)> {
     start_on(create(&settings.folder)?, settings, observer)
 }
 
-/// The file of a run's transcript, which must not exist yet, with nobody writing.
+/// Creates and locks the transcript file, which must not exist yet. Does not start a writer.
 pub fn create(folder: &Path) -> io::Result<Box<dyn Sink>> {
     let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(folder.join(FILE))?;
     lock(&file)?;
     Ok(Box::new(RunFile { file, folder: Some(folder.to_path_buf()) }))
 }
 
-/// The same, with another place for the lines.
+/// Starts a transcript that writes to the given sink.
 pub fn start_on(
     sink: Box<dyn Sink>,
     settings: &Settings,
@@ -143,8 +145,8 @@ pub fn start_on(
     Ok((recorder, writer))
 }
 
-/// The same, with nobody writing before [`Writer::begin`], and settings that are made by whoever writes then: who begins a
-/// run has other things to do first.
+/// Prepares a transcript that writes nothing before [`Writer::begin`]. The writer's thread computes the
+/// settings, so that they do not delay the start of the run.
 pub fn prepare(
     sink: Box<dyn Sink>,
     settings: Box<dyn FnOnce() -> Settings + Send>,
@@ -154,7 +156,7 @@ pub fn prepare(
     let theirs = shared.clone();
     let work = move || {
         let _end = EndsWithThread(theirs.clone());
-        // Nothing that would be in the way of others who begin.
+        // Wait a little, so that the writer does not compete with the start of the run.
         theirs.pause(TICK);
         let settings = settings();
         let pen = TranscriptWriter {
@@ -175,16 +177,16 @@ pub fn prepare(
     (Recorder { shared: shared.clone() }, Writer { shared, work: Some(Box::new(work)), thread: None })
 }
 
-/// The transcript being written. Dropping it writes what there is without making it durable.
+/// A transcript being written. Dropping it writes everything pending without making it durable.
 pub struct Writer {
     shared: Arc<Shared>,
-    /// What the thread will do.
+    /// The work of the thread, until it is started.
     work: Option<Box<dyn FnOnce() -> io::Result<Head> + Send>>,
     thread: Option<JoinHandle<io::Result<Head>>>,
 }
 
 impl Writer {
-    /// Begins to write.
+    /// Starts the writer's thread.
     pub fn begin(&mut self) -> io::Result<()> {
         if let Some(work) = self.work.take() {
             self.thread = Some(std::thread::Builder::new().name("transcript".to_string()).spawn(work)?);
@@ -192,19 +194,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what there is without waiting for company.
+    /// Writes everything pending at once instead of batching it.
     pub fn hasten(&self) {
         self.shared.hasten();
     }
 
-    /// Waits until everything that was recorded is written and was seen by the observer.
+    /// Waits until everything recorded so far is written and the observer has seen it.
     pub fn catch_up(&self) {
         if self.thread.is_some() {
             self.shared.catch_up();
         }
     }
 
-    /// Begins to do what [`finish`](Self::finish) waits for.
+    /// Starts what [`finish`](Self::finish) waits for.
     pub fn close(&self) {
         self.shared.close(true);
     }
@@ -232,7 +234,7 @@ fn gone() -> io::Error {
     io::Error::other("the thread that writes the transcript is gone")
 }
 
-/// A panic in the thread (an observer's, say) must not leave callers waiting for room.
+/// A panic in the thread, for example in the observer, must not leave callers waiting for room.
 struct EndsWithThread(Arc<Shared>);
 
 impl Drop for EndsWithThread {
@@ -244,7 +246,7 @@ impl Drop for EndsWithThread {
     }
 }
 
-/// The thread's own state.
+/// The state of the writer's thread.
 struct TranscriptWriter {
     shared: Arc<Shared>,
     sink: Box<dyn Sink>,
@@ -257,7 +259,7 @@ struct TranscriptWriter {
     ready: Vec<u8>,
     message: Vec<u8>,
     data: Vec<u8>,
-    /// The last event was seen; what comes now comes too late.
+    /// The last event was recorded; later events are ignored.
     finished: bool,
 }
 
@@ -278,7 +280,7 @@ impl TranscriptWriter {
             if waited == Waited::Closing {
                 return self.close();
             }
-            // While the first program begins: that leaves less to be waited for in the end.
+            // Sync now, while the first program starts: less is left to sync at the end.
             if !std::mem::replace(&mut has_begun, true)
                 && let Err(error) = self.sink.sync()
             {
@@ -314,7 +316,8 @@ impl TranscriptWriter {
         self.finished |= event_type == EventType::RunFinished;
     }
 
-    /// Redacts into `self.message` and `self.data`, and cuts what is too long. Cut last: half a secret is no match.
+    /// Redacts into `self.message` and `self.data`, and then truncates. Truncating first could cut a secret
+    /// in half, which would not match.
     fn clean(&mut self, message: &[u8], data: &[u8]) {
         self.message.clear();
         if !self.redactor.text(message, &mut self.message) {
@@ -352,7 +355,7 @@ impl TranscriptWriter {
         }
     }
 
-    /// Shows what was held back as the possible beginning of a secret, when nothing followed.
+    /// Emits output that was held back as the possible beginning of a secret, because nothing followed.
     fn show_held(&mut self) {
         for stream in Stream::ALL {
             let output = &mut self.outputs[stream as usize];
@@ -367,7 +370,7 @@ impl TranscriptWriter {
         }
     }
 
-    /// Before the last event: what is still held, and the count of what was left out.
+    /// Writes, before the last event, what is still held back and the number of dropped events.
     fn last_words(&mut self, time: i64) {
         if self.finished {
             return;
@@ -388,14 +391,14 @@ impl TranscriptWriter {
         }
     }
 
-    /// An event of the transcript itself.
+    /// Records an event of the transcript itself.
     fn own(&mut self, event_type: EventType, message: &str, time: i64, data: &serde_json::Value) {
         self.message = message.as_bytes().to_vec();
         self.data = data.to_string().into_bytes();
         self.write(Class::Always, event_type, time);
     }
 
-    /// Puts `self.message` and `self.data` into the chain, if the bound allows it.
+    /// Appends `self.message` and `self.data` to the chain if the limit allows it.
     fn write(&mut self, class: Class, event_type: EventType, time: i64) {
         if self.finished {
             return;
@@ -419,7 +422,7 @@ impl TranscriptWriter {
         }
     }
 
-    /// Says that the run is to be ended, before the event that has come.
+    /// Records that the run must end, before the event that exceeded the limit.
     fn full(&mut self, time: i64) {
         let limit = self.bound.full_at();
         self.shared.full_at.store(limit, Ordering::Release);
