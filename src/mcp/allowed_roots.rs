@@ -1,26 +1,26 @@
-//! Where agents may work.
+//! The directories below which agents may work. A path from a client must never lead outside of them.
 
 use std::path::{Path, PathBuf};
 
-/// Directories below which agents may work, as they really were when the server began. What becomes a link later, itself or on
-/// the way there, leads nowhere else.
+/// The directories below which agents may work, canonicalized when the server starts. If a path component is
+/// replaced by a link later, the link is not followed out of the roots.
 #[derive(Debug, Clone)]
 pub struct Roots(Vec<PathBuf>);
 
-/// A directory that agents cannot work in.
+/// The error for a directory in which agents cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootError {
-    /// It does not exist, or is no directory.
+    /// The path does not exist or is not a directory.
     #[error("{}: no such directory", .0.display())]
     NotFound(PathBuf),
-    /// Clients name directories in JSON, which has no other names.
+    /// The path is not UTF-8. Clients name directories in JSON, which cannot express such a path.
     #[error("{}: the name is not UTF-8", .0.display())]
     NotUtf8(PathBuf),
 }
 
 impl Roots {
-    /// Directories that exist.
+    /// Canonicalizes the directories, which must exist.
     pub fn new(folders: &[PathBuf]) -> Result<Self, RootError> {
         let real = |folder: &PathBuf| {
             let found = folder.canonicalize().ok().filter(|found| found.is_dir());
@@ -33,8 +33,8 @@ impl Roots {
         folders.iter().map(real).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The directory that a client means, without any link in its path; it is this path that must be used from here on. Whether
-    /// something outside exists is not told.
+    /// Resolves the directory that a client named to a path without links; callers must use only this path
+    /// from here on. The error does not reveal whether a path outside of the roots exists.
     pub(super) fn find(&self, cd: &str) -> Result<PathBuf, String> {
         let path = Path::new(cd);
         if !path.is_absolute() {
@@ -69,7 +69,7 @@ mod tests {
         let odd = place.join("real").join(OsStr::from_bytes(b"\xff"));
         fs::create_dir(&odd)?;
         symlink(&odd, place.join("real/odd"))?;
-        // The root itself is a link: what it led to in the beginning counts.
+        // The root itself is a link: its target at the start counts.
         let roots = Roots::new(&[place.join("link")]).unwrap_or_else(|problem| panic!("{problem}"));
         let find = |path: &str| roots.find(&place.join(path).to_string_lossy());
         let inner = place.canonicalize()?.join("real/inner");
@@ -94,7 +94,7 @@ mod tests {
         assert!(roots.find("real/inner").is_err() && roots.find("").is_err());
         assert!(Roots::new(&[odd]).is_err_and(|problem| matches!(problem, RootError::NotUtf8(_))));
         assert!(Roots::new(&[place.join("real/file")]).is_err());
-        // Replaced by a link later on.
+        // The root is replaced by another link later.
         fs::remove_file(place.join("link"))?;
         symlink("/etc", place.join("link"))?;
         assert!(find("link").is_err() && find("link/ssl").is_err() && find("real/inner").is_ok());

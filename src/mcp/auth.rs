@@ -1,5 +1,8 @@
-//! Who is let in over HTTP: whoever names this server, comes from no web page, and has the token. In this order, so that a
-//! page that rebinds a name of its own to loopback learns nothing about tokens.
+//! Authenticates HTTP requests: the Host header must name this server, there must be no web Origin, and the
+//! token must match.
+//!
+//! The checks run in this order, so that a web page that rebinds its own name to loopback learns nothing
+//! about tokens.
 
 use std::net::SocketAddr;
 
@@ -9,17 +12,17 @@ use hyper::{StatusCode, Uri};
 
 use super::token::Token;
 
-/// Where the protocol is spoken.
+/// The path of the MCP endpoint.
 pub(super) const PATH: &str = "/mcp";
 
-/// The door.
+/// The authentication checks of this server.
 pub(super) struct Door {
     token: Token,
-    /// What this server may be called: `127.0.0.1:8731`.
+    /// The accepted Host values, such as `127.0.0.1:8731`.
     names: Vec<String>,
 }
 
-/// Why somebody is not let in.
+/// The response to a rejected request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -41,12 +44,13 @@ impl Door {
         Self { token, names }
     }
 
-    /// Judges a request before a byte of its body is read.
+    /// Checks a request before any byte of its body is read.
     pub(super) fn judge(&self, request: &Parts) -> Result<(), Refusal> {
         self.check_host(&request.headers, &request.uri)?;
         self.check_origin(&request.headers)?;
         self.check_token(&request.headers)?;
-        // A token in a query would be in logs and histories; it counts for nothing, and nothing else belongs there.
+        // A token in a query would end up in logs and histories. It is not accepted, and nothing else belongs
+        // in the query.
         if request.uri.path() != PATH || request.uri.query().is_some() {
             return Err(Refusal::new(
                 StatusCode::NOT_FOUND,
@@ -97,7 +101,7 @@ impl Door {
     }
 }
 
-/// The value of a header that must be there once.
+/// The value of a header that must be present exactly once.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h [u8]> {
     let mut all = headers.get_all(name).iter();
     let first = all.next()?;

@@ -1,4 +1,4 @@
-//! The calls of this server: a thread for each, their results kept, and a way to end them.
+//! The running calls of this server: one thread each. Stores their results and cancels them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,14 +14,13 @@ use crate::agent::AgentEvent;
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::outcome::ErrorKind;
 
-/// Who asked: which connection or session of this server, and by which request of it.
+/// Identifies a call's origin: the connection or session, and the request in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CallerId {
     pub(super) client: u64,
     pub(super) request: RequestId,
 }
 
-/// A call on its way.
 struct Running {
     cancel: Cancel,
     since: Instant,
@@ -29,7 +28,7 @@ struct Running {
     asker: CallerId,
 }
 
-/// All calls.
+/// All running calls of this server.
 pub(super) struct Calls {
     executor: Executor,
     pub(super) kept: ResultStore,
@@ -46,7 +45,7 @@ struct Calling {
     is_closing: bool,
 }
 
-/// Takes a call off the list, however its thread ends.
+/// Removes a call from the list however its thread ends.
 struct Ending {
     calls: Arc<Calls>,
     id: String,
@@ -69,7 +68,7 @@ impl Calls {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Begins a call; its id, and where its result will come. Otherwise the kind of problem, and the problem.
+    /// Starts a call. Returns its id and a receiver for its result, or the kind of problem and a message.
     pub(super) fn begin(
         self: &Arc<Self>,
         request: ExecRequest,
@@ -112,7 +111,7 @@ impl Calls {
         Ok((id, receiver))
     }
 
-    /// A call whose result cannot be kept is made all the same.
+    /// Creates the stored record of a call. A call runs even if its result cannot be stored.
     fn open(&self, id: &str, request: &ExecRequest) -> Option<OpenCall> {
         let began = Timestamp::try_from(SystemTime::now()).map(|now| now.to_string()).unwrap_or_default();
         let record = Record { call_id: id.to_string(), cd: request.cd.clone(), began, result: None };
@@ -127,7 +126,7 @@ impl Calls {
             .ok()
     }
 
-    /// What the agent does, for whoever asks how it stands.
+    /// Remembers what the agent does, for progress reports.
     fn hear(&self, id: &str, event: &AgentEvent) {
         if !event.event_type.starts_with("agent.") {
             return;
@@ -140,19 +139,20 @@ impl Calls {
         });
     }
 
-    /// How a running call of this server stands.
+    /// The last message of a running call, and how long the call has run.
     pub(super) fn progress(&self, id: &str) -> Option<(String, Duration)> {
         self.with(|calling| {
             calling.running.get(id).map(|running| (running.message.clone(), running.since.elapsed()))
         })
     }
 
-    /// Ends a running call of this server; whether there was one.
+    /// Cancels a running call of this server. Returns whether there was one.
     pub(super) fn cancel(&self, id: &str) -> bool {
         self.with(|calling| calling.running.get(id).map(|running| running.cancel.set())).is_some()
     }
 
-    /// Ends the call that this client asked for by this request, the newest if it gave the number twice.
+    /// Cancels the call that this client started by this request. If the client used the request id twice,
+    /// cancels the newest.
     pub(super) fn cancel_asked(&self, asker: &CallerId) {
         self.with(|calling| {
             let asked = calling.running.values().filter(|running| running.asker == *asker);
@@ -162,7 +162,7 @@ impl Calls {
         });
     }
 
-    /// Ends all of them, and begins no more.
+    /// Cancels all calls and accepts no more.
     pub(super) fn close(&self) {
         self.with(|calling| {
             calling.is_closing = true;
@@ -172,12 +172,12 @@ impl Calls {
         });
     }
 
-    /// Waits until a call of this server has ended, but not longer than this; whether it has.
+    /// Waits until a call has ended, up to a time limit. Returns whether it has.
     pub(super) async fn has_ended(&self, id: &str, within: Duration) -> bool {
         self.wait(within, |calling| !calling.running.contains_key(id)).await
     }
 
-    /// Waits until all have.
+    /// Waits until all calls have ended, up to a time limit. Returns whether they have.
     pub(super) async fn have_ended(&self, within: Duration) -> bool {
         self.wait(within, |calling| calling.running.is_empty()).await
     }

@@ -1,4 +1,4 @@
-//! The tool `guard_check`: what a policy says about a command.
+//! The tool `guard_check`: returns what a policy decides about a command.
 
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
@@ -69,7 +69,7 @@ pub(super) struct Checked {
     error_kind: Option<ErrorKind>,
 }
 
-/// Answers a client.
+/// Handles a call of the tool.
 pub(super) fn check(given: JsonObject) -> Checked {
     read(given).and_then(|asked| judged(&asked)).unwrap_or_else(|problem| Checked {
         error: Some(problem),
@@ -92,7 +92,7 @@ fn read(given: JsonObject) -> Result<Check, String> {
 
 fn judged(asked: &Check) -> Result<Checked, String> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    // A path would be read, and what cannot be understood in it be told.
+    // A path is not accepted: guard would read the file, and its error messages could reveal the content.
     if !asked.policy.bytes().all(is_name) || asked.policy.ends_with(".toml") {
         return Err("the parameter `policy` is the name of a policy, not a file".to_string());
     }

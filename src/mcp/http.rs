@@ -1,4 +1,7 @@
-//! The server over HTTP, on loopback: connections, and what is read of them before the protocol begins.
+//! The MCP server over HTTP on loopback: accepts connections, and limits what is read from them before
+//! authentication.
+//!
+//! It must never listen on anything but loopback, and must bound time and memory for every client.
 
 use std::convert::Infallible;
 use std::io;
@@ -28,56 +31,57 @@ use super::sessions::{Answer, Sessions};
 use super::token::Token;
 use super::{END, Stop};
 
-/// Connections at once.
+/// The maximum number of simultaneous connections.
 const MOST_CONNECTIONS: usize = 128;
-/// A connection that has not shown the token by then is closed.
+/// A connection that has not presented the token by then is closed.
 const STRANGER: Duration = Duration::from_secs(10);
-/// So long a connection waits for the next request, or for the rest of its headers.
+/// How long a connection may wait for the next request or for the rest of its headers.
 const HEADERS: Duration = Duration::from_secs(60);
-/// So long a client may take to send a body.
+/// How long a client may take to send a body.
 const BODY: Duration = Duration::from_secs(30);
-/// So long, in milliseconds, a client may leave unread what it is sent.
+/// How long, in milliseconds, a client may leave sent data unacknowledged.
 const UNREAD: u32 = 30_000;
-/// Bytes of a request's line and headers.
+/// The maximum size of the request line and headers.
 const LARGEST_HEAD: usize = 32 << 10;
-/// Headers of a request.
+/// The maximum number of headers.
 const MOST_HEADERS: usize = 64;
-/// Bytes of a body; more than the longest prompt takes.
+/// The maximum size of a body, which exceeds the longest prompt.
 const LARGEST_BODY: usize = 16 << 20;
-/// So long answers have to leave when the server ends.
+/// How long pending responses may take when the server stops.
 const LEAVING: Duration = Duration::from_secs(1);
-/// The header with the session.
+/// The header with the session id.
 const SESSION: &str = "mcp-session-id";
 
-/// A port on loopback.
+/// A listener on a loopback port.
 #[derive(Debug)]
 pub struct Listening {
     listener: std::net::TcpListener,
     address: SocketAddr,
 }
 
-/// Why there is no server at an address.
+/// Why the server cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// It is no address.
+    /// The text is not an address with a port.
     #[error("{0}: this is not an address and a port")]
     NoAddress(String),
-    /// It is not on loopback.
+    /// The address is not on loopback.
     #[error("{0}: other machines could reach this; only loopback addresses are listened on")]
     NotLoopback(String),
-    /// The kernel refuses.
+    /// The operating system refused to listen.
     #[error("{address}: cannot listen there: {source}")]
     Io {
-        /// The address.
+        /// The requested address.
         address: String,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl Listening {
-    /// Listens there: `127.0.0.1:8731`, `[::1]:0`, `localhost:8731`. Nowhere but on loopback.
+    /// Listens on an address such as `127.0.0.1:8731`, `[::1]:0` or `localhost:8731`. Only loopback is
+    /// accepted.
     pub fn on(address: &str) -> Result<Self, ListenError> {
         let numbers = address.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
         let wanted: SocketAddr = numbers
@@ -95,20 +99,20 @@ impl Listening {
         Ok(Self { listener, address })
     }
 
-    /// What clients connect to.
+    /// The URL for clients.
     pub fn url(&self) -> String {
         format!("http://{}{PATH}", self.address)
     }
 }
 
-/// The protocol behind the door.
+/// What all connections share: authentication, sessions, and the MCP service.
 struct House {
     door: Door,
     sessions: Arc<Sessions>,
     protocol: StreamableHttpService<Server, LocalSessionManager>,
 }
 
-/// Serves until we are to stop; then calls end first, so that their clients are told.
+/// Serves until `stop` is set. Then calls end first, so that their clients receive a result.
 pub(super) async fn serve(
     shared: Arc<Shared>,
     listening: Listening,
@@ -119,7 +123,7 @@ pub(super) async fn serve(
     let calls = shared.calls.clone();
     let sessions = Sessions::new();
     let config = StreamableHttpServerConfig::default()
-        // The door has looked already, and at the port too.
+        // `Door` has already checked the host, including the port.
         .disable_allowed_hosts()
         .with_max_request_body_bytes(LARGEST_BODY);
     let closing = config.cancellation_token.clone();
@@ -136,7 +140,7 @@ pub(super) async fn serve(
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    // Whoever comes when all places are taken is sent away at once.
+                    // Reject a connection at once if the limit is reached.
                     if let Ok(place) = places.clone().try_acquire_owned() {
                         let house = house.clone();
                         connections.spawn(async move {
@@ -145,7 +149,7 @@ pub(super) async fn serve(
                         });
                     }
                 }
-                // Out of descriptors, most likely: somebody has to leave first.
+                // Most likely out of file descriptors: wait until a connection closes.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
             Some(_) = connections.join_next() => {}
@@ -164,7 +168,7 @@ pub(super) async fn serve(
 }
 
 async fn connection(stream: TcpStream, house: Arc<House>) {
-    // A client that reads nothing must not hold what it is sent for ever.
+    // A client that reads nothing must not hold its pending data for ever.
     let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &UNREAD);
     let _ = stream.set_nodelay(true);
     let is_known = Arc::new(AtomicBool::new(false));
@@ -218,7 +222,7 @@ impl House {
     }
 }
 
-/// A body, if it is small and comes in time.
+/// Reads a body within the limits on size and time.
 async fn read(body: Incoming) -> Result<Bytes, Refusal> {
     let too_late = Refusal { status: StatusCode::REQUEST_TIMEOUT, words: "the body did not come in time" };
     let too_large = Refusal {
@@ -242,7 +246,7 @@ fn is_hello(body: &[u8]) -> bool {
     serde_json::from_slice::<Message>(body).is_ok_and(|message| message.method == "initialize")
 }
 
-/// Says why, and that this was the last word on this connection.
+/// Responds with the reason and closes the connection.
 fn refused(refusal: &Refusal) -> Response<Answer> {
     let body = Full::new(Bytes::from(format!("guard: {}\n", refusal.words))).boxed();
     let mut response = Response::new(Answer { body, _in_use: None });

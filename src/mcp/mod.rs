@@ -6,9 +6,10 @@
 //!   clients ───► http ─► door: Host, Origin, token ───┘                 └─► kept: results on disk
 //! ```
 //!
-//! A call of `gemini` is a request to the executor. It tells its progress, ends when its client cancels it, and its result
-//! can be asked for again by its id. Over standard input and output everything ends with the client; over HTTP a call goes on
-//! until it is done, cancelled by a word, or the server ends.
+//! A call of the tool `gemini` becomes a request to the executor. The server reports its progress, and
+//! cancels it when the client does. Its result can be requested again by its id. Over standard input and
+//! output all calls end with the client. Over HTTP a call continues until it is done, the client cancels it
+//! explicitly, or the server stops.
 #![forbid(unsafe_code)]
 
 mod allowed_roots;
@@ -43,46 +44,46 @@ use calls::Calls;
 use result_store::ResultStore;
 use server::Shared;
 
-/// How long the end of all calls is waited for: a run that is asked to end has its grace, then it is killed.
+/// How long to wait for all calls to end: a cancelled run has a grace period before it is killed.
 const END: Duration = Duration::from_secs(12);
 
-/// What the server is to be.
+/// The configuration of the server.
 #[derive(Debug, Clone)]
 pub struct McpConfig {
-    /// Runs requests.
+    /// Runs the requests.
     pub executor: Executor,
-    /// Directories below which agents may work; others are refused.
+    /// The directories below which agents may work.
     pub roots: Roots,
-    /// Where results are kept.
+    /// The directory where results are stored.
     pub calls: PathBuf,
-    /// Calls at once.
+    /// The maximum number of simultaneous calls.
     pub most_calls: usize,
-    /// Tells people something, beside the protocol.
+    /// Reports a message to people, outside of the protocol.
     pub log: fn(&str),
 }
 
-/// The way to end a server from outside.
+/// A handle that stops the server from another thread.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<watch::Sender<bool>>);
 
 impl Stop {
-    /// Ends it. Safe to call more than once.
+    /// Stops the server. May be called more than once.
     pub fn set(&self) {
         self.0.send_replace(true);
     }
 
     async fn wait(&self) {
-        // The sender is ours: there is always an answer.
+        // This struct holds the sender, so the channel cannot be closed.
         let _ = self.0.subscribe().wait_for(|is_set| *is_set).await;
     }
 }
 
-/// Serves one client over standard input and output, until it goes away, and ends what is still at work.
+/// Serves one client over standard input and output until it disconnects, then cancels the remaining calls.
 pub fn serve(setting: McpConfig, stop: &Stop) -> io::Result<()> {
     run(setting, async |shared| stdio::serve(shared, stop).await)
 }
 
-/// Serves whoever has the token, until it is to stop, and ends what is still at work.
+/// Serves all clients that have the token until `stop` is set, then cancels the remaining calls.
 pub fn serve_http(setting: McpConfig, listening: Listening, token: Token, stop: &Stop) -> io::Result<()> {
     run(setting, async |shared| http::serve(shared, listening, token, stop).await)
 }

@@ -1,10 +1,9 @@
-//! What a client hands to a tool, read one parameter at a time: whoever gets one wrong is told which.
+//! Parses the parameters of a tool call one at a time, so that an error names the wrong parameter.
 
 use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The parameters of one call.
 pub(super) struct Parameters {
     given: JsonObject,
     known: Vec<&'static str>,
@@ -15,17 +14,17 @@ impl Parameters {
         Self { given, known: Vec::new() }
     }
 
-    /// One that must be there.
+    /// Takes a required parameter.
     pub(super) fn required<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, String> {
         self.take(name)?.ok_or_else(|| format!("the parameter `{name}` is missing"))
     }
 
-    /// One that need not be there. Many clients send null for what they leave out.
+    /// Takes an optional parameter. Many clients send null for an omitted one.
     pub(super) fn optional<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, String> {
         self.take(name)
     }
 
-    /// Insists that all were understood.
+    /// Fails if there are unknown parameters.
     pub(super) fn nothing_else(self) -> Result<(), String> {
         match self.given.keys().next() {
             None => Ok(()),
@@ -48,7 +47,7 @@ impl Parameters {
     }
 }
 
-/// For JSON Schema 300.0 is an integer, and some clients write it so.
+/// In JSON Schema 300.0 is an integer, and some clients send integers in that form.
 fn whole(value: Value) -> Value {
     match value.as_f64().filter(|_| !value.is_u64() && !value.is_i64()) {
         Some(number) if number.fract() == 0.0 && (0.0..9e15).contains(&number) => Value::from(number as u64),

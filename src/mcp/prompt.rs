@@ -1,4 +1,5 @@
-//! The prompt `gemini_request`: how a question to the tool `gemini` is best written, filled in with what a client gives.
+//! The MCP prompt `gemini_request`: a template for a good request to the tool `gemini`, filled with the
+//! client's values.
 
 use rmcp::ErrorData;
 use rmcp::model::{GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMessage, Role};
@@ -6,10 +7,9 @@ use rmcp::model::{GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMes
 use super::parameters::Parameters;
 use crate::agent::{Language, RULES, RequestText};
 
-/// Its name.
 pub(super) const NAME: &str = "gemini_request";
 
-/// All prompts there are.
+/// Lists all prompts.
 pub(super) fn all() -> Vec<Prompt> {
     let argument = |name: &str, description: &str, is_required: bool| {
         PromptArgument::new(name).with_description(description).with_required(is_required)
@@ -29,7 +29,7 @@ pub(super) fn all() -> Vec<Prompt> {
     )]
 }
 
-/// The prompt with what the client gives.
+/// Fills the prompt with the client's values.
 pub(super) fn get(name: &str, given: JsonObject) -> Result<GetPromptResult, ErrorData> {
     if name != NAME {
         let name: String = name.chars().take(80).collect();

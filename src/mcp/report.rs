@@ -1,4 +1,4 @@
-//! The tools `guard_report` and `guard_cancel`: how calls and runs stand, and their end.
+//! The tools `guard_report` and `guard_cancel`: report the state of calls and runs, and cancel calls.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::result_store::State;
 use crate::outcome::{ErrorKind, RunResult};
 use crate::transcript::{EventType, Reader, RunState, Step, Store};
 
-/// Calls that are listed.
+/// The maximum number of calls to list.
 const MOST_LISTED: usize = 20;
-/// How long the end of a call is waited for.
+/// How long to wait for a cancelled call to end.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Ask for the result of an earlier call or run.
@@ -90,7 +90,7 @@ impl Reported {
     }
 }
 
-/// Answers a client.
+/// Handles a call of `guard_report`.
 pub(super) fn report(calls: &Calls, given: JsonObject) -> Reported {
     let mut given = Parameters::new(given);
     let id = given.optional::<String>("id").and_then(|id| given.nothing_else().map(|()| id));
@@ -124,9 +124,9 @@ fn call(calls: &Calls, id: &str) -> Option<Reported> {
     Some(Reported { status: Some(name(state)), result: record.result, ..found })
 }
 
-/// The result that a run's transcript ends with.
+/// Returns the result at the end of a run's transcript.
 fn run(id: &str) -> Reported {
-    // An id or an end of one, not a path to whatever.
+    // Accept only an id or the end of one, never a path.
     let is_id =
         (8..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     if !is_id {
@@ -184,7 +184,7 @@ pub(super) struct Cancelled {
     error_kind: Option<ErrorKind>,
 }
 
-/// Ends a call, and sees it end.
+/// Cancels a call and waits for its end.
 pub(super) async fn cancel(calls: &Calls, given: JsonObject) -> Cancelled {
     let failed = |problem: String| Cancelled {
         error: Some(problem),

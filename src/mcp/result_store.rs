@@ -1,7 +1,7 @@
-//! Results of calls on disk: for clients that stopped waiting, also when this server is gone.
+//! Stores the results of calls on disk, for clients that stopped waiting, even after this server has ended.
 //!
-//! A file for each call, there from its beginning. The server that makes the call holds a lock on it; a file without a
-//! result and without a lock is a call that broke off with its server.
+//! Each call has a file from its beginning. The server that runs the call holds a lock on the file. A file
+//! with neither a result nor a lock is a call that was interrupted with its server.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -12,40 +12,40 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Calls that are kept.
+/// The maximum number of stored calls.
 const MOST_KEPT: usize = 256;
-/// Bytes of them all.
+/// The maximum total size of the stored calls.
 const MOST_BYTES: u64 = 64 << 20;
-/// Bytes of one result.
+/// The maximum size of one result.
 const LARGEST: usize = 4 << 20;
 
-/// What is written down of a call.
+/// The stored record of a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) call_id: String,
     pub(super) cd: PathBuf,
-    /// When it began.
+    /// The time when the call began.
     pub(super) began: String,
     #[serde(default)]
     pub(super) result: Option<Value>,
 }
 
-/// How a call stands.
+/// The state of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Running,
     Done,
-    /// Its server ended before it did.
+    /// The server ended before the call did.
     BrokenOff,
 }
 
-/// The directory of them.
+/// The directory of stored calls.
 #[derive(Debug, Clone)]
 pub(super) struct ResultStore {
     pub(super) folder: PathBuf,
 }
 
-/// A call that is being made.
+/// The record of a running call, with its lock.
 #[derive(Debug)]
 pub(super) struct OpenCall {
     file: Flock<File>,
@@ -54,7 +54,7 @@ pub(super) struct OpenCall {
 }
 
 impl ResultStore {
-    /// Writes down that a call begins.
+    /// Creates and locks the record of a new call.
     pub(super) fn begin(&self, record: Record) -> io::Result<OpenCall> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         self.prune();
@@ -67,14 +67,14 @@ impl ResultStore {
         Ok(open)
     }
 
-    /// The call of this id; whatever is no id is no call.
+    /// Finds a call by its id. `None` if the text is not a valid id.
     pub(super) fn find(&self, id: &str) -> Option<(Record, State)> {
-        // It becomes a part of a path.
+        // The id becomes part of a path, so only the canonical form is accepted.
         let id = uuid::Uuid::parse_str(id).ok().filter(|parsed| parsed.to_string() == id)?;
         read(&self.path(&id.to_string()))
     }
 
-    /// The newest, at most so many, without their results.
+    /// Lists the newest calls, up to `most`, without their results.
     pub(super) fn newest(&self, most: usize) -> Vec<(Record, State)> {
         let found = self.files().into_iter().rev().filter_map(|path| read(&path));
         found.map(|(record, state)| (Record { result: None, ..record }, state)).take(most).collect()
@@ -84,7 +84,7 @@ impl ResultStore {
         self.folder.join(format!("{id}.json"))
     }
 
-    /// All files, the oldest first: ids are in the order of their making.
+    /// All files, the oldest first: the ids sort by creation time.
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let mut files: Vec<PathBuf> =
@@ -93,7 +93,7 @@ impl ResultStore {
         files
     }
 
-    /// Removes the oldest of what is too much; never what is being made.
+    /// Removes the oldest records beyond the limits, but never that of a running call.
     fn prune(&self) {
         let files = self.files();
         let size = |path: &PathBuf| path.symlink_metadata().map_or(0, |found| found.size());
@@ -111,7 +111,7 @@ impl ResultStore {
 }
 
 impl OpenCall {
-    /// Writes the result down, and lets go.
+    /// Stores the result and releases the lock.
     pub(super) fn finish(mut self, result: Value) -> io::Result<()> {
         self.record.result = Some(result);
         self.write()?;
@@ -142,7 +142,7 @@ fn read(path: &Path) -> Option<(Record, State)> {
     let record: Result<Record, _> = serde_json::from_slice(&text);
     match record {
         _ if is_running => {
-            // It may be in the middle of being written; its id is its name.
+            // The record may be partly written. The id is the file name.
             let id = path.file_stem()?.to_str()?.to_string();
             let unread = Record { call_id: id, cd: PathBuf::new(), began: String::new(), result: None };
             Some((record.unwrap_or(unread), State::Running))
@@ -153,7 +153,7 @@ fn read(path: &Path) -> Option<(Record, State)> {
     }
 }
 
-/// A result that is not larger than what is kept and sent: what the agent said in passing goes first.
+/// Limits the size of a result for storing and sending. The agent's intermediate messages are removed first.
 pub(super) fn bounded(mut result: Value) -> Value {
     let size = |value: &Value| serde_json::to_vec(value).map_or(0, |text| text.len());
     if size(&result) <= LARGEST {

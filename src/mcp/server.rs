@@ -1,4 +1,4 @@
-//! What one client talks to: lists the tools, and calls them.
+//! The MCP handler of one client: lists the tools and runs their calls.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use super::{check, prompt, report, tools};
 use crate::agent::RULES;
 use crate::outcome::ErrorKind;
 
-/// How often a call says that it is still at work.
+/// How often a running call reports progress.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// A client that does not take a message in this time is not told more until the next.
+/// If a client does not accept a progress message within this time, the message is dropped.
 const TELLING: Duration = Duration::from_secs(5);
-/// Questions that read transcripts or policies, at once.
+/// The maximum number of simultaneous calls that read transcripts or policies.
 const MOST_READING: usize = 4;
 
 /// What all clients of a server share.
@@ -45,13 +45,13 @@ impl Shared {
     }
 }
 
-/// One client's side of it.
+/// The handler of one client.
 #[derive(Clone)]
 pub(super) struct Server {
     pub(super) shared: Arc<Shared>,
-    /// Which client of this server.
+    /// The number of this client.
     pub(super) client: u64,
-    /// Its calls end when it goes away. Over HTTP a client may come back.
+    /// Whether the client's calls end when it disconnects. Over HTTP a client may reconnect.
     pub(super) ends_with_client: bool,
 }
 
@@ -68,8 +68,8 @@ impl ServerHandler for Server {
         info
     }
 
-    /// Over HTTP the newest version knows no other way to cancel a request than to break the connection, and no way for a
-    /// client to come back. So there it is not offered: a cancel is a word of the client's, never an accident.
+    /// Over HTTP, the newest protocol version can cancel a request only by closing the connection, and offers
+    /// no way to reconnect. It is therefore not offered there: a lost connection must not cancel a call.
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(if self.ends_with_client {
             ProtocolVersion::KNOWN_VERSIONS
@@ -136,7 +136,7 @@ impl ServerHandler for Server {
 }
 
 impl Server {
-    /// Answers what must read files, beside everything else.
+    /// Runs a call that reads files on a blocking thread.
     async fn read<T: Serialize + Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -162,11 +162,12 @@ impl Server {
                 result = &mut answer => return result.unwrap_or_else(|_| broken_off()),
                 () = context.ct.cancelled() => {
                     if !self.ends_with_client {
-                        // Nobody waits for this answer any more. Whether the call ends too was the client's to say.
+                        // The client no longer waits for this answer. It has not asked to cancel the call, so
+                        // the call continues.
                         return broken_off();
                     }
                     self.shared.calls.cancel(&id);
-                    // The result is still waited for: nothing of the run is left when the request ends.
+                    // Still wait for the result, so that no process of the run is left when the request ends.
                     return (&mut answer).await.unwrap_or_else(|_| broken_off());
                 }
                 _ = ticks.tick() => {

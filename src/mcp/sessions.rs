@@ -1,4 +1,4 @@
-//! The sessions of clients over HTTP: never too many, and a client that is gone makes room.
+//! The sessions of HTTP clients. Their number is limited; an idle session is closed to make room for a new one.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -12,18 +12,18 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use rmcp::transport::streamable_http_server::session::SessionManager;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 
-/// Sessions at once.
+/// The maximum number of simultaneous sessions.
 pub(super) const MOST: usize = 64;
-/// A session without traffic ends after this time.
+/// A session without traffic is closed after this time.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30 * 60);
-/// One that was silent for so long, with no connection, makes room when there are too many.
+/// A session idle for this long and without a connection may be closed to make room.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// All of them.
+/// All sessions of this server.
 pub(super) struct Sessions {
     pub(super) manager: Arc<LocalSessionManager>,
     used: Mutex<HashMap<String, Use>>,
-    /// Held while one is opened: they are counted before.
+    /// Held while a session is opened, so that counting and opening are atomic.
     pub(super) opening: tokio::sync::Mutex<()>,
 }
 
@@ -47,7 +47,7 @@ impl Sessions {
         work(&mut self.used.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether one more can be opened, now or after the one that was silent longest is closed.
+    /// Whether another session can be opened, if necessary after closing the one that has been idle longest.
     pub(super) async fn have_room(&self) -> bool {
         let open: Vec<Arc<str>> = self.manager.sessions.read().await.keys().cloned().collect();
         self.with(|used| used.retain(|id, _| open.iter().any(|open| **open == **id)));
@@ -62,7 +62,7 @@ impl Sessions {
         self.manager.close_session(&id).await.is_ok()
     }
 
-    /// Notes that a request of this session is answered, until what is returned is dropped.
+    /// Marks a session as in use until the returned permit is dropped.
     pub(super) async fn enter(self: &Arc<Self>, id: &str) -> Option<SessionPermit> {
         if !self.manager.sessions.read().await.contains_key(id) {
             return None;
@@ -75,7 +75,7 @@ impl Sessions {
     }
 }
 
-/// A connection of a session.
+/// Marks a session as in use while it exists.
 pub(super) struct SessionPermit {
     sessions: Arc<Sessions>,
     id: String,
@@ -91,7 +91,7 @@ impl Drop for SessionPermit {
     }
 }
 
-/// The body of an answer, in whose time the session is in use.
+/// The body of a response. The session counts as in use until the body is dropped.
 pub(super) struct Answer {
     pub(super) body: BoxBody<Bytes, Infallible>,
     pub(super) _in_use: Option<SessionPermit>,
@@ -141,7 +141,7 @@ mod tests {
         backdate(3, 61);
         backdate(5, 62);
         backdate(7, 63);
-        // A connection that is still open is no silence.
+        // A session with an open connection is not idle.
         let in_use = sessions.enter(&open[7].0).await;
         backdate(7, 63);
         for at in [5, 3] {

@@ -1,4 +1,4 @@
-//! The server over standard input and output: one client, and everything ends with it.
+//! The MCP server over standard input and output: one client. All calls end when it disconnects.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,8 @@ use super::calls::Calls;
 use super::server::{Server, Shared};
 use super::{END, Stop};
 
-/// Standard input that ends all calls when it ends: waiting for them first would keep the agents of a client that is gone.
+/// Standard input that cancels all calls at its end. Waiting for the calls first would keep agents running
+/// for a client that is gone.
 struct Input<R> {
     inner: R,
     calls: Arc<Calls>,
@@ -38,7 +39,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
     }
 }
 
-/// Serves until the client goes away or we are to stop.
+/// Serves until the client disconnects or `stop` is set.
 pub(super) async fn serve(shared: Arc<Shared>, stop: &Stop) -> io::Result<()> {
     let calls = shared.calls.clone();
     let (input, output) = rmcp::transport::stdio();
@@ -47,7 +48,7 @@ pub(super) async fn serve(shared: Arc<Shared>, stop: &Stop) -> io::Result<()> {
     let serving = async {
         match server.serve((input, output)).await {
             Ok(service) => service.waiting().await.map(drop).map_err(io::Error::other),
-            // A client that went away before it said hello is no failure of ours.
+            // A client that disconnects before its first message is not an error.
             Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
             Err(error) => Err(io::Error::other(error)),
         }

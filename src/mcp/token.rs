@@ -1,4 +1,4 @@
-//! The word that opens the HTTP door: a file that only its owner can read.
+//! The token that authenticates HTTP clients, stored in a file that only its owner can read.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -7,55 +7,56 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// Fewer characters could be guessed.
+/// Shorter tokens could be guessed.
 const SHORTEST: usize = 32;
-/// A longer file is no token.
+/// A larger file is not a token.
 const LONGEST: u64 = 4096;
 
-/// A token. Only its digest is kept, so that it is in no dump and comparing it takes the same time whatever is said.
+/// A token. Only its digest is stored, so that memory dumps do not contain it and comparison takes constant
+/// time.
 #[derive(Debug, Clone)]
 pub struct Token([u8; 32]);
 
-/// Why a file gives no token.
+/// The error for an unusable token file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct TokenError {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// What is wrong with the file.
     pub problem: TokenProblem,
 }
 
-/// What is wrong with a token's file.
+/// What is wrong with a token file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenProblem {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("the token cannot be read: {0}")]
     Unreadable(io::Error),
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error("the token cannot be made: {0}")]
     NotMade(io::Error),
-    /// It is a directory, a pipe or a device.
+    /// The path is a directory, a pipe or a device.
     #[error("a token is a file")]
     NoFile,
-    /// Another user owns it.
+    /// Another user owns the file.
     #[error("the token belongs to somebody else")]
     ForeignOwner,
-    /// Its mode lets other users read or write it.
+    /// The file's mode lets other users read or write it.
     #[error("others can read the token (mode {:03o}); make another, with mode 600", .0)]
     OpenMode(u32),
-    /// Its content could be guessed, or is no single word.
+    /// The content could be guessed or is not a single word.
     #[error("a token is one word of {SHORTEST} or more plain characters")]
     Spelling,
 }
 
 impl Token {
-    /// Reads one from a file that nobody else can read.
+    /// Reads a token from a file that only the current user can read.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let bad = |problem: TokenProblem| TokenError { path: path.to_path_buf(), problem };
         let cannot = |error: io::Error| bad(TokenProblem::Unreadable(error));
-        // A pipe in its place must not hold us.
+        // Do not block if the path is a pipe.
         let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = open.map_err(cannot)?;
         let found = file.metadata().map_err(cannot)?;
@@ -77,7 +78,7 @@ impl Token {
         Ok(Self(Sha256::digest(word).into()))
     }
 
-    /// Reads the one in this file, made if there is none.
+    /// Reads the token from a file and creates the file if it is missing.
     pub fn read_or_make(path: &Path) -> Result<Self, TokenError> {
         if !path.exists() {
             let not_made =
@@ -87,7 +88,7 @@ impl Token {
         Self::read(path)
     }
 
-    /// Whether this is it.
+    /// Compares a token from a client in constant time.
     pub(super) fn is(&self, said: &[u8]) -> bool {
         let said: [u8; 32] = Sha256::digest(said).into();
         let differences = self.0.iter().zip(said).fold(0, |all, (one, other)| all | (one ^ other));
@@ -95,7 +96,7 @@ impl Token {
     }
 }
 
-/// Writes a new token, whole or not at all; whoever is first wins.
+/// Writes a new token atomically. If several processes do so, the first one wins.
 fn make(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;

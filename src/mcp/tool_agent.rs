@@ -1,4 +1,4 @@
-//! The tool `gemini`: what it is asked, and what it answers.
+//! The tool `gemini`: its parameters and its result.
 
 use std::path::PathBuf;
 
@@ -11,11 +11,11 @@ use super::parameters::Parameters;
 use crate::agent_exec::{EventCounts, ExecRequest, ExecResult, Sandbox};
 use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 
-/// Its name.
+/// The name of the tool.
 pub(super) const NAME: &str = "gemini";
-/// Seconds without output or a new program, where a client names none.
+/// The default idle limit: seconds without output or a new program.
 const IDLE: u64 = 300;
-/// Seconds in all.
+/// The default limit for the whole duration, in seconds.
 const TOTAL: u64 = 1800;
 
 /// Ask the Gemini CLI, in a sandbox.
@@ -85,7 +85,7 @@ fn one() -> u32 {
 }
 
 impl Gemini {
-    /// Understands what a client says, or says which parameter is wrong.
+    /// Parses the parameters. An error names the wrong parameter.
     pub(super) fn read(given: JsonObject) -> Result<Self, String> {
         let mut given = Parameters::new(given);
         let asked = Self {
@@ -93,7 +93,7 @@ impl Gemini {
             cd: given.required("cd")?,
             sandbox: given.optional("sandbox")?.unwrap_or_default(),
             yolo: given.optional("yolo")?.unwrap_or_else(yes),
-            // A client that has none may say so with nothing.
+            // Some clients send an empty string for a missing session.
             SESSION_ID: given.optional::<String>("SESSION_ID")?.filter(|id| !id.is_empty()),
             model: given.optional("model")?.unwrap_or_else(model),
             return_all_messages: given.optional("return_all_messages")?.unwrap_or_default(),
@@ -107,7 +107,7 @@ impl Gemini {
         asked.check().map(|()| asked)
     }
 
-    /// What would be wrong with the command line, or is an option in the place of a word.
+    /// Rejects values that are not valid on a command line or that the CLI would take for an option.
     fn check(&self) -> Result<(), String> {
         if self.PROMPT.trim().is_empty() {
             return Err("the parameter `PROMPT` is empty".to_string());
@@ -125,7 +125,7 @@ impl Gemini {
         Ok(())
     }
 
-    /// The directory, as the client names it.
+    /// The directory, as the client named it.
     pub(super) fn cd(&self) -> &str {
         &self.cd
     }
@@ -134,7 +134,7 @@ impl Gemini {
         self.log_metrics
     }
 
-    /// The request to the executor, in the directory that was found.
+    /// Builds the request to the executor; `cd` is the resolved directory.
     pub(super) fn request(self, cd: PathBuf) -> ExecRequest {
         ExecRequest {
             agent: Some(NAME.to_string()),
@@ -165,13 +165,13 @@ pub(super) struct Answer {
     all_messages_cut: bool,
 }
 
-/// The answer of a call that was made.
+/// The result of a call that ran.
 pub(super) fn answer(id: &str, result: ExecResult) -> Value {
     let answer = Answer { result, call_id: Some(id.to_string()), all_messages_cut: false };
     serde_json::to_value(answer).unwrap_or_default()
 }
 
-/// The limits of a call: those it asks for, as far as they can be understood.
+/// The limits of a call, as far as the request could be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     idle: u64,
@@ -185,7 +185,7 @@ impl Limits {
     }
 }
 
-/// The answer when none was made, or none came back.
+/// The result when no call was started or no result came back.
 pub(super) fn refused(kind: ErrorKind, problem: &str, limits: Limits) -> Value {
     let detail = ErrorDetail {
         message: problem.to_string(),

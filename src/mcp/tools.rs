@@ -1,4 +1,4 @@
-//! The tools as clients see them: names, descriptions, schemas of what goes in and what comes out.
+//! The tool definitions for clients: names, descriptions, and the schemas of parameters and results.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::report::{Cancelled, Cancelling, Report, Reported};
 use super::tool_agent::{Answer, Gemini};
 use crate::agent::RULES;
 
-/// Schemas without references: not every client follows them.
+/// Schemas without references, because not every client resolves them.
 fn settings() -> SchemaSettings {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
@@ -33,8 +33,8 @@ fn object(schema: Schema) -> Arc<JsonObject> {
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
-/// Says the same in words that clients of few words understand: one type each, and formats that JSON Schema knows.
-/// What may be left out is never null here.
+/// Rewrites a schema for clients with limited JSON Schema support: one type for each value, and only standard
+/// formats. An optional value is never null here.
 fn make_portable(schema: &mut Value, is_required: bool) {
     if schema.as_bool() == Some(true) {
         *schema = json!({ "type": "object", "additionalProperties": true });
@@ -77,7 +77,7 @@ fn make_portable(schema: &mut Value, is_required: bool) {
     }
 }
 
-/// All of them.
+/// Lists all tools.
 pub(super) fn all() -> Vec<Tool> {
     let looks = || ToolAnnotations::new().read_only(true).open_world(false);
     let works = || ToolAnnotations::new().read_only(false).destructive(false);
