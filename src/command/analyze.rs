@@ -1,4 +1,8 @@
-//! The analysis of one command: limits, and the way from a program's name to the code that knows what it means.
+//! Analyses one command: enforces the limits, and dispatches each program by its name to the code that knows
+//! it.
+//!
+//! Input is a [`Request`] with its [`Context`]; output is an [`Analysis`]. Hostile input must neither panic
+//! nor take more than linear time.
 
 use std::rc::Rc;
 
@@ -14,52 +18,53 @@ use super::shell::{self, ShellError, ShellErrorKind};
 use super::{file_operands, git, wrapper};
 use crate::terminal_text;
 
-/// A command to understand.
+/// A command to analyse.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// A program and its arguments, as `execve` would get them.
+    /// A program and its arguments, as `execve` would receive them.
     Argv(Vec<Vec<u8>>),
     /// Text for a shell.
     Shell(Vec<u8>),
 }
 
-/// What surrounds the command.
+/// The circumstances of the command.
 #[derive(Debug, Clone, Default)]
 pub struct Context {
     /// The directory it would run in.
     pub folder: Cwd,
-    /// The working tree the task owns; the directory itself when not given.
+    /// The working tree that belongs to the task; the directory itself if not given.
     pub worktree: Option<Vec<u8>>,
-    /// Directories and files it may write, links resolved; the working tree and the home when not given. Directories for
-    /// temporary files count as writable in any case: which of them are the run's own is the kernel's business.
+    /// Directories and files that the command may write, with links resolved; the working tree and the home
+    /// directory if not given. Temporary directories always count as writable: the sandbox decides which of
+    /// them are the run's own.
     pub writable: Option<Vec<Vec<u8>>>,
-    /// The task's own git directory, where it does not lie in the working tree.
+    /// The task's git directory, if it does not lie in the working tree.
     pub git_folder: Option<Vec<u8>>,
-    /// Directories of repositories inside the run's own places that are not the task's, as far as the caller has looked.
+    /// Repositories in the run's own directories that are not the task's, as far as the caller has looked.
     pub other_repositories: Vec<Vec<u8>>,
-    /// A git command whose directory is not known here is judged as one in such a repository: the caller will judge it again
-    /// when it runs, and then the directory is known.
+    /// Judge a git command with an unknown directory as if it ran in such a repository. The caller judges it
+    /// again when it runs, and then knows the directory.
     pub judged_again: bool,
     /// The home directory, to resolve `~`.
     pub home: Option<Vec<u8>>,
     /// The environment it would run with.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
-    /// git configuration the caller knows of (`alias.x` → value …).
+    /// The git configuration that the caller knows (`alias.x` → value …).
     pub git_config: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The file that `argv[0]` leads to, symbolic links resolved, where the caller knows it.
+    /// The file that `argv[0]` resolves to, following symbolic links, if the caller knows it.
     pub resolved: Option<Vec<u8>>,
-    /// Bounds of the analysis.
+    /// The limits of the analysis.
     pub limits: Limits,
 }
 
-/// Bounds that keep the analysis of hostile input short.
+/// Limits that keep the analysis of hostile input short.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of argv and shell text together, nested texts counted again.
+    /// The size of argv and shell text together. Nested texts count again.
     pub bytes: usize,
-    /// Constructs open at once: brackets, substitutions, wrappers, aliases.
+    /// The number of constructs open at once: brackets, substitutions, wrappers, aliases.
     pub depth: usize,
-    /// Program starts in one command.
+    /// The number of program starts in one command.
     pub intents: usize,
 }
 
@@ -69,54 +74,54 @@ impl Default for Limits {
     }
 }
 
-/// What is looked at may be larger than the command, by expansions and nesting, but only so many times.
+/// Expansion and nesting can make the text to examine larger than the command, but at most by this factor.
 const WORK_PER_BYTE: usize = 32;
 
 /// Everything a command would do.
 #[derive(Debug, Clone, Default)]
 pub struct Analysis {
-    /// The program starts found, containing ones before contained ones.
+    /// The program starts that were found, parents before their children.
     pub intents: Vec<Intent>,
-    /// Why the command could not be understood. It is denied then, whatever else was found.
+    /// Why the command could not be analysed. It is then denied, whatever else was found.
     pub refusal: Option<Refusal>,
 }
 
-/// A command that could not be understood.
+/// Why a command could not be analysed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// No program at all.
+    /// The command has no program.
     #[error("the command is empty")]
     Empty,
-    /// A NUL byte in an argument.
+    /// An argument contains a NUL byte.
     #[error("argument {0} contains a NUL byte")]
     Nul(usize),
-    /// Over [`Limits::bytes`].
+    /// The command exceeds [`Limits::bytes`].
     #[error("the command is larger than {0} bytes")]
     TooLarge(usize),
-    /// Over [`Limits::depth`].
+    /// The command exceeds [`Limits::depth`].
     #[error("commands are nested deeper than {0} levels")]
     TooDeep(usize),
-    /// More variables that programs inherit than are followed.
+    /// The command sets more inherited variables than the analysis tracks.
     #[error("the command sets more variables for its programs than are followed")]
     TooManyVariables,
-    /// An alias that could turn the text after it into something else.
+    /// An alias could change the meaning of the text after it.
     #[error("an alias of a reserved word, or one with a comment in it, is not followed")]
     Alias,
-    /// Over [`Limits::intents`].
+    /// The command exceeds [`Limits::intents`].
     #[error("the command starts more than {0} programs")]
     TooMany(usize),
-    /// Shell text that is not grammatical.
+    /// The shell text has a syntax error.
     #[error("shell text cannot be parsed: {error} in `{text}`")]
     Shell {
-        /// What was wrong, and where.
+        /// What is wrong, and where.
         error: ShellError,
-        /// The text around that place.
+        /// The text around that position.
         text: String,
     },
 }
 
-/// Analyses a command. Total: any input gives an answer, in time linear in its size.
+/// Analyses a command. Total: every input gives a result, in time linear in its size.
 pub fn analyze(request: &Request, context: &Context) -> Analysis {
     let mut analyzer = Analyzer {
         context,
@@ -148,19 +153,19 @@ pub fn analyze(request: &Request, context: &Context) -> Analysis {
     Analysis { intents: analyzer.intents, refusal: analyzer.refusal }
 }
 
-/// What a program would find on standard input.
+/// What a program would read on standard input.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Stdin {
-    /// Whatever the caller has; not a command's output.
+    /// The caller's standard input, not the output of a command.
     #[default]
     Inherited,
-    /// A text that is fully known: a here-document, a here-string, the output of `echo`. Shared along a pipeline.
+    /// Text that is fully known: a here-document, a here-string, the output of `echo`. Shared along a pipeline.
     Text(Rc<[u8]>),
-    /// Something only known when it runs.
+    /// Text that is known only at run time.
     Unknown,
 }
 
-/// The circumstances a nested command starts in.
+/// The circumstances in which a nested command starts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Start {
     pub(crate) env: Env,
@@ -168,16 +173,16 @@ pub(crate) struct Start {
     pub(crate) stdin: Stdin,
     pub(crate) parent: Option<usize>,
     pub(crate) origin: Origin,
-    /// Files its redirections use.
+    /// Files that its redirections use.
     pub(crate) paths: Vec<PathUse>,
-    /// The resolved file of its program, known for the asked command only.
+    /// The resolved file of its program; known only for the command that was asked about.
     pub(crate) resolved: Option<Vec<u8>>,
-    /// Where its redirections lead is only known when it runs.
+    /// The targets of its redirections are known only at run time.
     pub(crate) is_uncertain: bool,
 }
 
 impl Start {
-    /// The same circumstances for a command inside intent `parent`.
+    /// The same circumstances for a command inside the intent `parent`.
     pub(crate) fn inside(&self, parent: usize, origin: Origin) -> Self {
         Self {
             env: self.env.clone(),
@@ -197,7 +202,7 @@ pub(crate) struct Analyzer<'a> {
     pub(crate) context: &'a Context,
     pub(crate) intents: Vec<Intent>,
     refusal: Option<Refusal>,
-    /// Bytes of text that may still be looked at.
+    /// The number of bytes of text that may still be examined.
     fuel: usize,
     pub(crate) depth: usize,
 }
@@ -224,7 +229,7 @@ impl Analyzer<'_> {
         }
     }
 
-    /// Runs `inside` one level deeper, or refuses.
+    /// Runs `inside` one level deeper, or refuses the command if the depth limit is reached.
     pub(crate) fn nested(&mut self, inside: impl FnOnce(&mut Self)) {
         if self.is_refused() {
             return;
@@ -256,7 +261,7 @@ impl Analyzer<'_> {
         self.command(args, start);
     }
 
-    /// Adds an intent; its index is the parent of what it contains.
+    /// Adds an intent and returns its index, which is the parent of what the intent contains.
     pub(crate) fn push(&mut self, intent: Intent) -> usize {
         if self.intents.len() >= self.context.limits.intents {
             self.refuse(Refusal::TooMany(self.context.limits.intents));
@@ -273,12 +278,12 @@ impl Analyzer<'_> {
         }
     }
 
-    /// Shell text found somewhere: parsed, and every command in it analysed.
+    /// Parses shell text and analyses every command in it.
     pub(crate) fn shell_text(&mut self, text: &[u8], start: &Start) {
         self.shell_text_in(text, start, &mut self.new_scope(start));
     }
 
-    /// Shell text that runs in a shell whose state is already known (`eval`).
+    /// Analyses shell text that runs in a shell whose state is already known (`eval`).
     pub(crate) fn shell_text_in(&mut self, text: &[u8], start: &Start, scope: &mut Scope) {
         if !self.burn(text.len() + 1) {
             return;
@@ -301,7 +306,8 @@ impl Analyzer<'_> {
         });
     }
 
-    /// Text that git gives to a shell with `"$@"` behind it, for the words it adds (`GIT_EDITOR='echo message >'`).
+    /// Analyses text that git passes to a shell with `"$@"` appended, for the arguments git adds
+    /// (`GIT_EDITOR='echo message >'`).
     pub(crate) fn shell_text_of_git(&mut self, text: &[u8], start: &Start) {
         let (depth, limit) = (self.depth, self.context.limits.depth);
         let is_whole = |text: &[u8]| shell::parse(text, depth, limit).is_ok();
@@ -310,7 +316,7 @@ impl Analyzer<'_> {
         self.shell_text(text, start);
     }
 
-    /// Text of a language that only resembles ours: judged as far as it can be read.
+    /// Analyses text in a language that only resembles shell, if it parses as shell.
     pub(crate) fn shell_text_if_readable(&mut self, text: &[u8], start: &Start) {
         if shell::parse(text, self.depth, self.context.limits.depth).is_ok() {
             self.shell_text(text, start);
@@ -328,7 +334,7 @@ impl Analyzer<'_> {
         scope
     }
 
-    /// One simple command: the program decides who knows its meaning.
+    /// Analyses one simple command. The program's name selects the code that interprets it.
     pub(crate) fn command(&mut self, args: Vec<Arg>, start: Start) {
         if !self.burn(start.env.weight()) {
             return;
@@ -362,7 +368,7 @@ impl Analyzer<'_> {
         }
     }
 
-    /// Fills in what every intent has and adds it.
+    /// Fills in the common fields of an intent and adds it.
     pub(crate) fn finish(&mut self, mut intent: Intent, mut args: Vec<Arg>, start: &Start) -> usize {
         let weight = args.iter().map(|arg| arg.prefix().len() + 48).sum();
         if !self.burn(weight) {
@@ -399,7 +405,7 @@ impl Analyzer<'_> {
     }
 }
 
-/// Variables that make common programs run something else.
+/// Whether a variable makes common programs run something else.
 fn makes_programs_run(name: &[u8]) -> bool {
     name.ends_with(b"PAGER")
         || name.ends_with(b"_OPTIONS")
@@ -424,13 +430,13 @@ fn makes_programs_run(name: &[u8]) -> bool {
         )
 }
 
-/// Programs that act by the name they are called with.
+/// Whether a program's behaviour depends on the name it is called by.
 fn acts_by_name(file: &[u8]) -> bool {
     file == b"coreutils" || wrapper::is_multi_call(file)
 }
 
-/// The name a program is judged by: the resolved file's where it is known (a link called `ls` to git is git), except
-/// for programs that themselves go by the name they were called with.
+/// The name by which a program is judged. This is the name of the resolved file if it is known (a link called
+/// `ls` to git is git), except for programs whose behaviour depends on the name they are called by.
 fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     let called = base_name(called);
     match resolved.map(base_name) {
@@ -442,7 +448,7 @@ fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
-/// A little text around an offset, for messages.
+/// A short excerpt around an offset, for messages.
 fn excerpt(text: &[u8], at: usize) -> String {
     let start = at.saturating_sub(30);
     let end = (at + 30).min(text.len());
@@ -452,7 +458,8 @@ fn excerpt(text: &[u8], at: usize) -> String {
 }
 
 impl Intent {
-    /// The command of this intent as one line; of a long one the beginning, the end, and what git would do.
+    /// The command of this intent as one line. A long command is shortened to its beginning, its end, and the
+    /// git verb.
     pub fn line(&self) -> String {
         const MOST: usize = 200;
         self.line_within(MOST, "not shown")
@@ -471,7 +478,7 @@ impl Intent {
             line.push_str(if used.access == Access::Read { " < " } else { " > " });
             line.push_str(&display_line_within([&Arg::exact(used.path.clone())], most, said));
         }
-        // The verb may stand in the part that is left out.
+        // The verb may be in the part that is left out.
         match &self.git {
             Some(git) if words().map(|word| word.prefix().len() + 1).sum::<usize>() > most => {
                 format!("git {}: {line}", terminal_text::replace(&git.name()))

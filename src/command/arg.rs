@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use crate::terminal_text;
 
-/// An argument's bytes, and whether they are all of it.
+/// The bytes of an argument, and whether they are complete.
 ///
-/// From a real argv every argument is exact. In shell text an expansion makes a hole: then only the bytes before it
-/// are known, and if the expansion is unquoted the argument may turn into several, or none.
+/// Every argument of a real argv is exact. In shell text an expansion leaves a hole: only the bytes before it
+/// are known. If the expansion is unquoted, the argument may become several, or none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Arg {
     bytes: Vec<u8>,
@@ -17,10 +17,10 @@ pub struct Arg {
 /// The unknown rest of an argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hole {
-    /// The whole word as it was written, for messages.
+    /// The whole word as written, for messages.
     written: Box<[u8]>,
     splits: bool,
-    /// The hole is a placeholder (`{}`) that stands in `written` as an ordinary word.
+    /// The hole is a placeholder (`{}`), which appears in `written` as an ordinary word.
     placeholder: bool,
 }
 
@@ -38,7 +38,7 @@ impl Arg {
         }
     }
 
-    /// An argument with a placeholder that a wrapper (`xargs -I{}`, `find -exec`) replaces when it runs.
+    /// An argument with a placeholder that a wrapper (`xargs -I{}`, `find -exec`) replaces at run time.
     pub(crate) fn template(prefix: impl Into<Vec<u8>>, written: &[u8]) -> Self {
         Self {
             bytes: prefix.into(),
@@ -46,7 +46,7 @@ impl Arg {
         }
     }
 
-    /// The argument as text for a shell: known, or with the placeholder standing for whatever comes there.
+    /// The argument as text for a shell, if it is known or contains only a placeholder.
     pub(crate) fn as_text(&self) -> Option<&[u8]> {
         match &self.hole {
             None => Some(&self.bytes),
@@ -59,7 +59,7 @@ impl Arg {
         self.hole.is_none().then_some(self.bytes.as_slice())
     }
 
-    /// The bytes that are known: all, or those before the first expansion.
+    /// The known bytes: all, or those before the first expansion.
     pub fn prefix(&self) -> &[u8] {
         &self.bytes
     }
@@ -69,12 +69,12 @@ impl Arg {
         self.hole.is_none()
     }
 
-    /// Whether it may become several arguments, or none, when the command runs.
+    /// Whether the argument may become several arguments, or none, at run time.
     pub fn splits(&self) -> bool {
         self.hole.as_ref().is_some_and(|hole| hole.splits)
     }
 
-    /// The argument for messages: its text, or the source it was written as; shell-quoted where that is needed.
+    /// The argument for messages: its text, or its source if it is not fully known; shell-quoted if necessary.
     pub fn display(&self) -> Cow<'_, str> {
         match &self.hole {
             None => match String::from_utf8_lossy(&self.bytes) {
@@ -85,7 +85,7 @@ impl Arg {
         }
     }
 
-    /// The same argument without its first `count` bytes (which must be known).
+    /// The same argument without its first `count` bytes, which must be known.
     pub(crate) fn skip(&self, count: usize) -> Self {
         let bytes = self.bytes.get(count..).unwrap_or_default().to_vec();
         Self { bytes, hole: self.hole.clone() }
@@ -98,13 +98,13 @@ impl From<&str> for Arg {
     }
 }
 
-/// Arguments as one line for messages; of a long one the beginning and the end.
+/// Formats arguments as one line for messages. A long line is shortened to its beginning and end.
 pub fn display_line<'a>(args: impl IntoIterator<Item = &'a Arg>) -> String {
     const MOST: usize = 200;
     display_line_within(args, MOST, "not shown")
 }
 
-/// The same with another bound, and with what is said about the bytes that are left out.
+/// The same with another limit, and with the text `said` about the omitted bytes.
 pub(crate) fn display_line_within<'a>(
     args: impl IntoIterator<Item = &'a Arg>,
     most: usize,
@@ -112,8 +112,8 @@ pub(crate) fn display_line_within<'a>(
 ) -> String {
     let args: Vec<&Arg> = args.into_iter().collect();
     let (head_room, tail_room) = (most - most / 3, most / 3);
-    // Cut before it is quoted: a megabyte of message is not copied to show a line of it. Quotes make a text longer, never
-    // shorter, so what is cut off here would not have been shown.
+    // Cut before quoting, so that a megabyte of text is not copied to show one line. Quoting only makes text
+    // longer, so what is cut off here would not have been shown anyway.
     let head_of = |arg: &&Arg| match arg.prefix() {
         long if long.len() > most => Arg::exact(&long[..most]).display().into_owned(),
         _ => arg.display().into_owned(),
@@ -152,7 +152,7 @@ pub(crate) fn display_line_within<'a>(
     let (head, tail) = (terminal_text::before(&head, head_room), terminal_text::after(&tail, tail_room));
     let total = args.iter().map(|arg| arg.prefix().len() + 1).sum::<usize>().saturating_sub(1);
     let left_out = total.saturating_sub(head.len() + tail.len()).max(1);
-    // Nothing that a command contains may move a reader's cursor.
+    // A command must not be able to move the reader's cursor.
     let (head, tail) = (terminal_text::replace(head), terminal_text::replace(tail));
     format!("{head}… ({left_out} bytes {said}) …{tail}")
 }

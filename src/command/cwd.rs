@@ -1,6 +1,7 @@
-//! Where a command would act: the current directory, and paths made absolute without asking the file system.
+//! The current directory of a command, and lexical resolution of paths. This module never accesses the file
+//! system.
 
-/// Longer paths the kernel refuses.
+/// The longest path that the kernel accepts.
 pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// The directory a command runs in, as far as it is known.
@@ -8,27 +9,28 @@ pub(crate) const LONGEST_PATH: usize = 4096;
 pub enum Cwd {
     /// An absolute, normalised path.
     Known(Vec<u8>),
-    /// Somewhere: a `cd` whose target is not known statically.
+    /// Unknown, for example after a `cd` whose target is not known statically.
     #[default]
     Unknown,
 }
 
 impl Cwd {
-    /// The directory at an absolute path; a relative one is not known.
+    /// The directory at an absolute path; unknown for a relative one.
     pub fn from_absolute(path: &[u8]) -> Self {
         if path.first() == Some(&b'/') { Self::Known(normalise(path)) } else { Self::Unknown }
     }
 
-    /// The directory a relative or absolute path leads to from here.
+    /// The directory that a relative or absolute path leads to from here.
     pub(crate) fn enter(&self, path: &[u8]) -> Self {
-        // Longer paths the kernel refuses, and following them would cost their square.
+        // The kernel rejects longer paths, and following them would take quadratic time.
         match self.resolve(path).filter(|path| path.len() <= LONGEST_PATH) {
             Some(path) => Self::Known(path),
             None => Self::Unknown,
         }
     }
 
-    /// The absolute, normalised form of `path` seen from here; `None` when this directory is unknown and the path relative.
+    /// The absolute, normalised form of `path` relative to this directory. `None` if this directory is
+    /// unknown and the path is relative.
     pub(crate) fn resolve(&self, path: &[u8]) -> Option<Vec<u8>> {
         if path.first() == Some(&b'/') {
             return Some(normalise(path));
@@ -50,7 +52,7 @@ impl Cwd {
     }
 }
 
-/// Appends a path to a directory without normalising: an absolute one takes its place.
+/// Appends a path to a directory without normalising. An absolute path replaces the directory.
 pub(crate) fn join(directory: &[u8], path: &[u8]) -> Vec<u8> {
     match path {
         [b'/', ..] => path.to_vec(),
@@ -63,7 +65,7 @@ pub(crate) fn is_within(path: &[u8], root: &[u8]) -> bool {
     root == b"/" || path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// Takes `.`, `..` and doubled slashes out of an absolute path, by text alone: symbolic links are the kernel's business.
+/// Removes `.`, `..` and doubled slashes from an absolute path, lexically: it does not follow symbolic links.
 pub(crate) fn normalise(path: &[u8]) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::with_capacity(path.len());
     for part in path.split(|&byte| byte == b'/') {
@@ -85,7 +87,6 @@ pub(crate) fn normalise(path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The last component of a path.
 pub(crate) fn base_name(path: &[u8]) -> &[u8] {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => &path[at + 1..],

@@ -1,4 +1,4 @@
-//! What a command does, in classes that policies can name.
+//! Effect classes: what a command does, in terms that policies can name.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ macro_rules! effects {
     ($($(#[doc = $doc:literal])+ $constant:ident = $name:literal,)+) => {
         effects!(@constants 0u32; $($(#[doc = $doc])+ $constant,)+);
 
-        /// Every class: its name in policies, and what it means.
+        /// All classes: the name in policies, the description, and the value.
         pub const CLASSES: &[(&str, &str, Effects)] = &[
             $(($name, concat!($($doc),+), Effects::$constant),)+
         ];
@@ -83,18 +83,18 @@ effects! {
 }
 
 impl Effects {
-    /// No effect known.
+    /// The empty set: no known effect.
     pub const NONE: Self = Self(0);
 
-    /// Everything that git does: the classes before the first that is not git's.
+    /// All git classes, which precede the first class that is not git's.
     pub const ALL_OF_GIT: Self = Self(Self::FS_READS.0 - 1);
 
-    /// The class a policy names.
+    /// Returns the class with this name in policies.
     pub fn named(name: &str) -> Option<Self> {
         CLASSES.iter().find(|(known, ..)| *known == name).map(|&(.., effect)| effect)
     }
 
-    /// Both sets together.
+    /// The union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -105,7 +105,7 @@ impl Effects {
         self.0 |= other.0;
     }
 
-    /// Whether the sets share a class.
+    /// Whether the sets have a class in common.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -115,12 +115,12 @@ impl Effects {
         self.0 & !other.0 == 0
     }
 
-    /// Whether no class is in it.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The names of the classes in it.
+    /// The names of the classes in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         CLASSES.iter().filter(move |(.., effect)| self.intersects(*effect)).map(|&(name, ..)| name)
     }

@@ -1,20 +1,21 @@
-//! The environment a command would run with: what the caller supplied, overlaid by assignments on the way.
+//! The environment of a command: the caller's environment, overlaid by the assignments that precede the
+//! command.
 
 use std::collections::HashSet;
 
 use super::arg::Arg;
 
-/// Variables set on the way to a command (`A=1 cmd`, `env`, `export`), above the caller's environment.
+/// Variables set on the way to a command (`A=1 cmd`, `env`, `export`), which override the caller's environment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Env {
-    /// `env -i`: the caller's environment is gone.
+    /// Whether `env -i` has cleared the caller's environment.
     cleared: bool,
-    /// In order; the last setting of a name counts. `None` is an unset.
+    /// Assignments in order; the last one for a name counts. `None` means unset.
     overlay: Vec<(Vec<u8>, Option<Arg>)>,
 }
 
 impl Env {
-    /// Positional parameters of a shell text are kept here too, under their numbers.
+    /// Positional parameters of a shell text are stored here too, under their numbers.
     pub(crate) fn set(&mut self, name: &[u8], value: Arg) {
         debug_assert!(!name.is_empty());
         self.overlay.push((name.to_vec(), Some(value)));
@@ -29,7 +30,7 @@ impl Env {
         self.overlay.clear();
     }
 
-    /// About how many bytes are copied with it.
+    /// The approximate number of bytes that a clone copies.
     pub(crate) fn weight(&self) -> usize {
         self.overlay.len() * 64
     }
@@ -38,7 +39,7 @@ impl Env {
         self.overlay.is_empty() && !self.cleared
     }
 
-    /// Names that were set on the way, for rules about variables.
+    /// The names that were set on the way, for rules about variables.
     pub(crate) fn assigned(&self) -> Vec<Vec<u8>> {
         let mut seen = HashSet::new();
         let set = self.overlay.iter().rev().filter(|(name, _)| seen.insert(name.as_slice()));
@@ -46,7 +47,7 @@ impl Env {
         set.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The value of a variable: overlay first, then `base` unless cleared.
+    /// The value of a variable: from the overlay, else from `base` unless that was cleared.
     pub(crate) fn get(&self, base: &[(Vec<u8>, Vec<u8>)], name: &[u8]) -> Option<Arg> {
         if let Some((_, value)) = self.overlay.iter().rev().find(|(known, _)| known == name) {
             return value.clone();

@@ -1,7 +1,8 @@
-//! Programs whose operands are files: which they read and which they write.
+//! Determines which operands of common programs are files that they read or write.
 //!
-//! This is friendliness, not the boundary: it lets a policy explain a refusal before the kernel makes it. So only
-//! programs with plain rules are here, and a word is taken for a path only where the program would take it for one.
+//! This is a convenience, not a security boundary: it lets a policy explain a denial before the kernel
+//! enforces it. Therefore only programs with simple rules are listed, and an argument counts as a path only
+//! where the program would treat it as one.
 
 use super::analyze::Context;
 use super::arg::Arg;
@@ -14,15 +15,15 @@ use super::intent::{Access, Deferred, Intent, PathUse};
 enum Operands {
     Read,
     Write,
-    /// The first operand is no file (a mode, an owner); the rest are written.
+    /// The first operand is not a file (a mode, an owner); the rest are written.
     WriteAfterFirst,
     /// The first operand is a pattern or program unless an option gave one; the rest are read.
     ReadAfterPattern,
-    /// The last is written, the others read.
+    /// The last operand is written, the others are read.
     Copy,
-    /// All are written: the sources go away.
+    /// All operands are written, because the sources are removed.
     Move,
-    /// Only the last is touched.
+    /// Only the last operand is written.
     Link,
 }
 
@@ -45,7 +46,7 @@ fn operands(name: &[u8]) -> Option<Operands> {
     })
 }
 
-/// Notes the files a program would use.
+/// Records the files that a program would use.
 pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Cwd, context: &Context, intent: &mut Intent) {
     let mut paths = Vec::new();
     let mut note = |arg: &Arg, access| use_path(arg, access, folder, context, &mut paths);
@@ -113,11 +114,11 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Cwd, context: &Contex
     }
 }
 
-/// Tools that are no interpreters but can be told on their command line to run something.
+/// Tools that are not interpreters but have command-line arguments that make them run something.
 fn runs_inline_commands(name: &[u8], args: &[Arg]) -> bool {
     let any = |wanted: &dyn Fn(&[u8]) -> bool| args[1..].iter().any(|arg| wanted(arg.prefix()));
     match name {
-        // `e` and `w` as commands or flags: behind an address, a delimiter, a separator, or at the beginning.
+        // `e` and `w` as commands or flags: after an address, a delimiter or a separator, or at the beginning.
         b"sed" => any(&|word| {
             let runs = |pair: &[u8]| {
                 let (before, letter) = (pair[0], pair[1]);
@@ -149,7 +150,7 @@ fn gives_pattern(arg: &[u8]) -> bool {
         || (arg.len() == 2 && matches!(arg, b"-e" | b"-f"))
 }
 
-/// The words that are no options.
+/// The arguments that are not options.
 fn plain_operands(args: &[Arg]) -> Vec<&Arg> {
     let mut only_operands = false;
     args.iter()
@@ -163,7 +164,7 @@ fn plain_operands(args: &[Arg]) -> Vec<&Arg> {
         .collect()
 }
 
-/// Values of one option: `-o X`, `-oX`, `--output X`, `--output=X`.
+/// The values of one option: `-o X`, `-oX`, `--output X`, `--output=X`.
 fn valued(args: &[Arg], short: u8, long: &[u8], found: &mut dyn FnMut(&Arg)) {
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -178,7 +179,7 @@ fn valued(args: &[Arg], short: u8, long: &[u8], found: &mut dyn FnMut(&Arg)) {
         } else if prefix.starts_with(long) && prefix.get(long.len()) == Some(&b'=') {
             found(&arg.skip(long.len() + 1));
         } else if prefix.len() > 2 && prefix[0] == b'-' && prefix[1] != b'-' {
-            // In a cluster the value is what follows the letter, or the next word.
+            // In a cluster the value is what follows the letter, or the next argument.
             match prefix.iter().position(|&letter| letter == short) {
                 Some(at) if at + 1 < prefix.len() => found(&arg.skip(at + 1)),
                 Some(_) => rest.next().into_iter().for_each(&mut *found),
@@ -229,8 +230,8 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
     list.into_iter().skip(usize::from(!has_script)).for_each(|arg| note(arg, access));
 }
 
-/// Adds the path an argument names, absolute where possible. Of a partly known one the directory it begins with counts:
-/// `.git/$X` is something in `.git`.
+/// Adds the path that an argument names, made absolute if possible. For a partly known argument the known
+/// directory counts: `.git/$X` is something in `.git`.
 pub(crate) fn use_path(arg: &Arg, access: Access, folder: &Cwd, context: &Context, out: &mut Vec<PathUse>) {
     let mut path = arg.prefix().to_vec();
     if !arg.is_exact() {
@@ -246,7 +247,7 @@ pub(crate) fn use_path(arg: &Arg, access: Access, folder: &Cwd, context: &Contex
             Some(super::cwd::normalise(&[home.as_slice(), rest].concat()))
         }
         (Some(rest), None) if rest.is_empty() || rest[0] == b'/' => {
-            // Kept as `~/…`, without its dots, so that rules written with `~` match.
+            // Keep the form `~/…`, normalised, so that rules written with `~` match.
             let below = super::cwd::normalise(rest);
             Some(if below == b"/" { b"~".to_vec() } else { [b"~".as_slice(), below.as_slice()].concat() })
         }
@@ -266,17 +267,18 @@ pub(crate) fn use_path(arg: &Arg, access: Access, folder: &Cwd, context: &Contex
 /// Directories in which programs expect to be able to write.
 const TEMPORARY: [&[u8]; 3] = [b"/tmp", b"/var/tmp", b"/dev/shm"];
 
-/// Whether an absolute path lies below nothing that the command may write. What is not known does not.
+/// Whether an absolute path lies outside of everything that the command may write. False for an unknown path.
 fn lies_outside(path: &[u8], context: &Context) -> bool {
     let is_within = |root: &[u8]| super::cwd::is_within(path, root);
-    // No files: a process's own descriptors, its terminals, and the connections that bash writes as paths.
+    // These are not files: a process's own descriptors, its terminals, and bash's notation for network
+    // connections.
     let is_own = [&b"/proc/self/"[..], b"/dev/pts/", b"/dev/ptmx", b"/dev/tcp/", b"/dev/udp/"]
         .iter()
         .any(|start| path.starts_with(start));
     if path.first() != Some(&b'/') || is_own || TEMPORARY.iter().any(|root| is_within(root)) {
         return false;
     }
-    // In the working tree it is not outside, whether it may be written there or not.
+    // A path in the working tree never counts as outside, whether it is writable or not.
     match (&context.worktree, &context.folder) {
         (Some(tree), _) | (None, Cwd::Known(tree)) if is_within(tree) => return false,
         (None, Cwd::Unknown) if context.writable.is_none() => return false,
@@ -286,7 +288,7 @@ fn lies_outside(path: &[u8], context: &Context) -> bool {
     !roots.iter().any(|root| is_within(root))
 }
 
-/// Sets the effect classes that the paths imply.
+/// Adds the effect classes that the paths imply.
 pub(crate) fn note_paths(intent: &mut Intent) {
     for used in &intent.paths {
         match used.access {
@@ -298,7 +300,7 @@ pub(crate) fn note_paths(intent: &mut Intent) {
 }
 
 impl PathUse {
-    /// A place where a write leaves nothing behind.
+    /// Whether the path is a device that stores nothing of what is written to it.
     pub fn is_sink(&self) -> bool {
         let path = self.path.as_slice();
         matches!(

@@ -1,64 +1,66 @@
-//! What a command would do: the output of the analysis and the input of the decision.
+//! Intents: what a command would do. They are the output of the analysis and the input of the decision.
 
 use super::arg::Arg;
 use super::effects::Effects;
 
-/// One program start that a command asks for, directly or through something it contains.
+/// One program start that a command would cause, directly or through something it contains.
 #[derive(Debug, Clone, Default)]
 pub struct Intent {
-    /// What would run.
+    /// The program that would run.
     pub program: Program,
-    /// Its arguments, without the program itself.
+    /// The arguments, without the program itself.
     pub args: Vec<Arg>,
     /// What git would do, if the program is git.
     pub git: Option<GitIntent>,
-    /// The classes of what it does.
+    /// The effect classes of the program start.
     pub effects: Effects,
-    /// Files it is known to read or write.
+    /// Files that it is known to read or write.
     pub paths: Vec<PathUse>,
-    /// How many of these, the last ones, are its redirections.
+    /// How many of the last entries of `paths` are redirections.
     pub redirected: usize,
-    /// Names of variables set just for it (`A=1 cmd`, `env A=1 cmd`).
+    /// The names of variables set only for this program (`A=1 cmd`, `env A=1 cmd`).
     pub variables: Vec<Vec<u8>>,
-    /// The intent that contains this one (an index into the analysis), such as the `bash -c` around it.
+    /// The index of the intent that contains this one, such as the `bash -c` around it.
     pub parent: Option<usize>,
-    /// How it was found.
+    /// How the analysis found this intent.
     pub origin: Origin,
-    /// Why part of it can only be judged when it runs.
+    /// Why part of it can only be judged at run time.
     pub deferred: Option<Deferred>,
 }
 
 /// The program of an intent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Program {
-    /// Its name: the last component of the path, or of the resolved file where the caller knows it. Empty if unknown.
+    /// The last component of the path, or of the resolved file if the caller knows it. Empty if unknown.
     pub name: Vec<u8>,
-    /// The word it was called by.
+    /// The word by which the program was called.
     pub called: Arg,
-    /// The absolute path, when it was called by one or the caller resolved it.
+    /// The absolute path, if the program was called by one or the caller resolved it.
     pub path: Option<Vec<u8>>,
 }
 
 /// What a git command would do.
 #[derive(Debug, Clone, Default)]
 pub struct GitIntent {
-    /// The verb after aliases; empty when it is not known.
+    /// The verb after alias expansion; empty if it is not known.
     pub verb: Vec<u8>,
     /// The subcommand of verbs that have them (`stash pop`, `remote add`).
     pub subcommand: Option<Vec<u8>>,
-    /// Options by their full names (`--amend`, also for `--amen`; `-x` where no long name exists).
+    /// Options by their full names (`--amend`, also for `--amen`; `-x` if there is no long name).
     pub flags: Vec<String>,
-    /// Refs it would create, move or delete, as far as they are named.
+    /// The refs that it would create, move or delete, as far as they are named.
     pub refs: Vec<Vec<u8>>,
-    /// The verb is an alias: what it stands for follows as an intent of its own.
+    /// Whether the verb is an alias. Its expansion follows as a separate intent.
     pub is_alias: bool,
-    /// The directory whose repository it works in, or that it makes one in; none when that is not known here.
+    /// The directory whose repository the command operates on, or in which it creates one. `None` if that is
+    /// not known here.
     pub place: Option<Vec<u8>>,
-    /// The same path as git hands it to the kernel: `..` is not taken out of it, because the kernel follows links first.
+    /// The same path as git passes it to the kernel: `..` is kept, because the kernel follows links first.
     pub unresolved_place: Option<Vec<u8>>,
-    /// The place is a git directory (`GIT_DIR`, `--git-dir`): git looks for none from there.
+    /// Whether `place` is a git directory (`GIT_DIR`, `--git-dir`), so that git does not search for one from
+    /// there.
     pub names_git_dir: bool,
-    /// It makes a repository at its place.
+    /// Whether the command creates a repository at `place`.
     pub makes_repository: bool,
 }
 
@@ -76,38 +78,38 @@ impl GitIntent {
 /// A file that a command is known to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathUse {
-    /// Absolute and normalised where that is possible; `~/…` when the home directory is not known.
+    /// The path, absolute and normalised if possible; `~/…` if the home directory is not known.
     pub path: Vec<u8>,
-    /// Where in it the part below the home directory begins, if it lies there.
+    /// The offset of the part below the home directory, if the path lies there.
     pub below_home: Option<usize>,
-    /// What is done to it.
+    /// How the file is accessed.
     pub access: Access,
-    /// It lies below nothing that the command may write.
+    /// Whether the path lies outside of everything that the command may write.
     pub is_outside: bool,
 }
 
-/// What is done to a file.
+/// How a file is accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Its content is read.
+    /// The content is read.
     Read,
-    /// It is written, moved, deleted, or its metadata changed.
+    /// The file is written, moved or deleted, or its metadata is changed.
     Write,
 }
 
-/// How an intent came to be known.
+/// How an intent was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
-    /// The command that was asked about.
+    /// It is the command that was asked about.
     #[default]
     Asked,
-    /// A simple command in shell text.
+    /// It is a simple command in shell text.
     Shell,
-    /// The command behind a wrapper (`env`, `xargs`, `sudo`…).
+    /// It is the command behind a wrapper (`env`, `xargs`, `sudo`…).
     Wrapped,
-    /// A git alias's expansion.
+    /// It is the expansion of a git alias.
     Alias,
-    /// A program that git is made to run by an option, a variable or configuration.
+    /// It is a program that an option, a variable or configuration makes git run.
     Git,
 }
 
@@ -124,27 +126,27 @@ impl Origin {
     }
 }
 
-/// Why a command is judged again when it runs.
+/// Why a command is judged again at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deferred {
     /// The program's name comes from an expansion.
     Program,
-    /// git's verb comes from an expansion.
+    /// The git verb comes from an expansion.
     Verb,
-    /// Arguments that may change its meaning come from an expansion or from standard input.
+    /// Arguments that may change the meaning come from an expansion or from standard input.
     Arguments,
-    /// Shell text that comes from an expansion, a file or standard input.
+    /// Shell text comes from an expansion, a file or standard input.
     Text,
-    /// Code in another language.
+    /// The code is in another language.
     Code,
-    /// Configuration that is read from a file or an unknown variable.
+    /// Configuration comes from a file or an unknown variable.
     Configuration,
-    /// The directory, and so the repository, comes from an expansion or a branch that may not run.
+    /// The directory, and with it the repository, comes from an expansion or from a branch that may not run.
     Cwd,
 }
 
 impl Deferred {
-    /// One sentence for people.
+    /// An explanation for people, as one sentence.
     pub fn explain(self) -> &'static str {
         match self {
             Self::Program => "the program is only known when it runs",

@@ -1,8 +1,9 @@
-//! argv, environment, shell text → [`Intent`]s: what a command would do.
+//! Determines what a command would do: argv, environment and shell text in, [`Intent`]s out.
 //!
-//! Enters: a command somebody wants to run, with the directory and environment it would run in. Leaves: every program start
-//! it contains, however wrapped, with its effects. Nothing here reads a policy, a file or the clock, and nothing runs:
-//! what cannot be known without running is marked [`Deferred`], what cannot be understood is a [`Refusal`].
+//! Input is a command with the directory and environment it would run in. Output is every program start that
+//! it contains, however wrapped, with its effects. This module never reads a policy, a file or the clock, and
+//! never runs anything. What cannot be known without running is marked [`Deferred`]; what cannot be
+//! understood is a [`Refusal`].
 #![forbid(unsafe_code)]
 
 mod analyze;

@@ -1,4 +1,5 @@
-//! Configuration and variables that change what git does: what they make it run, write, or act on.
+//! Configuration and environment variables that change what git does: what they make it run, write, or
+//! operate on.
 
 use super::super::arg::Arg;
 use super::super::env::Env;
@@ -8,21 +9,22 @@ use super::global_options::Global;
 use crate::command::cwd::Cwd;
 use crate::command::effects::Effects;
 
-/// One configuration setting that reaches a command.
+/// One configuration setting that applies to a command.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     pub(super) key: Vec<u8>,
     pub(super) value: Arg,
 }
 
-/// A part of a repository that can be named.
+/// A part of a repository that a variable or option can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     GitFolder,
     WorkTree,
-    /// The directory that worktrees share, with the refs: whatever git directory is found, its branches are those of this one.
+    /// The directory that worktrees share and that holds the refs. Whatever git directory is used, its
+    /// branches are those of this directory.
     CommonDir,
-    /// The index, the objects: a file or directory inside the git directory.
+    /// A file or directory inside the git directory, such as the index or the objects.
     Inner,
 }
 
@@ -31,16 +33,16 @@ pub(super) enum Part {
 pub(super) struct Settings {
     pub(super) list: Vec<Setting>,
     pub(super) folder: Cwd,
-    /// The same as the kernel gets it: see [`Global::unresolved_folder`].
+    /// The directory with every `..` kept, as the kernel receives it; see [`Global::unresolved_folder`].
     pub(super) unresolved_folder: Option<Vec<u8>>,
-    /// Another repository, in a way that is not followed.
+    /// The command uses another repository in a way that the analysis does not track.
     pub(super) redirected: bool,
-    /// Parts of a repository that are named: by variables, `--git-dir` and `--work-tree`.
+    /// Parts of a repository that are named by variables, `--git-dir` or `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
-    /// Other hooks than the repository's, or none: counts for verbs that run hooks.
+    /// Hooks other than the repository's are used, or none. This matters for verbs that run hooks.
     pub(super) changes_hooks: bool,
     pub(super) effects: Effects,
-    /// Command texts git may run because of them.
+    /// Command texts that git may run because of these settings.
     pub(super) programs: Vec<Arg>,
     pub(super) writes: Vec<NamedPath>,
 }
@@ -51,7 +53,7 @@ fn is_relevant(name: &[u8]) -> bool {
     name.starts_with(b"GIT_") || matches!(name, b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS")
 }
 
-/// Variables whose value is a command.
+/// Whether a variable's value is a command.
 fn names_program(name: &[u8]) -> bool {
     matches!(
         name,
@@ -70,14 +72,15 @@ fn names_program(name: &[u8]) -> bool {
     )
 }
 
-/// Hands on, to what git starts, that hooks are switched off: git passes its own `-c` settings to its children.
+/// Passes on to the children of git that hooks are disabled, because git passes its own `-c` settings to its
+/// children.
 pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
     const NAME: &[u8] = b"GIT_CONFIG_PARAMETERS";
     const OFF: &[u8] = b"'core.hooksPath=/dev/null'";
     match env.get(base, NAME) {
         None => env.set(NAME, Arg::exact(OFF)),
         Some(known) => {
-            // One that is not known may switch them off as it is.
+            // An unknown value may already disable them.
             if let Some(text) = known.known() {
                 env.set(NAME, Arg::exact([text, b" ", OFF].concat()));
             }
@@ -85,8 +88,9 @@ pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
     }
 }
 
-/// The same environment without the variables that name programs, by themselves or through configuration: what those
-/// programs start is not judged by them again, and again. An alias that only they define is unknown then, and denied.
+/// The same environment without the variables that name programs, directly or through configuration.
+/// Otherwise the programs that they start would be judged again recursively. An alias that only these
+/// variables define is then unknown, and denied.
 pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
     let repeats = |name: &[u8]| names_program(name) || name.starts_with(b"GIT_CONFIG_");
     let mut without = env.clone();
@@ -97,7 +101,7 @@ pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
 }
 
 impl Settings {
-    /// What the environment alone brings.
+    /// Collects the settings from the environment.
     pub(super) fn from_environment(env: &Env, base: &Base) -> Self {
         let mut settings = Self::default();
         if env.is_untouched() && base.is_empty() {
@@ -110,11 +114,11 @@ impl Settings {
         let value_of =
             |wanted: &[u8]| variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
         if let Some(count) = value_of(b"GIT_CONFIG_COUNT") {
-            // git itself refuses more than it can hold; a few hundred are more than anybody writes.
+            // git itself rejects more than it can hold; a few hundred are more than anybody writes.
             let count =
                 count.known().and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<usize>().ok());
             if count.is_none_or(|count| count > MOST_SETTINGS) {
-                // Too many to look at, or a number only known when it runs: hooks may be switched off among them.
+                // Too many to examine, or a number known only at run time: some of them may disable hooks.
                 settings.effects.add(Effects::GIT_FOREIGN_CONFIG.with(Effects::GIT_SKIPS_HOOKS));
             }
             for index in 0..count.unwrap_or(0).min(MOST_SETTINGS) {
@@ -134,7 +138,7 @@ impl Settings {
                 None => settings.effects.add(Effects::GIT_FOREIGN_CONFIG.with(Effects::GIT_SKIPS_HOOKS)),
             }
         }
-        // Another home is another configuration file.
+        // Another home directory means another configuration file.
         if env.assigned().iter().any(|name| matches!(name.as_slice(), b"HOME" | b"XDG_CONFIG_HOME")) {
             settings.effects.add(Effects::GIT_FOREIGN_CONFIG);
         }
@@ -146,7 +150,7 @@ impl Settings {
         self.folder = global.folder;
         self.unresolved_folder = global.unresolved_folder;
         self.redirected |= global.redirected;
-        // An option counts instead of the variable.
+        // An option takes precedence over the variable.
         self.named.retain(|(part, _)| global.named.iter().all(|(given, _)| given != part));
         self.named.extend(global.named);
         if global.foreign_exec_path || global.unknown_config {
@@ -170,9 +174,10 @@ impl Settings {
             b"GIT_INDEX_FILE" | b"GIT_OBJECT_DIRECTORY" => {
                 self.named.push((Part::Inner, value.clone()));
             }
-            // A list of directories: no single place, but a part all the same.
+            // A list of directories: it names no single path, but still a part of a repository.
             b"GIT_ALTERNATE_OBJECT_DIRECTORIES" => self.named.push((Part::Inner, Arg::from("/"))),
-            // Newer releases keep refs where this says; the name of a format alone leaves them where they are.
+            // Newer git versions can store refs elsewhere by this variable. The name of a format alone leaves
+            // them in place.
             b"GIT_REFERENCE_BACKEND" if matches!(value.known(), Some(b"files" | b"reftable")) => {}
             b"GIT_NAMESPACE"
             | b"GIT_SHALLOW_FILE"
@@ -187,7 +192,7 @@ impl Settings {
                 self.effects.add(Effects::GIT_FOREIGN_CONFIG);
             }
             b"GIT_EXEC_PATH" => self.effects.add(Effects::GIT_FOREIGN_CONFIG),
-            // As `git submodule` sets it for what it starts: fewer protocols.
+            // `git submodule` sets this for its children; it only restricts protocols.
             b"GIT_PROTOCOL_FROM_USER" if value.known() == Some(b"0") => {}
             // A list that names no protocol allows none.
             b"GIT_ALLOW_PROTOCOL"
@@ -205,7 +210,7 @@ impl Settings {
 
     fn configure(&mut self, key: Vec<u8>, value: Arg) {
         match use_of(&key) {
-            // Coding agents switch these off when they ask about a repository, so that it starts nothing.
+            // Coding agents disable these when they query a repository, so that git starts nothing else.
             Use::Maintenance | Use::Remote if switches_off(&key, &value) => {}
             Use::Program => self.programs.push(value.clone()),
             Use::ProgramUnlessBoolean if !is_boolean(value.prefix()) => self.programs.push(value.clone()),
@@ -226,12 +231,13 @@ impl Settings {
     }
 }
 
-/// More settings than this in the environment are not looked at one by one.
+/// If the environment has more settings than this, they are not examined individually.
 const MOST_SETTINGS: usize = 512;
 
-/// `'key=value' 'key'='value' …`, as git passes `-c` on to the programs it starts. None when it is not of that form.
+/// Parses `'key=value' 'key'='value' …`, the form in which git passes `-c` settings to its children. `None`
+/// if the text does not have that form.
 fn quoted_settings(text: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
-    /// One quoted string and what follows it; `'\''` is a quote in it.
+    /// Parses one quoted string and returns the rest; `'\''` is a quote in it.
     fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
         let mut rest = text.strip_prefix(b"'")?;
         let mut out = Vec::new();
@@ -273,21 +279,21 @@ fn quoted_settings(text: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
 enum Use {
     /// The value is a command.
     Program,
-    /// A command, unless it is a yes or no.
+    /// The value is a command unless it is a boolean.
     ProgramUnlessBoolean,
-    /// A command when it begins with `!`.
+    /// The value is a command if it begins with `!`.
     ShellProgram,
-    /// Which hooks run: the directory they come from, or whether one of them is on.
+    /// The key determines which hooks run: their directory, or whether one of them is enabled.
     Hooks,
-    /// Another working tree.
+    /// The key selects another working tree.
     Redirect,
-    /// Further configuration from a file.
+    /// The key includes further configuration from a file.
     Include,
-    /// When objects are packed and pruned.
+    /// The key determines when objects are packed and pruned.
     Maintenance,
-    /// Where and how other repositories are reached.
+    /// The key determines where and how other repositories are reached.
     Remote,
-    /// A directory that is written to.
+    /// The value is a directory that git writes to.
     WritesTo,
     Other,
 }
@@ -315,7 +321,7 @@ fn use_of(key: &[u8]) -> Use {
         (b"sendemail", b"sendmailcmd" | b"tocmd" | b"cccmd" | b"headercmd" | b"smtpserver") => Use::Program,
         (b"credential", b"helper") | (b"submodule", b"update") => Use::ShellProgram,
         (b"hook", b"command") => Use::Program,
-        // Which of the hooks that configuration defines run, and when.
+        // Which of the hooks defined in configuration run, and when.
         (b"hook", b"enabled" | b"event") => Use::Hooks,
         (b"gc" | b"maintenance", _) => Use::Maintenance,
         (b"remote", b"url" | b"pushurl" | b"vcs" | b"promisor")
@@ -327,7 +333,8 @@ fn use_of(key: &[u8]) -> Use {
     }
 }
 
-/// Whether a setting only keeps git from something it would do otherwise: packing by itself, or using a protocol.
+/// Whether a setting only prevents git from something that it would do otherwise: packing automatically, or
+/// using a protocol.
 fn switches_off(key: &[u8], value: &Arg) -> bool {
     let value = value.known().unwrap_or(b"?").to_ascii_lowercase();
     match key.to_ascii_lowercase().as_slice() {

@@ -1,4 +1,4 @@
-//! What stands between `git` and its verb.
+//! Parses git's global options, which stand between `git` and the verb.
 
 use super::super::arg::Arg;
 use super::config::Part;
@@ -8,11 +8,11 @@ use crate::command::cwd::Cwd;
 /// The global options of one command.
 #[derive(Debug, Default)]
 pub(super) struct Global {
-    /// Index of the verb in the words after `git`; past the end when there is none.
+    /// The index of the verb in the arguments after `git`; past the end if there is none.
     pub(super) verb_at: usize,
-    /// Where `-C` leads.
+    /// The directory that `-C` selects.
     pub(super) folder: Cwd,
-    /// The same with every `..` still in it, as the kernel gets it.
+    /// The same directory with every `..` kept, as the kernel receives it.
     pub(super) unresolved_folder: Option<Vec<u8>>,
     /// `-c key=value`, in order. A key alone is `true`.
     pub(super) config: Vec<(Vec<u8>, Arg)>,
@@ -20,9 +20,9 @@ pub(super) struct Global {
     pub(super) config_env: Vec<(Vec<u8>, Vec<u8>)>,
     /// `--git-dir`, `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
-    /// `--namespace`, `--bare`: another repository than the directory's.
+    /// `--namespace`, `--bare`: a repository other than the directory's.
     pub(super) redirected: bool,
-    /// `--exec-path=DIR`: helpers from another place.
+    /// `--exec-path=DIR`: helper programs from another directory.
     pub(super) foreign_exec_path: bool,
     /// A `-c` whose text is not known.
     pub(super) unknown_config: bool,
@@ -67,7 +67,7 @@ impl Global {
                 None => None,
             };
             global.take(name, value);
-            // These print something and end; the verb is git's own help.
+            // These print something and exit, so the verb is git's own help.
             if matches!(
                 name,
                 b"--version" | b"-v" | b"--help" | b"-h" | b"--html-path" | b"--man-path" | b"--info-path"

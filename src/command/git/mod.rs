@@ -1,7 +1,9 @@
-//! git, completely: global options, aliases, configuration, environment, and what each verb does.
+//! Analyses git commands: global options, aliases, configuration, environment, and the effects of each verb.
 //!
-//! [`global`] reads what stands before the verb, [`config`] what configuration and variables make git run or change,
-//! [`parsed`] a verb's options (with [`options`], the table of them), [`verbs`] what the verb then does.
+//! [`global_options`] parses what precedes the verb. [`config`] determines what configuration and variables
+//! make git run or change. [`option_parser`] parses a verb's options, using the table in [`options`].
+//! [`verbs`] determines what the verb then does. An unknown verb or setting must never be treated as
+//! harmless.
 
 mod config;
 mod global_options;
@@ -19,17 +21,17 @@ use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
 use config::{Part, Setting, Settings};
 use global_options::Global;
 
-/// Every verb of git that is known here, for the nearest-name suggestions of policies.
+/// All known git verbs, for the nearest-name suggestions of policies.
 pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
     options::table().verbs().filter(|verb| !verb.contains(' '))
 }
 
-/// Whether git has the verb.
+/// Whether git has this verb.
 pub fn is_known_verb(verb: &str) -> bool {
     options::table().contains(verb)
 }
 
-/// Whether a program's name is git's, or that of one of its dashed programs (`git-reset`).
+/// Whether a program is git or one of its dashed programs (`git-reset`).
 pub(crate) fn is_git(name: &[u8]) -> bool {
     name == b"git" || name.strip_prefix(b"git-").is_some_and(verbs::is_known)
 }
@@ -43,7 +45,7 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start)
     }
     let called = args[0].known().map(base_name).unwrap_or_default();
     let (verb, rest) = match called.strip_prefix(b"git-") {
-        // A dashed program is its verb; no global options come before it.
+        // The name of a dashed program is its verb, and no global options precede it.
         Some(verb) if !verb.is_empty() => (Some(Arg::exact(verb)), 1),
         _ => {
             let global = Global::read(&args[1..], &start.folder);
@@ -55,20 +57,20 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start)
     Git { analyzer, start, settings }.run(args, verb, rest);
 }
 
-/// Which repository a command works in.
+/// Which repository a command operates on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Target {
-    /// The one git finds from its directory, or the task's by name.
+    /// The one that git finds from its directory, or the task's repository by name.
     Found,
-    /// The same, with an index, objects or a working tree that are not the task's.
+    /// The same, but with an index, objects or a working tree that are not the task's.
     Mixed,
-    /// Another one, by its git directory.
+    /// Another repository, named by its git directory.
     Named(Vec<u8>),
-    /// One that is not known here.
+    /// A repository that is not known here.
     Unknown,
 }
 
-/// One git command on its way through aliases to its verb.
+/// One git command while its aliases are resolved to a verb.
 struct Git<'g, 'a> {
     analyzer: &'g mut Analyzer<'a>,
     start: Start,
@@ -80,7 +82,7 @@ impl Git<'_, '_> {
     fn run(mut self, args: Vec<Arg>, verb: Option<Arg>, rest: usize) {
         let mut intent = Intent { git: Some(GitIntent::default()), ..Intent::default() };
         let Some(verb) = verb else {
-            // `git`, `git --version`: prints something.
+            // `git` and `git --version` only print something.
             intent.effects = Effects::GIT_READS;
             set_verb(&mut intent, b"help", None);
             self.finish(intent, args);
@@ -146,7 +148,7 @@ impl Git<'_, '_> {
             let command = [vec![Arg::from("git")], nested_git].concat();
             self.analyzer.command(command, inside.clone());
         }
-        // Some builtins may be aliased in newer releases; then both readings are judged.
+        // Newer git versions allow aliases for some builtins, so both readings are judged.
         if known {
             let words = [vec![Arg::from("git"), Arg::exact(name.clone())], own.clone()].concat();
             for value in self.aliases(&name) {
@@ -156,8 +158,8 @@ impl Git<'_, '_> {
         }
     }
 
-    /// The values of `alias.NAME` that configuration gives. Which of several counts depends on where git reads them from;
-    /// all are judged.
+    /// The values of `alias.NAME` in the configuration. Which of several applies depends on where git reads
+    /// them, so all are judged.
     fn aliases(&self, name: &[u8]) -> Vec<Arg> {
         let is_alias = |key: &[u8]| {
             let rest =
@@ -181,7 +183,8 @@ impl Git<'_, '_> {
         values
     }
 
-    /// `alias.x = !text` is shell text with the arguments behind it; any other value is git's own words.
+    /// `alias.x = !text` is shell text with the arguments appended; any other value is a list of git's own
+    /// arguments.
     fn expand_alias(&mut self, mut intent: Intent, args: Vec<Arg>, name: &[u8], value: &Arg, own: &[Arg]) {
         set_verb(&mut intent, name, None);
         let Some(text) = value.known().map(<[u8]>::to_vec) else {
@@ -200,7 +203,7 @@ impl Git<'_, '_> {
                 script.push(b' ');
                 match arg.known() {
                     Some(word) => {
-                        // Single quotes keep any bytes as they are.
+                        // Single quotes preserve all bytes.
                         script.push(b'\'');
                         for &byte in word {
                             if byte == b'\'' {
@@ -227,7 +230,7 @@ impl Git<'_, '_> {
         };
         let index = self.finish(intent, args);
         let mut command = vec![Arg::from("git")];
-        // The alias's own settings stay in force: put them before its words again.
+        // The settings of the command remain in force for the alias, so insert them before its words again.
         for Setting { key, value } in &self.settings.list {
             if let Some(value) = value.known() {
                 command.push(Arg::from("-c"));
@@ -247,7 +250,8 @@ impl Git<'_, '_> {
         self.analyzer.command(command, inside);
     }
 
-    /// Effects that do not depend on the verb, then the intent itself and the programs configuration names.
+    /// Adds the effects that do not depend on the verb, then the intent itself and the programs that
+    /// configuration names.
     fn finish(&mut self, mut intent: Intent, args: Vec<Arg>) -> usize {
         const CHANGES: Effects = Effects::GIT_INDEX
             .with(Effects::GIT_WORKTREE)
@@ -316,7 +320,7 @@ impl Git<'_, '_> {
         self.settings.changes_hooks || self.settings.effects.intersects(Effects::GIT_SKIPS_HOOKS)
     }
 
-    /// Where something that git starts for this command begins.
+    /// The circumstances of a program that git starts for this command.
     fn inside(&self, index: usize, origin: Origin) -> Start {
         let mut inside = self.start.inside(index, origin);
         if self.skips_hooks() {
@@ -329,7 +333,7 @@ impl Git<'_, '_> {
         match program.known() {
             Some(text) if text.iter().all(u8::is_ascii_whitespace) => {}
             Some(text) => {
-                // The variables that name the program are not passed on to be read again.
+                // Remove the variables that name the program, so that they are not evaluated again.
                 let mut inside = inside.clone();
                 let base = &self.analyzer.context.environment;
                 inside.env = config::without_programs(&inside.env, base);
@@ -346,7 +350,7 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Whether it works in a repository that the caller knows not to be the task's.
+    /// Whether the command operates on a repository that the caller knows is not the task's.
     fn is_other(&self, intent: &Intent) -> bool {
         let context = self.analyzer.context;
         let Some(git) = &intent.git else { return false };
@@ -354,15 +358,15 @@ impl Git<'_, '_> {
             Some(place) => context.other_repositories.iter().any(|root| is_within(place, root)),
             None => {
                 let is_found = matches!(self.target(), Target::Found | Target::Mixed);
-                // Only a command inside the one that was asked for is judged a second time, when it starts itself.
+                // Only a command inside the asked one is judged a second time, when it starts itself.
                 let is_nested = self.start.parent.is_some();
                 context.judged_again && is_nested && is_found && !git.is_alias && !self.names_common_dir()
             }
         }
     }
 
-    /// Which repository variables and options name. Naming the task's own parts, as git does for its hooks, changes
-    /// nothing.
+    /// Which repository the variables and options name. Naming the task's own parts, as git does for its
+    /// hooks, changes nothing.
     fn target(&self) -> Target {
         if self.settings.redirected {
             return Target::Unknown;
@@ -391,8 +395,9 @@ impl Git<'_, '_> {
         if target == Target::Found && has_foreign_parts { Target::Mixed } else { target }
     }
 
-    /// Whether a variable names another directory with the refs than the git directory: then no place says whose refs they
-    /// are. One that is the named git directory itself only says that a `commondir` file there does not count.
+    /// Whether a variable names a directory for refs that differs from the git directory: then no path says
+    /// whose refs they are. If it names the git directory itself, it only means that a `commondir` file there
+    /// is ignored.
     fn names_common_dir(&self) -> bool {
         let named = |wanted: Part| {
             let values = self.settings.named.iter().filter(move |(part, _)| *part == wanted);
@@ -403,7 +408,8 @@ impl Git<'_, '_> {
         !named(Part::CommonDir).all(is_same)
     }
 
-    /// The directory whose repository the command works in; `makes` when it makes one.
+    /// The directory whose repository the command operates on. `makes` is set if the command creates a
+    /// repository.
     fn place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         if self.names_common_dir() {
             return None;
@@ -420,7 +426,7 @@ impl Git<'_, '_> {
         }
     }
 
-    /// The path of [`Self::place`] as the kernel gets it, with every `..` still in it.
+    /// The path of [`Self::place`] with every `..` kept, as the kernel receives it.
     fn unresolved_place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         let folder = self.settings.unresolved_folder.as_ref()?;
         match (self.target(), makes) {
@@ -444,7 +450,8 @@ impl Git<'_, '_> {
     }
 }
 
-/// Splits an alias as git does: blanks, both quotes, backslashes; nothing else is special. None for an open quote.
+/// Splits an alias as git does: only blanks, both kinds of quotes, and backslashes are special. `None` if a
+/// quote is not closed.
 fn split_alias(text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -473,5 +480,5 @@ fn set_verb(intent: &mut Intent, verb: &[u8], subcommand: Option<Vec<u8>>) {
     }
 }
 
-/// A file that a verb's options name.
+/// A file that a verb's options name, and how it is accessed.
 pub(super) type NamedPath = (Arg, Access);

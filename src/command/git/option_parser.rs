@@ -1,30 +1,33 @@
-//! A verb's arguments taken apart as git's own option parser would: clusters, joined values, abbreviations.
+//! Parses a verb's arguments as git's own option parser does: clusters, joined values, abbreviations.
+//!
+//! An ambiguous abbreviation is taken for every option that it could mean, which is the safe reading.
 
 use super::super::arg::Arg;
 use super::options::{Table, table};
 
-/// A verb's arguments.
+/// The parsed arguments of a verb.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
-    /// Options by canonical name without dashes (`amend`, or the letter where no long name exists), with their values.
+    /// Options by canonical name without dashes (`amend`, or the letter if there is no long name), with their
+    /// values.
     pub(super) options: Vec<(Name, Option<Arg>)>,
-    /// Words that are no options.
+    /// The arguments that are not options.
     pub(super) operands: Vec<Arg>,
 }
 
-/// An option's canonical name.
+/// The canonical name of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Name {
     Long(&'static str),
     /// `--no-NAME`.
     No(&'static str),
     Letter(u8),
-    /// Not in the table: as it was written.
+    /// Not in the table: the option as written.
     Unknown(Vec<u8>),
 }
 
 impl Name {
-    /// With its dashes, as policies spell it.
+    /// The option with its dashes, as policies spell it.
     pub(super) fn flag(&self) -> String {
         match self {
             Self::Long(name) => format!("--{name}"),
@@ -35,7 +38,7 @@ impl Name {
     }
 }
 
-/// An option as the table has it.
+/// An option in the table.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
     short: u8,
@@ -47,7 +50,7 @@ pub(super) struct Known {
 enum ValueKind {
     None,
     Mandatory,
-    /// Only joined to the option.
+    /// The value must be joined to the option.
     Optional,
 }
 
@@ -70,7 +73,7 @@ impl Parsed {
                 parsed.operands.extend_from_slice(&args[at..]);
                 break;
             }
-            // git config reads no options behind its first operand.
+            // `git config` parses no options after its first operand.
             let only_operands = verb.starts_with("config") && !parsed.operands.is_empty();
             if only_operands || word.len() < 2 || word[0] != b'-' {
                 parsed.operands.push(arg.clone());
@@ -92,7 +95,8 @@ impl Parsed {
         })
     }
 
-    /// The option is given and nothing takes it back: what may be believed when it makes a command harmless.
+    /// Whether the option is given and no later option negates it. Use this if the option makes a command
+    /// harmless.
     pub(super) fn surely_has(&self, name: &str) -> bool {
         let taken_back = |known: &Name| match known {
             Name::No(long) => *long == name || long.strip_prefix("no-") == Some(name),
@@ -110,7 +114,7 @@ impl Parsed {
         names.iter().any(|name| self.has(name))
     }
 
-    /// Values of the option, in order.
+    /// The values of an option, in order.
     pub(super) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arg> {
         self.options
             .iter()
@@ -122,7 +126,7 @@ impl Parsed {
             .filter_map(|(_, value)| value.as_ref())
     }
 
-    /// A long option; returns how many further words it took.
+    /// Parses a long option. Returns how many further arguments it consumed.
     fn long(&mut self, spec: &'static [Known], arg: &Arg, next: Option<&Arg>) -> usize {
         let word = arg.prefix();
         let end = word.iter().position(|&byte| byte == b'=').unwrap_or(word.len());
@@ -154,14 +158,14 @@ impl Parsed {
                 implied.get_or_insert((Name::No(known.long), ValueKind::None));
             }
         }
-        // An option of that very name wins over the implied negation of another.
+        // An option with exactly that name takes precedence over the implied negation of another.
         let found = match exact.or(implied) {
             Some(exact) => vec![exact],
             None if candidates.is_empty() || !arg.is_exact() && joined.is_none() => {
                 self.options.push((Name::Unknown(word[..end].to_vec()), joined));
                 return 0;
             }
-            // git refuses an ambiguous abbreviation; taking it for each of them is the safe reading.
+            // git rejects an ambiguous abbreviation. Taking it for each candidate is the safe reading.
             None => candidates,
         };
         let mut taken = 0;
@@ -181,7 +185,7 @@ impl Parsed {
         taken
     }
 
-    /// `-abc`: letters up to one that takes a value.
+    /// Parses `-abc`: letters up to one that takes a value.
     fn cluster(&mut self, spec: &'static [Known], arg: &Arg, next: Option<&Arg>) -> usize {
         let word = arg.prefix();
         for (index, &letter) in word.iter().enumerate().skip(1) {
@@ -189,7 +193,7 @@ impl Parsed {
                 if !letter.is_ascii_digit() {
                     self.options.push((Name::Unknown(vec![b'-', letter]), None));
                 }
-                // What follows may be this unknown letter's value, or more letters: both are looked at.
+                // The rest may be the value of this unknown letter or further letters, so both are considered.
                 continue;
             };
             let rest = index + 1 < word.len();
@@ -213,7 +217,7 @@ impl Parsed {
     }
 }
 
-/// Reads a list in the table's notation, shared lists included.
+/// Parses a list in the table's notation, including shared lists.
 pub(super) fn read_list(table: &Table, list: &'static str, options: &mut Vec<Known>) {
     for item in list.split(' ') {
         match item {

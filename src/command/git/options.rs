@@ -1,4 +1,4 @@
-//! The options of git's verbs, read once from `options.txt`, whose header explains the notation.
+//! The options of git's verbs, parsed once from `options.txt`, whose header explains the notation.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -13,7 +13,7 @@ pub(super) fn table() -> &'static Table {
 }
 
 pub(super) struct Table {
-    /// Sorted by verb, for binary search.
+    /// The verbs, sorted for binary search.
     verbs: Vec<VerbOptions>,
     /// Options of the revision walk, shared by log, show, diff and their plumbing.
     pub(super) rev: &'static str,
@@ -23,9 +23,9 @@ pub(super) struct Table {
 
 struct VerbOptions {
     verb: &'static str,
-    /// In the notation of the file.
+    /// The options in the notation of the file.
     list: &'static str,
-    /// The list taken apart, when a command first needs it.
+    /// The parsed list, created when a command first needs it.
     options: OnceLock<Box<[Known]>>,
 }
 
@@ -65,7 +65,7 @@ impl Table {
         self.verbs.iter().map(|entry| entry.verb)
     }
 
-    /// The options of a verb; none for verbs the table does not know.
+    /// The options of a verb; empty for an unknown verb.
     pub(super) fn options_of(&self, verb: &str) -> &[Known] {
         self.find(verb).map_or(&[], |entry| {
             entry.options.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! What each verb of git does, from its options and operands.
+//! Determines what each git verb does, from its options and operands. A verb that is not listed has an
+//! unknown effect.
 
 use super::super::arg::Arg;
 use super::super::intent::Access;
@@ -16,15 +17,16 @@ pub(super) struct Meaning {
     pub(super) flags: Vec<String>,
     pub(super) refs: Vec<Vec<u8>>,
     pub(super) paths: Vec<NamedPath>,
-    /// Shell texts it would run.
+    /// Shell texts that the verb would run.
     pub(super) programs: Vec<Arg>,
-    /// Words of a further git command it would run.
+    /// The arguments of a further git command that the verb would run.
     pub(super) nested_git: Vec<Arg>,
-    /// It makes a repository: where, seen from the directory it runs in; none when that is not known.
+    /// Set if the verb creates a repository: its path relative to the directory it runs in, or `None` if the
+    /// path is unknown.
     pub(super) makes: Option<Option<Vec<u8>>>,
 }
 
-/// Whether git itself has the verb: an alias cannot replace it.
+/// Whether git itself has the verb, so that no alias can replace it.
 pub(super) fn is_known(verb: &[u8]) -> bool {
     std::str::from_utf8(verb).is_ok_and(|verb| table().contains(verb))
 }
@@ -65,7 +67,7 @@ const OBJECTS: Effects = Effects::GIT_OBJECTS;
 const REPOSITORY: Effects = Effects::GIT_REPOSITORY;
 const RUNS: Effects = Effects::GIT_RUNS_PROGRAM;
 
-/// The meaning of a verb's arguments.
+/// Determines the meaning of a verb's arguments.
 pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     let Ok(verb) = std::str::from_utf8(verb) else { return unknown() };
     if !table().contains(verb) {
@@ -89,16 +91,16 @@ pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     meaning
 }
 
-/// Where a verb makes a repository.
+/// Where a verb creates a repository.
 fn made_repository(verb: &str, parsed: &Parsed) -> Option<Option<Vec<u8>>> {
     let operand = |at: usize| parsed.operands.get(at).map(|operand| operand.known().map(<[u8]>::to_vec));
     match verb {
-        // Files of the repository elsewhere than in its directory: not a plain repository of one's own.
+        // The repository's files lie outside of its directory, so it is not a plain new repository.
         "init" | "init-db" | "clone" if parsed.has_any(&["separate-git-dir"]) => None,
         "init" | "init-db" => Some(operand(0).unwrap_or_else(|| Some(b".".to_vec()))),
         "clone" => Some(match operand(1) {
             Some(target) => target,
-            // Named after what is cloned.
+            // Named after the source of the clone.
             None => operand(0).flatten().map(|source| {
                 let source = source.strip_suffix(b"/").unwrap_or(&source);
                 let source = source.strip_suffix(b"/.git").unwrap_or(source);
@@ -114,10 +116,10 @@ fn unknown() -> Meaning {
     Meaning { effects: Effects::GIT_UNKNOWN, ..Meaning::default() }
 }
 
-/// Splits off the subcommand of verbs that have them. Returns the parsed rest and where it begins.
+/// Splits off the subcommand of verbs that have one. Returns the parsed rest and the arguments it begins at.
 fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (Parsed, &'a [Arg]) {
     if WITH_SUBCOMMANDS.contains(&verb) {
-        // Options may come before it (`git stash -q push`, `git notes --ref=x add`).
+        // Options may precede it (`git stash -q push`, `git notes --ref=x add`).
         let outer = Parsed::new(verb, args);
         let first = outer.operands.first().and_then(Arg::known);
         let before_dashes = args.iter().take_while(|arg| arg.known() != Some(b"--")).count();
@@ -147,7 +149,7 @@ fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (P
 fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
     let operands = parsed.operands.len();
     match verb {
-        // A word that is no subcommand known here: one of a newer git, or a mistake.
+        // An unknown subcommand: one of a newer git, or a typing error.
         "notes" | "worktree" | "submodule" | "bundle" | "refs" | "sparse-checkout" | "remote"
             if operands > 0 =>
         {
@@ -240,7 +242,7 @@ fn verb_effects(verb: &str, parsed: &Parsed) -> Effects {
         | "http-push" | "archimport" | "cvsimport" | "cvsexportcommit" | "cvsserver" => REMOTE,
         _ if verb.starts_with("credential") || verb.starts_with("remote-") => REMOTE,
         _ if verb.starts_with("merge-") => COMMITS.with(WORKTREE).with(INDEX),
-        // Known to git, not to this table: nothing can be promised about it.
+        // A verb that git has but this table does not: nothing is known about its effects.
         _ => Effects::GIT_UNKNOWN,
     }
 }
@@ -281,7 +283,7 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
         ("submodule" | "submodule--helper", b"status" | b"summary") => READS,
         ("submodule" | "submodule--helper", b"foreach") => RUNS,
         ("submodule" | "submodule--helper", _) => REPOSITORY.with(REMOTE).with(CONFIG).with(WORKTREE),
-        // What `git fsck` and `git verify-pack` start to look at their files.
+        // `git fsck` and `git verify-pack` start these to check their files.
         ("commit-graph" | "multi-pack-index", b"verify") => READS,
         ("worktree", b"list") => READS,
         ("worktree", b"add") => REPOSITORY.with(REFS).with(SWITCHES),
@@ -296,7 +298,7 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
 const LISTING: [&str; 8] =
     ["list", "contains", "no-contains", "with", "without", "merged", "no-merged", "points-at"];
 
-/// `git branch` lists when nothing is named, or when an option that only lists is there.
+/// `git branch` lists if nothing is named or if an option that only lists is given.
 fn branch(parsed: &Parsed) -> Effects {
     let changes = [
         "delete",
@@ -325,7 +327,7 @@ fn tag(parsed: &Parsed) -> Effects {
     if parsed.operands.is_empty() || lists { READS } else { REFS }
 }
 
-/// The older form, without a subcommand: one key reads, a key and a value write.
+/// The older form without a subcommand: one key reads, a key and a value write.
 fn config(parsed: &Parsed) -> Effects {
     let reads = ["get", "get-all", "get-regexp", "get-urlmatch", "get-color", "get-colorbool", "list"];
     let writes = ["add", "replace-all", "unset", "unset-all", "rename-section", "remove-section", "edit"];
@@ -338,7 +340,7 @@ fn config(parsed: &Parsed) -> Effects {
     }
 }
 
-/// Refs that operands name, in full, as far as they do.
+/// Records the full names of the refs that operands name, as far as they are known.
 fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     if !meaning.effects.intersects(REFS.with(SWITCHES)) {
         return;
@@ -359,7 +361,7 @@ fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
         "update-ref" | "symbolic-ref" => meaning.refs.extend(operands().take(1).map(<[u8]>::to_vec)),
         "replace" => meaning.refs.extend(operands().take(1).map(|name| full(b"refs/replace/", name))),
         "notes" => meaning.refs.push(b"refs/notes/commits".to_vec()),
-        // The first operand is the remote; of a refspec the right side changes, here or there.
+        // The first operand is the remote. The right side of a refspec is what changes, locally or remotely.
         "push" | "fetch" | "pull" => {
             for spec in operands().skip(1) {
                 let spec = spec.strip_prefix(b"+").unwrap_or(spec);
@@ -379,7 +381,7 @@ fn full(prefix: &[u8], name: &[u8]) -> Vec<u8> {
     if name.starts_with(b"refs/") || name == b"HEAD" { name.to_vec() } else { [prefix, name].concat() }
 }
 
-/// Programs that options and operands make git run.
+/// Records the programs that options and operands make git run.
 fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning) {
     let options: &[&str] = match verb {
         "grep" => &["open-files-in-pager"],
@@ -406,12 +408,12 @@ fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning
         meaning.programs.extend(parsed.values(option).cloned());
     }
     match (verb, meaning.subcommand.as_deref()) {
-        // The rest of the words is the command, as it stands.
+        // The remaining arguments are the command, unchanged.
         ("bisect", Some(b"run")) => meaning.programs.push(quoted(own)),
         ("submodule" | "submodule--helper", Some(b"foreach")) => {
             let skip = own.iter().take_while(|arg| arg.prefix().starts_with(b"-")).count();
             match &own[skip..] {
-                // One word is text for a shell; several are a command.
+                // One argument is text for a shell; several are a command.
                 [text] => meaning.programs.push(text.clone()),
                 words => meaning.programs.push(quoted(words)),
             }
@@ -436,7 +438,7 @@ fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning
     }
 }
 
-/// Words as one shell text that means the same command.
+/// Quotes arguments as one shell text that means the same command.
 fn quoted(words: &[Arg]) -> Arg {
     let mut text = String::new();
     for word in words {
@@ -451,7 +453,7 @@ fn quoted(words: &[Arg]) -> Arg {
     Arg::exact(text.into_bytes())
 }
 
-/// Files that options make git read or write.
+/// Records the files that options make git read or write.
 fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     let writes: &[&str] = match verb {
         "apply" => &["directory", "build-fake-ancestor"],
@@ -462,7 +464,7 @@ fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
         "checkout-index" => &["prefix"],
         _ => &[],
     };
-    // Every verb that prints a difference knows `--output`.
+    // Every verb that prints a diff accepts `--output`.
     for option in ["output", "output-directory"] {
         meaning.paths.extend(parsed.values(option).map(|path| (path.clone(), Access::Write)));
     }

@@ -1,4 +1,4 @@
-//! Assignments before and instead of commands: `name=value`, subscripts, arrays.
+//! Parses assignments before and instead of commands: `name=value`, subscripts, arrays.
 
 use super::ast::{Assignment, Word};
 use super::error::{ShellError, ShellErrorKind};
@@ -8,8 +8,8 @@ use super::parse::{CLOSING, Parser};
 type Result<T> = std::result::Result<T, ShellError>;
 
 impl Parser<'_> {
-    /// A reserved word, an assignment or `{fd}>` cut by a line continuation: it means what it means without the cut, and
-    /// nobody writes it but to hide something.
+    /// Rejects a reserved word, an assignment or `{fd}>` that a line continuation splits. It means the same
+    /// as without the split, and nobody writes it except to hide something.
     pub(super) fn refuse_split_token(&self, word: &Word) -> Result<()> {
         let raw = &self.src[word.span.clone()];
         if !raw.windows(2).any(|window| window == b"\\\n") {
@@ -46,7 +46,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// A name from `start` to here that a line continuation cuts.
+    /// Rejects a name, from `start` to the current position, that a line continuation splits.
     pub(super) fn refuse_split_name(&self, start: usize) -> Result<()> {
         if self.src[start..self.pos].contains(&b'\\') {
             return Err(
@@ -56,7 +56,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `name=value`, `name+=value`, `name[…]=value`, `name=( … )`, if one begins here.
+    /// Parses `name=value`, `name+=value`, `name[…]=value` or `name=( … )`, if one begins here.
     pub(super) fn assignment(&mut self) -> Result<Option<Assignment>> {
         if !self.peek().is_some_and(is_name_start) {
             return Ok(None);
@@ -74,7 +74,7 @@ impl Parser<'_> {
             }
             Some(b'[') => {
                 let Some(close) = self.subscript_end(after + 1) else {
-                    // `a[1 …` that ends in `]=` further on is an assignment too large or too odd to follow.
+                    // `a[1 …` that ends in `]=` further on is an assignment too large or too unusual to parse.
                     let near = &self.src[after..self.src.len().min(after + 1024)];
                     if near.windows(2).any(|window| window == b"]=" || window == b"]+") {
                         return Err(self.error(ShellErrorKind::Unexpected("subscript".into())));
@@ -104,7 +104,7 @@ impl Parser<'_> {
         Ok(Some(Assignment { name, plain, words }))
     }
 
-    /// The `]` of a subscript that stays on this line, quotes respected. `a[x y` is an ordinary word otherwise.
+    /// Finds the `]` of a subscript on this line, respecting quotes. Without one, `a[x y` is an ordinary word.
     pub(super) fn subscript_end(&self, from: usize) -> Option<usize> {
         let mut level = 0usize;
         let mut at = from;
@@ -119,7 +119,7 @@ impl Parser<'_> {
                 _ => {}
             }
             at += 1;
-            // Longer subscripts are not written by people; the bound keeps `a[a[a[…` linear.
+            // People do not write longer subscripts; the limit keeps `a[a[a[…` linear.
             if at - from > 256 {
                 return None;
             }
@@ -127,7 +127,7 @@ impl Parser<'_> {
         None
     }
 
-    /// The words of `( … )` after `name=`.
+    /// Parses the words of `( … )` after `name=`.
     pub(super) fn array(&mut self) -> Result<Vec<Word>> {
         let open = self.pos;
         self.pos += 1;
@@ -158,7 +158,7 @@ impl Parser<'_> {
     }
 }
 
-/// A text with its continued lines joined.
+/// Joins continued lines.
 pub(super) fn without_continuations(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,7 +1,7 @@
-//! The tree of a shell text: only what is needed to know which commands it would run.
+//! The syntax tree of a shell text, reduced to what determines which commands it runs.
 //!
-//! Everything is bytes: shell text need not be UTF-8. Expressions of `[[ … ]]`, `(( … ))`, `for` lists and `case`
-//! subjects are kept as plain words, because all that matters there is what their substitutions run.
+//! All text is bytes, because shell text need not be UTF-8. Expressions of `[[ … ]]`, `(( … ))`, `for` lists
+//! and `case` subjects are stored as plain words, because only the substitutions in them matter.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Script {
     pub(crate) lists: Vec<AndOr>,
-    /// Shells differ about where a string in it ends (set on whole texts only).
+    /// Shells disagree on where a string in it ends (set on whole texts only).
     pub(crate) is_ambiguous: bool,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct Script {
 #[derive(Debug, Clone)]
 pub(crate) struct AndOr {
     pub(crate) pipelines: Vec<Vec<Command>>,
-    /// Ended by `&`: runs in a subshell of its own.
+    /// The list ends with `&`, so it runs in its own subshell.
     pub(crate) background: bool,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct AndOr {
 pub(crate) enum Command {
     Simple(Simple),
     Compound(Box<Compound>),
-    /// A function definition: its body is judged as if it were called.
+    /// A function definition. Its body is judged as if it were called.
     Function {
         name: Vec<u8>,
         body: Box<Command>,
@@ -39,28 +39,29 @@ pub(crate) struct Simple {
     pub(crate) assignments: Vec<Assignment>,
     pub(crate) words: Vec<Word>,
     pub(crate) redirections: Vec<Redirection>,
-    /// How many words stood before `&>`, which some shells read as `&` and `>`.
+    /// How many words precede `&>`, which some shells parse as `&` and `>`.
     pub(crate) cut_at: Option<usize>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Assignment {
     pub(crate) name: Vec<u8>,
-    /// Plain `name=value`: not an array element, not `+=`.
+    /// A plain `name=value`: not an array element, not `+=`.
     pub(crate) plain: bool,
-    /// The value, or the words of an array literal; a subscript's words come along for their substitutions.
+    /// The value, or the words of an array literal; the words of a subscript are included for their
+    /// substitutions.
     pub(crate) words: Vec<Word>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompoundKind {
-    /// `( … )` and `coproc`: own process, changes of state stay inside.
+    /// `( … )` and `coproc`: a separate process, so changes of state stay inside.
     Subshell,
     /// `{ …; }`: the same shell.
     Group,
     /// `if`, `case`: may run.
     Conditional,
-    /// `for`, `while`, `until`, `select`: may run, once or often.
+    /// `for`, `while`, `until`, `select`: may run, once or repeatedly.
     Loop,
     /// `[[ … ]]`, `(( … ))`: only the substitutions in it run.
     Expression,
@@ -69,9 +70,9 @@ pub(crate) enum CompoundKind {
 #[derive(Debug, Clone)]
 pub(crate) struct Compound {
     pub(crate) kind: CompoundKind,
-    /// Words of a `for` list, a `case` subject and its patterns, an expression.
+    /// The words of a `for` list, of a `case` subject and its patterns, or of an expression.
     pub(crate) words: Vec<Word>,
-    /// The variable a `for` or `select` sets.
+    /// The variable that a `for` or `select` sets.
     pub(crate) variable: Option<Vec<u8>>,
     pub(crate) bodies: Vec<Script>,
     pub(crate) redirections: Vec<Redirection>,
@@ -82,7 +83,7 @@ pub(crate) enum RedirectionKind {
     Read,
     Write,
     ReadWrite,
-    /// `>&1`, `<&-`: a descriptor, not a file, when the target is a number or `-`.
+    /// `>&1`, `<&-`: a descriptor, not a file, if the target is a number or `-`.
     Duplicate,
     HereString,
     HereDocument,
@@ -95,14 +96,14 @@ pub(crate) struct Redirection {
     pub(crate) fd: Option<u32>,
     /// The target word; for a here-document the delimiter.
     pub(crate) target: Word,
-    /// The body of a here-document: it is read at the next newline, after this node was made.
+    /// The body of a here-document, which is read at the next newline, after this node was created.
     pub(crate) body: Rc<OnceCell<Word>>,
 }
 
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Word {
     pub(crate) pieces: Vec<Piece>,
-    /// Where it stands in the text that was parsed.
+    /// The position of the word in the parsed text.
     pub(crate) span: Range<usize>,
 }
 
@@ -112,7 +113,8 @@ pub(crate) enum Piece {
         bytes: Vec<u8>,
         quoted: bool,
     },
-    /// `$name`, `${name}`, `${name…}`: `plain` when the value is used as it is. `nested` are the words inside an operator.
+    /// `$name`, `${name}`, `${name…}`. `plain` means that the value is used unchanged. `nested` holds the
+    /// words inside an operator.
     Parameter {
         name: Vec<u8>,
         plain: bool,
@@ -126,8 +128,8 @@ pub(crate) enum Piece {
     },
     /// `<( … )` and `>( … )`.
     Process(Script),
-    /// `$(( … ))` and `$[ … ]`: a number; the word carries the substitutions in it.
+    /// `$(( … ))` and `$[ … ]`: a number. The word holds the substitutions in it.
     Arithmetic(Word),
-    /// An extended glob `@( … )`: matches files, the word carries the substitutions in it.
+    /// An extended glob `@( … )`, which matches files. The word holds the substitutions in it.
     Pattern(Word),
 }

@@ -9,7 +9,7 @@ use super::scope::{Scope, Value};
 use crate::command::cwd::Cwd;
 use crate::command::effects::Effects;
 
-/// Handles a builtin that only a shell can run. True when the command is dealt with.
+/// Handles a builtin that only a shell can run. Returns true if the command needs no further analysis.
 pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) -> bool {
     let Some(name) = args[0].known() else { return false };
     if EVALUATES_NAMES.contains(&name) {
@@ -57,7 +57,7 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
         }
         b"shift" | b"set" => {
             if args.get(1).is_some_and(|arg| arg.prefix().starts_with(b"-") && arg.prefix().contains(&b'k')) {
-                // Every `name=value` argument is an assignment from here on.
+                // From here on every `name=value` argument is an assignment.
                 analyzer.refuse(Refusal::TooManyVariables);
             }
             args[1..]
@@ -108,7 +108,7 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
     true
 }
 
-/// Builtins that evaluate the subscript of a name they are given.
+/// Builtins that evaluate the subscript of a name in their arguments.
 const EVALUATES_NAMES: [&[u8]; 14] = [
     b"let",
     b"test",
@@ -147,7 +147,7 @@ fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
     scope.set_folder(folder);
 }
 
-/// Later assignments to these names fail, so the values they would give are not believed.
+/// Marks names as read-only. Later assignments to them fail, so the values in such assignments do not apply.
 fn freeze(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
         let name: Vec<u8> = arg.prefix().iter().copied().take_while(|&byte| is_name_byte(byte)).collect();
@@ -157,7 +157,7 @@ fn freeze(scope: &mut Scope, args: &[Arg]) {
 
 fn declare(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
-        // `declare -l`, `-i`, `-n`: later values are not what is written.
+        // `declare -l`, `-i`, `-n`: later values differ from what is written.
         let word = arg.prefix();
         let transforms = |letter: &u8| b"lucinr".contains(letter);
         if word.len() > 1 && matches!(word[0], b'-' | b'+') && word.iter().any(transforms)
@@ -189,7 +189,7 @@ fn unset(scope: &mut Scope, args: &[Arg]) {
     }
 }
 
-/// `mapfile -C TEXT`: run every so many lines.
+/// `mapfile -C TEXT`: the text runs repeatedly while lines are read.
 fn callback(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -201,7 +201,7 @@ fn callback(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
     }
 }
 
-/// `hash -p FILE NAME`: the name leads to the file from here on.
+/// `hash -p FILE NAME`: from here on the name refers to the file.
 fn remember(scope: &mut Scope, args: &[Arg]) {
     if let [option, file, names @ ..] = args
         && option.known() == Some(b"-p")
@@ -213,7 +213,7 @@ fn remember(scope: &mut Scope, args: &[Arg]) {
     }
 }
 
-/// Text that is expanded like a double-quoted string when its time comes: what its substitutions run is judged now.
+/// Judges the substitutions in a text that the shell will later expand like a double-quoted string.
 pub(super) fn evaluated(analyzer: &mut Analyzer<'_>, text: &[u8], start: &Start) {
     if text.contains(&b'`') || text.windows(2).any(|window| window == b"$(") {
         let quoted = [b": \"".as_slice(), text, b"\""].concat();
@@ -221,7 +221,7 @@ pub(super) fn evaluated(analyzer: &mut Analyzer<'_>, text: &[u8], start: &Start)
     }
 }
 
-/// `a[$(…)]` given to a builtin as a name: its subscript is evaluated.
+/// `a[$(…)]` passed to a builtin as a name: the shell evaluates its subscript.
 fn evaluated_names(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
     for text in args.iter().filter_map(Arg::known) {
         evaluated_subscript(analyzer, text, start);
@@ -236,7 +236,7 @@ pub(super) fn evaluated_subscript(analyzer: &mut Analyzer<'_>, text: &[u8], star
 
 fn forget(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
-        // A name that is not known could be any name.
+        // An unknown name could be any name.
         if arg.prefix().is_empty() && !arg.is_exact() {
             scope.distrust();
         }
@@ -247,7 +247,7 @@ fn forget(scope: &mut Scope, args: &[Arg]) {
     }
 }
 
-/// `alias g='git checkout'`: the value is judged as text, and remembered for the commands after it.
+/// `alias g='git checkout'`: the value is judged as text and stored for the commands that follow.
 fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) {
     for arg in args {
         let Some(text) = arg.known() else { continue };
@@ -269,12 +269,14 @@ fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &S
                 | b"[["
         );
         if reserved || value.contains(&b'#') {
-            // It could turn what follows into anything: the rest of a line into a comment, a loop into a command.
+            // The alias could turn what follows into anything: the rest of a line into a comment, a loop into
+            // a command.
             analyzer.refuse(Refusal::Alias);
             return;
         }
         let start = Start { origin: Origin::Shell, ..start.clone() };
-        // A value that is no complete command (`alias s='sudo '`) is judged with what follows its use.
+        // A value that is not a complete command (`alias s='sudo '`) is judged together with what follows its
+        // use.
         let parsed = super::parse(value, 0, analyzer.context.limits.depth);
         if parsed.is_err() || value.windows(2).any(|pair| pair == b"<<") {
             analyzer.refuse(Refusal::Alias);
@@ -287,7 +289,7 @@ fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &S
     }
 }
 
-/// The arguments joined by blanks are text for this very shell.
+/// `eval`: the arguments joined by blanks are text for this same shell.
 fn eval(analyzer: &mut Analyzer<'_>, scope: &mut Scope, all: &[Arg], args: &[Arg], start: &Start) {
     let args = if args.first().and_then(Arg::known) == Some(b"--") { &args[1..] } else { args };
     let mut text = Vec::new();
@@ -312,14 +314,14 @@ fn eval(analyzer: &mut Analyzer<'_>, scope: &mut Scope, all: &[Arg], args: &[Arg
 fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) {
     let args = if args.first().and_then(Arg::known) == Some(b"--") { &args[1..] } else { args };
     let [action, _, ..] = args else { return };
-    // It runs at another time, with whatever values there are then.
+    // The action runs at another time, with the values of that time.
     scope.distrust();
     if let Some(text) = action.known()
         && !matches!(text, b"-" | b"-l" | b"-p")
     {
         let mark = scope.mark();
         analyzer.shell_text_in(text, start, scope);
-        // It runs at any time: what it sets may be set at any time.
+        // The action can run at any time, so the variables it sets can change at any time.
         if scope.has_changed_since(mark) {
             scope.distrust();
         }
@@ -327,13 +329,13 @@ fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &St
     }
 }
 
-/// A sourced file may change anything this shell knows.
+/// A sourced file may change any state of this shell.
 fn source(scope: &mut Scope) {
     scope.distrust();
     scope.set_folder(Cwd::Unknown);
 }
 
-/// What `echo`, `printf` or `cat` would write, when all of it is known.
+/// What `echo`, `printf` or `cat` would write, if all of it is known.
 pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
     let mut words = Vec::with_capacity(args.len());
     for arg in args {
@@ -350,7 +352,7 @@ pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
                 true if interprets => {
                     unescape(&text, 4).map_or(Stdin::Unknown, |text| Stdin::Text(text.into()))
                 }
-                // Some shells interpret backslashes without being asked.
+                // Some shells interpret backslashes without `-e`.
                 true => Stdin::Unknown,
             }
         }
@@ -364,10 +366,10 @@ fn is_echo_option(word: &[u8]) -> bool {
     word.len() > 1 && word[0] == b'-' && word[1..].iter().all(|byte| matches!(byte, b'n' | b'e' | b'E'))
 }
 
-/// More output than this is not followed.
+/// Longer output is treated as unknown.
 const LONGEST_OUTPUT: usize = 64 * 1024;
 
-/// The format with `%s` filled in, repeated while arguments are left; other conversions are not followed.
+/// Fills `%s` in a format and repeats it while arguments are left. Other conversions make the output unknown.
 fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
     let Some(format) = unescape(format, 3) else { return Stdin::Unknown };
     let mut text = Vec::new();
@@ -407,8 +409,8 @@ fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
     }
 }
 
-/// Backslash escapes as `printf` and `echo -e` know them; they differ in how many octal digits they take.
-/// None for an escape that is not followed here.
+/// Interprets backslash escapes of `printf` and `echo -e`, which differ in the maximum number of octal
+/// digits. `None` for an unsupported escape.
 fn unescape(text: &[u8], octal: usize) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;

@@ -1,31 +1,31 @@
-//! Why a shell text could not be understood. Every one of these becomes a denial.
+//! Errors of the shell parser. Each of them leads to a denial.
 
 use thiserror::Error;
 
-/// A text the parser refused, and where.
+/// A shell text that could not be parsed, and the position of the error.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{kind} at byte {at}")]
 pub struct ShellError {
-    /// Offset in the text that was parsed.
+    /// The offset in the parsed text.
     pub at: usize,
-    /// What was wrong there.
+    /// What is wrong at that position.
     pub kind: ShellErrorKind,
 }
 
-/// What was wrong with a shell text.
+/// What is wrong with a shell text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShellErrorKind {
-    /// A quote, substitution, group or compound command that never ends.
+    /// A quote, substitution, group or compound command is not closed.
     #[error("unterminated {0}")]
     Unterminated(&'static str),
-    /// A token that cannot stand there.
+    /// A token is not allowed at this position.
     #[error("unexpected {0}")]
     Unexpected(String),
-    /// Something the grammar needs is missing.
+    /// A token that the grammar requires is missing.
     #[error("expected {0}")]
     Expected(&'static str),
-    /// A NUL byte: no shell can be given one in an argument.
+    /// A NUL byte, which cannot be part of an argument to a shell.
     #[error("NUL byte")]
     Nul,
     /// More nested constructs than the limit allows.

@@ -1,32 +1,33 @@
-//! Words to arguments: quoting taken off, braces expanded, known variables put in, the rest marked as unknown.
+//! Expands words to arguments: removes quotes, expands braces, substitutes known variables, and marks the
+//! rest as unknown.
 
 use super::super::arg::Arg;
 use super::ast::{Piece, Word};
 use super::scope::{Scope, Value};
 use crate::command::cwd::Cwd;
 
-/// More alternatives than this and a brace expansion is left to the moment it runs.
+/// A brace expansion with more alternatives is treated as unknown until it runs.
 const MOST_ALTERNATIVES: usize = 1024;
 
-/// A word that grows longer by its variables is not followed further.
+/// A word that becomes longer than this by its variables is treated as unknown.
 const LONGEST_WORD: usize = 64 * 1024;
 
-/// What words are expanded with.
+/// The inputs of an expansion.
 pub(super) struct Expander<'a> {
     pub(super) scope: &'a Scope,
-    /// The text the words' spans point into, for showing a word as it was written.
+    /// The text that the words' spans refer to, for showing a word as written.
     pub(super) text: &'a [u8],
     pub(super) home: Option<&'a [u8]>,
 }
 
-/// One element of a word on its way to an argument.
+/// One element of a word during expansion.
 #[derive(Debug, Clone)]
 enum Atom {
     Byte {
         byte: u8,
         quoted: bool,
     },
-    /// Something only known when the command runs.
+    /// Something that is known only at run time.
     Hole {
         splits: bool,
     },
@@ -35,9 +36,9 @@ enum Atom {
 }
 
 impl Expander<'_> {
-    /// The arguments a word turns into.
+    /// Expands a word to arguments.
     pub(super) fn expand(&self, word: &Word, out: &mut Vec<Arg>) {
-        // Nearly every word of a command line is one plain literal.
+        // Fast path: nearly every word of a command line is one plain literal.
         if let [Piece::Literal { bytes, quoted }] = word.pieces.as_slice()
             && (*quoted || !bytes.iter().any(|&byte| is_active(byte)))
         {
@@ -66,7 +67,7 @@ impl Expander<'_> {
         }
     }
 
-    /// `"$@"` of a text whose parameters are known. False when they are not.
+    /// Expands `"$@"` if the positional parameters are known. Returns false if they are not.
     fn positional(&self, out: &mut Vec<Arg>, quoted: bool) -> bool {
         let before = out.len();
         for index in 1..10u8 {
@@ -86,7 +87,7 @@ impl Expander<'_> {
         out.len() > before
     }
 
-    /// A word used where no splitting or globbing happens: assignments, here-strings, `case`, redirections.
+    /// Expands a word without splitting or globbing: in assignments, here-strings, `case`, redirections.
     pub(super) fn single(&self, word: &Word) -> Arg {
         let mut bytes = Vec::new();
         for atom in self.atoms(word) {
@@ -144,13 +145,13 @@ impl Expander<'_> {
         atoms
     }
 
-    /// `~` and `~/…`: the home directory if it is known. `~user` is not.
+    /// Expands `~` and `~/…` to the home directory if it is known. `~user` is not expanded.
     fn tilde<'b>(&self, rest: &'b [u8], more_pieces: bool, atoms: &mut Vec<Atom>) -> &'b [u8] {
         let end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
         if end != 1 || (end == rest.len() && more_pieces) {
             return rest;
         }
-        // A home set in the text is the one that counts.
+        // A HOME that is set in the text takes precedence.
         let home = match self.scope.trusted(b"HOME") {
             Some(Value::Known(home)) => home.as_slice(),
             Some(_) => {
@@ -163,12 +164,12 @@ impl Expander<'_> {
         &rest[1..]
     }
 
-    /// Whether fields are still split at blanks: nobody has touched IFS.
+    /// Whether fields are split at blanks, because IFS has not been changed.
     fn splits_at_blanks(&self) -> bool {
         self.scope.variable(b"IFS").is_none() && !self.scope.is_untrusted()
     }
 
-    /// Field splitting and globs: one brace-expanded word to arguments.
+    /// Splits a brace-expanded word into fields and handles globs.
     fn split(&self, atoms: &[Atom], word: &Word, out: &mut Vec<Arg>) {
         let mut bytes = Vec::new();
         let mut started = false;
@@ -206,7 +207,7 @@ impl Expander<'_> {
                 }
             }
         }
-        // Nothing at all is no argument, unless quotes say so.
+        // An empty result is no argument, unless the word has quotes.
         let has_quotes = word.pieces.iter().any(|piece| {
             matches!(piece, Piece::Literal { quoted: true, .. } | Piece::Parameter { quoted: true, .. })
         });
@@ -216,12 +217,12 @@ impl Expander<'_> {
     }
 }
 
-/// Bytes that make an unquoted literal more than itself.
+/// Bytes that have a special meaning in an unquoted literal.
 fn is_active(byte: u8) -> bool {
     matches!(byte, b'*' | b'?' | b'[' | b'{' | b'~')
 }
 
-/// `[` alone is the test command's name and no glob; it needs its `]`.
+/// `[` alone is the name of the test command, not a glob; a glob needs its `]`.
 fn is_glob(atoms: &[Atom]) -> bool {
     let unquoted = |wanted: &[u8]| {
         atoms.iter().any(|atom| matches!(atom, Atom::Byte { byte, quoted: false } if wanted.contains(byte)))
@@ -233,13 +234,13 @@ fn plain(atom: &Atom, wanted: u8) -> bool {
     matches!(atom, Atom::Byte { byte, quoted: false } if *byte == wanted)
 }
 
-/// Brace expansion; false when there would be too many results. Iterative, so that nesting costs no stack.
+/// Expands braces. Returns false if there would be too many results. Iterative, so that nesting uses no stack.
 fn braces(atoms: &[Atom], out: &mut Vec<Vec<Atom>>) -> bool {
     if !atoms.iter().any(|atom| plain(atom, b'{')) {
         out.push(atoms.to_vec());
         return true;
     }
-    // Work list in order: (word, where to look for the next brace).
+    // Work list in order: the word, and the offset at which to look for the next brace.
     let mut work = std::collections::VecDeque::from([(atoms.to_vec(), 0usize)]);
     let mut steps = 0usize;
     while let Some((word, from)) = work.pop_front() {
@@ -262,9 +263,9 @@ fn braces(atoms: &[Atom], out: &mut Vec<Vec<Atom>>) -> bool {
     true
 }
 
-/// The next `{…}` with alternatives or a sequence, its parts and its end.
+/// Finds the next `{…}` with alternatives or a sequence, and returns its start, its parts and its end.
 fn next_brace(word: &[Atom], from: usize) -> Option<(usize, Vec<Vec<Atom>>, usize)> {
-    // One pass for the matching of braces, so that `{{{{…` stays linear.
+    // Match all braces in one pass, so that `{{{{…` stays linear.
     let mut stack: Vec<(usize, Vec<usize>)> = Vec::new();
     let mut best: Option<(usize, Vec<Vec<Atom>>, usize)> = None;
     for (at, atom) in word.iter().enumerate().skip(from) {
@@ -301,7 +302,7 @@ fn next_brace(word: &[Atom], from: usize) -> Option<(usize, Vec<Vec<Atom>>, usiz
     best
 }
 
-/// `a..e`, `1..9`, `01..10..2`.
+/// Expands `a..e`, `1..9`, `01..10..2`.
 fn sequence(inner: &[Atom]) -> Option<Vec<Vec<Atom>>> {
     let mut text = String::new();
     for atom in inner {

@@ -1,7 +1,8 @@
-//! Characters to words: quoting, expansions, here-documents.
+//! The lexer: turns characters into words, with quoting, expansions and here-documents.
 //!
-//! One pass over the bytes. Substitutions are parsed where they stand, by the same parser, so nothing is scanned again
-//! per nesting level; the only look-ahead is [`Parser::is_arithmetic`], bounded by the nesting limit.
+//! It makes one pass over the bytes. Substitutions are parsed in place by the same parser, so that no text is
+//! scanned again for each nesting level. The only look-ahead is [`Parser::is_arithmetic`], which the nesting
+//! limit bounds.
 
 use super::ast::{Piece, Script, Word};
 use super::error::{ShellError, ShellErrorKind};
@@ -9,14 +10,14 @@ use super::parse::Parser;
 
 type Result<T> = std::result::Result<T, ShellError>;
 
-/// Where a word stands: what ends it, and what is special in it.
+/// The context of a word, which determines what ends it and which characters are special.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// A word of a command.
     Command,
     /// A word between `[[` and `]]`.
     Test,
-    /// Between `${` and `}`; in double quotes or not.
+    /// A word between `${` and `}`, inside double quotes or not.
     Braced { quoted: bool },
     /// A subscript, up to `]`.
     Subscript,
@@ -26,7 +27,7 @@ pub(super) fn is_blank(byte: u8) -> bool {
     byte == b' ' || byte == b'\t'
 }
 
-/// Ends an unquoted word.
+/// Whether a byte ends an unquoted word.
 pub(super) fn is_meta(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'|' | b'&' | b';' | b'(' | b')' | b'<' | b'>')
 }
@@ -39,7 +40,7 @@ pub(super) fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Collects pieces, joining neighbouring literals of the same quoting.
+/// Collects pieces and joins adjacent literals with the same quoting.
 #[derive(Default)]
 pub(super) struct Pieces(Vec<Piece>);
 
@@ -55,7 +56,7 @@ impl Pieces {
     }
 
     fn push(&mut self, piece: Piece) {
-        // Nearly every word is one piece; room for four would be most of a tree's memory.
+        // Nearly every word is one piece. The default capacity of four would be most of a tree's memory.
         if self.0.is_empty() {
             self.0.reserve_exact(1);
         }
@@ -68,7 +69,7 @@ impl Pieces {
 }
 
 impl Parser<'_> {
-    /// Skips blanks and line continuations; no newline.
+    /// Skips blanks and line continuations, but not newlines.
     pub(super) fn skip_blanks(&mut self) {
         loop {
             match self.peek() {
@@ -87,7 +88,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads one word; the caller has seen that a word begins here. Empty pieces mean an empty word such as `""`.
+    /// Parses one word, which the caller has seen begin here. Empty pieces mean an empty word such as `""`.
     pub(super) fn word(&mut self, place: Place) -> Result<Word> {
         let start = self.pos;
         let mut pieces = Pieces::default();
@@ -124,7 +125,7 @@ impl Parser<'_> {
                 }
                 b'\\' => self.backslash(&mut pieces, matches!(place, Place::Braced { quoted: true }))?,
                 b'\'' if place == (Place::Braced { quoted: true }) => {
-                    // Some shells pair these quotes when they look for the brace, others do not.
+                    // Some shells pair these quotes when they search for the closing brace, others do not.
                     let rest = &self.src[self.pos + 1..];
                     let inside = rest.iter().position(|&byte| byte == b'\'').map(|end| &rest[..end]);
                     let differs =
@@ -154,7 +155,7 @@ impl Parser<'_> {
         Ok(pieces.into_word(start, self.pos))
     }
 
-    /// How many bytes from here are ordinary text (at least the one under the cursor).
+    /// How many bytes from here are ordinary text, including the current one.
     fn plain_run(&self, place: Place) -> usize {
         let rest = &self.src[self.pos..];
         let special = |byte: u8| {
@@ -180,7 +181,7 @@ impl Parser<'_> {
                 pieces.literal(&[next], true);
                 self.pos += 2;
             }
-            // A trailing backslash is an ordinary one.
+            // A trailing backslash is literal.
             None => {
                 pieces.literal(b"\\", true);
                 self.pos += 1;
@@ -203,7 +204,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `'…'` where the shell evaluates its text all the same: arithmetic and subscripts.
+    /// Parses `'…'` in arithmetic and subscripts, where the shell evaluates the text despite the quotes.
     fn evaluated_quote(&mut self, pieces: &mut Pieces) -> Result<()> {
         let start = self.pos + 1;
         let Some(length) = self.src[start..].iter().position(|&byte| byte == b'\'') else {
@@ -235,7 +236,7 @@ impl Parser<'_> {
         })
     }
 
-    /// One step inside double quotes (`in_quotes`) or an expanded here-document.
+    /// Parses one element inside double quotes (`in_quotes`) or an expanded here-document.
     fn expandable(&mut self, pieces: &mut Pieces, in_quotes: bool) -> Result<()> {
         match self.src[self.pos] {
             0 => Err(self.error(ShellErrorKind::Nul)),
@@ -268,7 +269,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `` `…` ``: the inside is a text of its own once its backslashes are taken off.
+    /// Parses `` `…` ``: after removing the backslashes, the inside is a separate text.
     fn backquoted(&mut self, pieces: &mut Pieces, quoted: bool) -> Result<()> {
         let open = self.pos;
         self.pos += 1;
@@ -374,7 +375,7 @@ impl Parser<'_> {
         self.error(ShellErrorKind::Unexpected("line continuation inside a token".into()))
     }
 
-    /// After `${`: the name, then everything up to the closing brace for the substitutions in it.
+    /// After `${`: parses the name, then everything up to the closing brace for the substitutions in it.
     fn braced_parameter(&mut self, pieces: &mut Pieces, quoted: bool) -> Result<()> {
         let open = self.pos;
         if self.peek() == Some(b'!') || (self.peek() == Some(b'#') && self.peek_at(1) != Some(b'}')) {
@@ -398,10 +399,11 @@ impl Parser<'_> {
             self.expect_byte(b']', "`]`")?;
         }
         let plain = !indirect && nested.is_empty() && self.peek() == Some(b'}');
-        // Only defaults keep the surrounding double quotes' rules; patterns and substitutions have their own.
+        // Only default-value operators keep the rules of the surrounding double quotes; patterns and
+        // substitutions have their own.
         let keeps_quotes = matches!(self.peek(), Some(b':' | b'-' | b'=' | b'+' | b'?'));
         let operator = self.nested(|parser| parser.word(Place::Braced { quoted: quoted && keeps_quotes }))?;
-        // `${x:'…'}` is arithmetic: quotes keep nothing from being run there.
+        // `${x:'…'}` is arithmetic, where quotes do not prevent evaluation.
         let raw = &self.src[operator.span.clone()];
         let slices = raw.first() == Some(&b':') && !matches!(raw.get(1), Some(b'-' | b'=' | b'+' | b'?'));
         if slices && raw.contains(&b'\'') {
@@ -416,7 +418,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `$'…'` with its escapes.
+    /// Parses `$'…'` with its escapes.
     fn ansi_quoted(&mut self, pieces: &mut Pieces) -> Result<()> {
         let open = self.pos;
         self.pos += 2;
@@ -428,7 +430,7 @@ impl Parser<'_> {
                 Some(b'\'') => break,
                 Some(b'\\') => {
                     self.pos += 1;
-                    // A shell without this quoting ends the string at the first quote.
+                    // A shell without this form of quoting ends the string at the first quote.
                     self.is_ambiguous |= self.peek() == Some(b'\'');
                     self.ansi_escape(&mut text);
                 }
@@ -439,7 +441,7 @@ impl Parser<'_> {
             }
         }
         self.pos += 1;
-        // The shell cuts such a string at a NUL it spells (`\0`, `\x00`).
+        // The shell truncates such a string at an escaped NUL (`\0`, `\x00`).
         if let Some(end) = text.iter().position(|&byte| byte == 0) {
             text.truncate(end);
         }
@@ -481,7 +483,8 @@ impl Parser<'_> {
             },
             b'c' => {
                 if let Some(control) = self.peek() {
-                    // The closing quote is found before the escape is read: `\c\'` does not end the string.
+                    // The shell finds the closing quote before it interprets the escape: `\c\'` does not end
+                    // the string.
                     self.pos += if control == b'\\' && self.peek_at(1).is_some() { 2 } else { 1 };
                     text.push(control & 0x1f);
                 }
@@ -500,7 +503,7 @@ impl Parser<'_> {
         value
     }
 
-    /// Everything up to the byte that closes what the caller has opened, as one word (expansions parsed).
+    /// Parses everything up to the byte that closes what the caller opened, as one word with expansions.
     pub(super) fn balanced(&mut self, open: u8, close: u8, what: &'static str) -> Result<Word> {
         let arithmetic = what != "extended glob";
         let start = self.pos;
@@ -536,15 +539,15 @@ impl Parser<'_> {
         Ok(word)
     }
 
-    /// After `$(`, `<(`, `>(`: the script and its closing parenthesis.
+    /// After `$(`, `<(`, `>(`: parses the script and its closing parenthesis.
     fn substitution(&mut self, what: &'static str) -> Result<Script> {
         let open = self.pos;
-        // Here-documents of the line around wait for its own newline, not for one in here.
+        // Here-documents of the surrounding line wait for that line's newline, not for one in here.
         let waiting = std::mem::take(&mut self.pending);
         let script = self.nested(Parser::script)?;
         let unread = std::mem::replace(&mut self.pending, waiting);
         if !unread.is_empty() {
-            // Shells differ on where its body then is.
+            // Shells disagree on where its body is in that case.
             return Err(self.error(ShellErrorKind::Unterminated("here-document in a substitution")));
         }
         match self.peek() {
@@ -557,8 +560,9 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether the text after `((` is arithmetic: its parenthesis closes with `))`. Otherwise it is a subshell in a
-    /// subshell. The look-ahead costs at most one scan per open level, and levels are limited.
+    /// Whether the text after `((` is arithmetic, which means that it closes with `))`. Otherwise it is a
+    /// subshell in a subshell. The look-ahead takes at most one scan for each open level, and the number of
+    /// levels is limited.
     pub(super) fn is_arithmetic(&self, from: usize) -> bool {
         let mut level = 0usize;
         let mut at = from;
@@ -585,7 +589,7 @@ impl Parser<'_> {
         false
     }
 
-    /// The body of a here-document whose delimiter was not quoted: expansions happen in it.
+    /// Parses the body of a here-document whose delimiter was not quoted, so that expansions apply.
     pub(super) fn here_body(&mut self, text: &[u8]) -> Result<Word> {
         let mut inner = self.child(text);
         let mut pieces = Pieces::default();

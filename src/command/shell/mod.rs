@@ -1,7 +1,8 @@
-//! Shell text → the simple commands it would run, wherever they stand in it.
+//! Finds the simple commands that a shell text would run, wherever they occur in it.
 //!
-//! [`parse`] makes the tree, [`expand`] resolves quoting and what is statically known of words, [`walk`] goes through
-//! the tree and hands every simple command to the analysis of its program.
+//! [`parse`] builds the syntax tree. [`expand`] resolves quoting and the statically known parts of words.
+//! [`walk`] traverses the tree and passes every simple command to the analysis of its program. Text on which
+//! shells disagree must be rejected or judged in every reading.
 
 mod assign;
 mod ast;
@@ -17,7 +18,7 @@ pub(super) mod walk;
 pub use error::{ShellError, ShellErrorKind};
 pub(super) use parse::parse;
 
-/// Whether a text is grammatical shell, judged by the same parser; for tests that compare it with a real shell.
+/// Whether this parser accepts a text; for tests that compare it with a real shell.
 #[doc(hidden)]
 pub fn accepts(text: &[u8]) -> Result<(), ShellError> {
     parse(text, 0, super::Limits::default().depth).map(|_| ())

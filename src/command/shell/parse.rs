@@ -1,8 +1,8 @@
-//! Words to commands: the grammar of POSIX sh and bash, by recursive descent.
+//! The parser: builds commands from words by recursive descent, for the grammar of POSIX sh and bash.
 //!
-//! Linear in the text, bounded in depth: every construct that can nest goes through [`Parser::nested`], so 10,000 open
-//! brackets are an error, not a stack overflow. A published grammar crate was tried first: sixteen unclosed `((` made
-//! it run for ever, which a judge of hostile text cannot afford.
+//! It takes linear time and bounded depth: every construct that can nest goes through [`Parser::nested`], so
+//! 10,000 open brackets are an error, not a stack overflow. A published grammar crate was tried first:
+//! sixteen unclosed `((` made it loop forever, which is not acceptable for hostile text.
 
 use super::ast::{AndOr, Command, Compound, CompoundKind, Redirection, Script, Simple, Word};
 use super::error::{ShellError, ShellErrorKind};
@@ -11,21 +11,22 @@ use super::redirect::PendingBody;
 
 type Result<T> = std::result::Result<T, ShellError>;
 
-/// Words that end a list of commands when they stand where a command would begin.
+/// Reserved words that end a list of commands when they occur in command position.
 pub(super) const CLOSING: [&[u8]; 7] = [b"then", b"else", b"elif", b"fi", b"do", b"done", b"esac"];
 
-/// Reads one text. `depth` counts the constructs open around the cursor, also those of the texts around this one.
+/// Parses one text. `depth` counts the constructs that are open at the current position, including those of
+/// the surrounding texts.
 pub(super) struct Parser<'a> {
     pub(super) src: &'a [u8],
     pub(super) pos: usize,
     depth: usize,
     max_depth: usize,
     pub(super) pending: Vec<PendingBody>,
-    /// Shells differ about where a string in it ends.
+    /// Shells disagree on where a string in it ends.
     pub(super) is_ambiguous: bool,
 }
 
-/// Parses a whole text whose surroundings are already `depth` levels deep.
+/// Parses a whole text that is already nested `depth` levels deep.
 pub(crate) fn parse(text: &[u8], depth: usize, max_depth: usize) -> Result<Script> {
     Parser { src: text, pos: 0, depth, max_depth, pending: Vec::new(), is_ambiguous: false }.whole()
 }
@@ -81,7 +82,7 @@ impl<'a> Parser<'a> {
         result
     }
 
-    /// A parser for a text found inside this one (backquotes, here-documents).
+    /// Creates a parser for a text found inside this one (backquotes, here-documents).
     pub(super) fn child<'b>(&self, text: &'b [u8]) -> Parser<'b> {
         Parser {
             src: text,
@@ -103,12 +104,12 @@ impl<'a> Parser<'a> {
         if self.pos < self.src.len() {
             return Err(self.unexpected());
         }
-        // A here-document that the text's end cut short: the shell takes what there is.
+        // The end of the text cuts a here-document short: the shell uses what there is.
         self.read_bodies()?;
         Ok(script)
     }
 
-    /// A list of commands, up to the end, a `)`, a case separator or a closing reserved word.
+    /// Parses a list of commands, up to the end, a `)`, a case separator or a closing reserved word.
     pub(super) fn script(&mut self) -> Result<Script> {
         let mut lists = Vec::new();
         loop {
@@ -143,7 +144,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Blanks, comments and newlines; here-document bodies are read at each newline.
+    /// Skips blanks, comments and newlines; here-document bodies are read at each newline.
     pub(super) fn skip_newlines(&mut self) -> Result<()> {
         loop {
             self.skip_blanks();
@@ -208,7 +209,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `time` with other options than `-p` is the program, not the reserved word.
+    /// `time` with options other than `-p` is the program, not the reserved word.
     fn time_keyword_here(&self) -> bool {
         if !self.keyword_here(b"time") {
             return false;
@@ -227,7 +228,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// A compound command or function definition, if one begins here.
+    /// Parses a compound command or function definition, if one begins here.
     fn compound(&mut self) -> Result<Option<Command>> {
         let mut compound = match self.peek() {
             Some(b'(') if self.peek_at(1) == Some(b'(') && self.is_arithmetic(self.pos + 2) => {
@@ -276,12 +277,12 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether the reserved word stands here, whole and unquoted.
+    /// Whether the reserved word is here, complete and unquoted.
     fn keyword_here(&self, word: &[u8]) -> bool {
         self.src[self.pos..].starts_with(word) && self.peek_at(word.len()).is_none_or(is_meta)
     }
 
-    /// Newlines, then the reserved word or byte that must come.
+    /// Skips newlines, then requires the reserved word or byte.
     fn close(&mut self, word: &'static [u8]) -> Result<()> {
         self.skip_newlines()?;
         let here = if word == b")" { self.peek() == Some(b')') } else { self.keyword_here(word) };
@@ -358,7 +359,7 @@ impl<'a> Parser<'a> {
             self.pos += 1;
         }
         self.skip_newlines()?;
-        // `for i in x; { …; }` is an old spelling that bash still takes.
+        // `for i in x; { …; }` is an old form that bash still accepts.
         let closing: (&'static [u8], &'static [u8]) =
             if self.keyword_here(b"{") { (b"{", b"}") } else { (b"do", b"done") };
         self.close(closing.0)?;
@@ -436,7 +437,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `[[ … ]]`: only its words matter, operators and parentheses are skipped.
+    /// Parses `[[ … ]]`: only its words matter, operators and parentheses are skipped.
     fn test(&mut self) -> Result<Compound> {
         let open = self.pos;
         let mut words = Vec::new();
@@ -451,7 +452,7 @@ impl<'a> Parser<'a> {
                 }
                 Some(b'<' | b'>') if self.peek_at(1) == Some(b'(') => words.push(self.word(Place::Test)?),
                 Some(byte) if is_meta(byte) => {
-                    // A regular expression may hold `]]` between its parentheses.
+                    // A regular expression may contain `]]` between its parentheses.
                     parentheses += usize::from(byte == b'(');
                     parentheses -= usize::from(byte == b')' && parentheses > 0);
                     self.pos += 1;
@@ -510,7 +511,7 @@ impl<'a> Parser<'a> {
             if self.peek() == Some(b')') {
                 self.pos += 1;
             } else {
-                // `function f ( … )`: the parenthesis is the body.
+                // `function f ( … )`: the parenthesis begins the body.
                 self.pos = open;
             }
         }

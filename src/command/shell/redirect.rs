@@ -1,4 +1,4 @@
-//! Redirections and here-documents.
+//! Parses redirections and here-documents.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::parse::Parser;
 
 type Result<T> = std::result::Result<T, ShellError>;
 
-/// A here-document whose body is still to come.
+/// A here-document whose body has not been read yet.
 pub(super) struct PendingBody {
     delimiter: Vec<u8>,
     strip_tabs: bool,
@@ -20,7 +20,7 @@ pub(super) struct PendingBody {
 }
 
 impl Parser<'_> {
-    /// A redirection, if one begins here: `>f`, `2>&1`, `{fd}<f`, `&>f`, `<<EOF`, `<<<text`. Not `<(`.
+    /// Parses a redirection, if one begins here: `>f`, `2>&1`, `{fd}<f`, `&>f`, `<<EOF`, `<<<text`. Not `<(`.
     pub(super) fn redirection(&mut self) -> Result<Option<Redirection>> {
         let begin = self.pos;
         let mut at = begin;
@@ -65,7 +65,7 @@ impl Parser<'_> {
         }
         self.pos = at + operator.len();
         if self.src[self.pos..].starts_with(b"\\\n") {
-            // `<<` and `-` on the next line are one operator.
+            // `<<` and a `-` on the next line form one operator.
             return Err(self.error(ShellErrorKind::Unexpected("line continuation inside a token".into())));
         }
         self.skip_blanks();
@@ -89,8 +89,8 @@ impl Parser<'_> {
         Ok(Some(Redirection { kind, fd, target, body }))
     }
 
-    /// A here-document's delimiter is its word with the quotes taken off and nothing expanded: `<<"$X"` waits for a
-    /// line that says `$X`. Also tells whether anything was quoted.
+    /// The delimiter of a here-document is its word with quotes removed and nothing expanded: `<<"$X"` ends
+    /// at a line `$X`. Also returns whether anything was quoted.
     pub(super) fn delimiter(&self, word: &Word) -> (Vec<u8>, bool) {
         let mut text = Vec::new();
         let mut quote = None;
@@ -119,7 +119,8 @@ impl Parser<'_> {
     pub(super) fn read_bodies(&mut self) -> Result<()> {
         for pending in std::mem::take(&mut self.pending) {
             let mut text = Vec::new();
-            // Whether the line before ended in a backslash: shells differ on whether it continues a delimiter.
+            // Whether the previous line ended in a backslash: shells disagree on whether it continues a
+            // delimiter.
             let mut continued = false;
             let mut logical_start = 0;
             while self.pos < self.src.len() {
@@ -159,7 +160,7 @@ impl Parser<'_> {
                 pieces.literal(&text, true);
                 pieces.into_word(0, text.len())
             };
-            // Set exactly once: the cell was made with this entry.
+            // Cannot fail: the cell was created with this entry and is set only here.
             let _ = pending.body.set(word);
         }
         Ok(())

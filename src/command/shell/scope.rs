@@ -1,16 +1,17 @@
-//! What is known of a shell's state while its text is walked: variables, aliases, the current directory.
+//! The known state of a shell while its text is walked: variables, aliases, the current directory.
 //!
-//! Changes are logged, so that a subshell's are undone at its end and a conditional branch's become "unknown": both in
-//! time proportional to the changes made, never to the state.
+//! Changes are logged, so that those of a subshell can be undone at its end, and those of a conditional
+//! branch can become unknown. Both take time proportional to the number of changes, not to the size of the
+//! state.
 
 use std::collections::HashMap;
 
 use super::super::arg::Arg;
 use crate::command::cwd::Cwd;
 
-/// Longer values are not followed: `a=$a$a` would double for ever.
+/// Longer values are treated as unknown: `a=$a$a` would double without end.
 const LONGEST_VALUE: usize = 1024;
-/// More variables than people write; past it values are simply unknown.
+/// More variables than people write; beyond this, values are unknown.
 const MOST_NAMES: usize = 4096;
 const MOST_INHERITED: usize = 64;
 
@@ -18,7 +19,7 @@ const MOST_INHERITED: usize = 64;
 pub(crate) enum Value {
     Known(Vec<u8>),
     Unknown,
-    /// `unset`: not even inherited.
+    /// The variable was unset, so it is not inherited either.
     Unset,
 }
 
@@ -48,17 +49,19 @@ pub(crate) struct Scope {
     aliases: HashMap<Vec<u8>, Value>,
     folder: Cwd,
     log: Vec<Change>,
-    /// Names set so far that programs inherit; few, so that each command can look them all up.
+    /// The names set so far that programs inherit. There are few, so that each command can look all of them up.
     inherited: Vec<Vec<u8>>,
-    /// More of them were set than are followed.
+    /// More such names were set than the scope tracks.
     pub(crate) overflowed: bool,
-    /// Values may change behind the text's back: namerefs, `declare -l`, traps. No value is believed any more.
+    /// Values may change in ways the text does not show: namerefs, `declare -l`, traps. From then on every
+    /// value is unknown.
     untrusted: bool,
-    /// Names that cannot be assigned to any more.
+    /// Names that are read-only.
     frozen: Vec<Vec<u8>>,
 }
 
-/// Variables that change what the programs started after them do, exported or not (which is not always known).
+/// Variables that change the behaviour of programs started later. They count whether exported or not, because
+/// that is not always known.
 fn is_inherited(name: &[u8]) -> bool {
     name.starts_with(b"GIT_")
         || name.starts_with(b"LD_")
@@ -94,7 +97,7 @@ impl Scope {
         self.variables.get(name)
     }
 
-    /// A value that may be put in; none once values are not believed any more.
+    /// The value to substitute for a variable. Unknown once values are no longer trusted.
     pub(crate) fn trusted(&self, name: &[u8]) -> Option<&Value> {
         match self.variable(name) {
             Some(_) if self.untrusted || is_set_by_the_shell(name) => Some(&Value::Unknown),
@@ -103,7 +106,7 @@ impl Scope {
     }
 
     pub(crate) fn freeze(&mut self, name: Vec<u8>) {
-        // Each assignment looks through them.
+        // Every assignment searches this list.
         if self.frozen.len() < MOST_INHERITED {
             self.frozen.push(name);
         } else {
@@ -119,7 +122,7 @@ impl Scope {
         self.untrusted
     }
 
-    /// Aliases for a text that is expanded from one of them, without that one.
+    /// A scope with the aliases for the expansion of one alias, without that alias itself.
     pub(crate) fn aliases_for(&self, name: &[u8], folder: Cwd) -> Self {
         let mut scope = Self::new(folder);
         let others = self.aliases.iter().filter(|(known, _)| *known != name).take(64);
@@ -127,7 +130,7 @@ impl Scope {
         scope
     }
 
-    /// The variables that programs started from here are affected by.
+    /// The variables that affect programs started from here.
     pub(crate) fn inherited(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.inherited.iter().filter_map(|name| Some((name.as_slice(), self.variables.get(name)?)))
     }
@@ -157,7 +160,7 @@ impl Scope {
         if self.aliases.len() >= MOST_NAMES && !self.aliases.contains_key(name) {
             return;
         }
-        // Which of two definitions is in force is not followed.
+        // Which of two definitions applies is not tracked.
         let differs = self.aliases.get(name).is_some_and(|known| *known != value);
         let value = if differs { Value::Unknown } else { bounded(value) };
         let old = self.aliases.insert(name.to_vec(), value);
@@ -172,7 +175,7 @@ impl Scope {
         Mark(self.log.len())
     }
 
-    /// Leaves a subshell: everything since the mark is as if it had not happened.
+    /// Leaves a subshell: undoes everything since the mark.
     pub(crate) fn undo_to(&mut self, mark: Mark) {
         while self.log.len() > mark.0 {
             match self.log.pop() {
@@ -184,7 +187,7 @@ impl Scope {
         }
     }
 
-    /// Leaves a function: what variables it left behind is not followed.
+    /// Leaves a function: the variables it changed become unknown.
     pub(crate) fn blur_variables_since(&mut self, mark: Mark) {
         for change in &self.log[mark.0.min(self.log.len())..] {
             if let Change::Variable(name, _) = change {
@@ -193,14 +196,14 @@ impl Scope {
         }
     }
 
-    /// Leaves a branch that may or may not have run: what it changed since the mark is unknown now.
+    /// Leaves a branch that may or may not have run: what it changed since the mark becomes unknown.
     pub(crate) fn blur_since(&mut self, mark: Mark) {
         for change in &self.log[mark.0.min(self.log.len())..] {
             match change {
                 Change::Variable(name, _) => {
                     self.variables.insert(name.clone(), Value::Unknown);
                 }
-                // An alias that may be set still expands when it is.
+                // An alias that may be set is still expanded, in case it is.
                 Change::Alias(..) => {}
                 Change::Cwd(_) => self.folder = Cwd::Unknown,
             }

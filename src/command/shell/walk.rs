@@ -1,4 +1,5 @@
-//! The tree of a shell text → its simple commands, each handed to the analysis with the state it would meet.
+//! Walks the syntax tree of a shell text and passes each simple command to the analysis, with the state it
+//! would run in.
 
 use std::collections::HashMap;
 
@@ -15,10 +16,10 @@ use super::scope::{Scope, Value};
 use crate::command::cwd::{Cwd, base_name};
 use crate::command::file_operands;
 
-/// Functions called from each other deeper than this are not followed further.
+/// Deeper nested function calls are not analysed further.
 const MOST_ACTIVE: usize = 16;
 
-/// Goes through a parsed text. `start` tells where it stands, `scope` what its shell knows.
+/// Walks a parsed text. `start` holds its circumstances, `scope` the state of its shell.
 pub(crate) fn walk(
     analyzer: &mut Analyzer<'_>,
     text: &[u8],
@@ -30,7 +31,7 @@ pub(crate) fn walk(
     walker.script(script, &start.stdin);
 }
 
-/// Bodies of functions by name, and the functions being walked.
+/// The bodies of functions by name.
 type Functions<'w> = HashMap<&'w [u8], &'w Command>;
 
 struct Walker<'w, 'a> {
@@ -58,7 +59,7 @@ impl<'w> Walker<'w, '_> {
         for (index, pipeline) in list.pipelines.iter().enumerate() {
             let before = self.scope.mark();
             self.pipeline(pipeline, stdin);
-            // `make && cd x && git commit`: within the list the directory holds for what follows.
+            // `make && cd x && git commit`: within the list, the directory applies to what follows.
             if index > 0 && changes_folder_only(pipeline) {
                 conditional_folder = true;
             } else if index > 0 {
@@ -87,7 +88,7 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// What a stage of a pipeline writes, where that is plain to see: `echo`, `printf`, `cat` of known text.
+    /// What a stage of a pipeline writes, if it is obvious: `echo`, `printf`, `cat` of known text.
     fn output_of(&self, command: &Command, input: &Stdin) -> Stdin {
         let Command::Simple(simple) = command else { return Stdin::Unknown };
         if [b"echo".as_slice(), b"printf", b"cat", b"tee"]
@@ -109,8 +110,9 @@ impl<'w> Walker<'w, '_> {
             Command::Simple(simple) => self.simple(simple, stdin),
             Command::Compound(compound) => self.compound(compound, stdin),
             Command::Function { name, body } => {
-                // Judged as if it were called, without believing that it was: with today's values, and with none, because when
-                // it is called they may be others. None is believed from here on.
+                // Judge the body as if it were called here, without assuming that it is. Judge it once with
+                // the current values and once with none, because the values may differ when it is called.
+                // From here on no value is trusted.
                 let mark = self.scope.mark();
                 if !self.scope.is_untrusted() {
                     self.call(name, body, stdin);
@@ -124,7 +126,7 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Walks a function's body, unless it is being walked already.
+    /// Walks a function's body, unless that is already in progress.
     fn call(&mut self, name: &'w [u8], body: &'w Command, stdin: &Stdin) {
         if self.active.contains(&name) || self.analyzer.is_refused() {
             return;
@@ -143,7 +145,7 @@ impl<'w> Walker<'w, '_> {
         let stdin = self.stdin_of(&compound.redirections, stdin);
         for word in &compound.words {
             self.substitutions(word);
-            // `[[ 'a[$(…)]' -eq 0 ]]`: a name's subscript is evaluated, quoted or not.
+            // `[[ 'a[$(…)]' -eq 0 ]]`: the shell evaluates the subscript of a name even if it is quoted.
             for piece in &word.pieces {
                 if let Piece::Literal { bytes, quoted: true } = piece {
                     builtin::evaluated_subscript(self.analyzer, bytes, self.start);
@@ -159,7 +161,8 @@ impl<'w> Walker<'w, '_> {
             self.scope.set_variable(variable, Value::Unknown);
         }
         if compound.kind == CompoundKind::Loop {
-            // A loop's second round sees what its first one set: nothing set inside is known inside.
+            // The second iteration of a loop sees what the first one set, so every variable set inside is
+            // unknown inside.
             let mut changed = Changed::default();
             compound.bodies.iter().for_each(|body| changed.script(body));
             for name in changed.names {
@@ -174,7 +177,7 @@ impl<'w> Walker<'w, '_> {
         }
         for (index, body) in compound.bodies.iter().enumerate() {
             self.script(body, &stdin);
-            // One branch does not see what another has set; but the condition of an `if` always runs first.
+            // A branch does not see what another one has set, but the condition of an `if` always runs first.
             let is_condition = compound.words.is_empty() && index == 0;
             if compound.kind == CompoundKind::Conditional && !is_condition {
                 self.scope.blur_since(mark);
@@ -188,7 +191,7 @@ impl<'w> Walker<'w, '_> {
         self.write_only_intent(&compound.redirections);
     }
 
-    /// `((x=1))`: what an arithmetic text names it may have set.
+    /// `((x=1))`: an arithmetic text may have set every name in it.
     fn forget_named(&mut self, word: &Word) {
         for piece in &word.pieces {
             let Piece::Literal { bytes, .. } = piece else { continue };
@@ -200,8 +203,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// `((git checkout main))` is arithmetic for one shell and a subshell in a subshell for another. Two words in a row are
-    /// never arithmetic.
+    /// `((git checkout main))` is arithmetic for one shell and nested subshells for another. Two words in a
+    /// row are never arithmetic.
     fn plain_commands(&mut self, compound: &Compound) {
         let [word] = compound.words.as_slice() else { return };
         let text = self.text.get(word.span.clone()).unwrap_or_default();
@@ -223,7 +226,7 @@ impl<'w> Walker<'w, '_> {
     fn simple(&mut self, simple: &'w Simple, stdin: &Stdin) {
         let bodies = simple.redirections.iter().filter_map(|redirection| redirection.body.get());
         let weight: usize = bodies.map(|body| body.span.len()).sum();
-        // Every command of the text looks through what was set around it.
+        // Every command of the text searches the variables set around it.
         let around = 8 * self.start.env.weight();
         if !self.analyzer.burn(weight + around + 64 * (1 + simple.words.len() + simple.assignments.len())) {
             return;
@@ -288,7 +291,7 @@ impl<'w> Walker<'w, '_> {
             self.analyzer.command(args[at..].to_vec(), start);
         }
         let start = self.start_of(simple, stdin);
-        // Some shells keep an assignment before a builtin or a function.
+        // Some shells keep an assignment that precedes a builtin or a function.
         for assignment in &simple.assignments {
             if self.scope.variable(&assignment.name).is_some() {
                 self.scope.set_variable(&assignment.name, Value::Unknown);
@@ -297,7 +300,7 @@ impl<'w> Walker<'w, '_> {
         if self.scope.overflowed {
             self.analyzer.refuse(Refusal::TooManyVariables);
         }
-        // `x=1 eval …`: an assignment before a builtin that runs text is in force for it.
+        // `x=1 eval …`: an assignment before a builtin that runs text applies to that text.
         if matches!(args[0].known(), Some(b"eval" | b"source" | b"." | b"command" | b"builtin")) {
             for assignment in &simple.assignments {
                 self.scope.set_variable(&assignment.name, Value::Unknown);
@@ -320,20 +323,21 @@ impl<'w> Walker<'w, '_> {
             for text in args[1..].iter().filter_map(Arg::known) {
                 builtin::evaluated_subscript(self.analyzer, text, self.start);
             }
-            // It may be the function or, elsewhere, a program of that name: both are judged.
+            // The name may mean the function or, in another shell, a program: both are judged.
             let input = start.stdin.clone();
             let mark = self.scope.mark();
             for parameter in b'1'..=b'9' {
                 self.scope.set_variable(&[parameter], Value::Unknown);
             }
             self.call(name, body, &input);
-            // `local` and its own parameters end with the call; what else it set is not followed.
+            // `local` variables and the parameters end with the call; other variables that it set become
+            // unknown.
             self.scope.blur_variables_since(mark);
         }
         self.analyzer.command(args, start);
     }
 
-    /// `source <(echo …)`, `bash <(echo …)`: a script whose text is plain to see.
+    /// `source <(echo …)`, `bash <(echo …)`: a script whose text is known.
     fn substituted_scripts(&mut self, simple: &'w Simple, args: &[Arg], start: &Start) {
         let Some(name) = args[0].known() else { return };
         let reads_script = matches!(name, b"source" | b".") || is_shell(base_name(name));
@@ -351,7 +355,7 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Values that the shell itself runs: prompts and its tables of aliases.
+    /// Judges values that the shell itself runs: prompts and its alias tables.
     fn evaluated_later(&mut self, name: &[u8], value: &Value) {
         let Value::Known(text) = value else { return };
         match name {
@@ -381,10 +385,10 @@ impl<'w> Walker<'w, '_> {
                 Value::Unset => start.env.unset(name),
             }
         }
-        // What an outer command set and this text set again.
+        // Variables that an outer command set and this text changed.
         for name in self.start.env.assigned() {
             let Some(value) = self.scope.variable(&name).cloned().map(Value::into_arg) else { continue };
-            // Only what changed: setting everything again at every level would double it at every level.
+            // Set only what changed: setting everything again would double the overlay at every level.
             if start.env.get(&[], &name).as_ref() != Some(&value) {
                 start.env.set(&name, value);
             }
@@ -405,21 +409,21 @@ impl<'w> Walker<'w, '_> {
         start
     }
 
-    /// `alias g=git; g checkout main`: some shells expand it, so it is judged as if this one did.
+    /// `alias g=git; g checkout main`: some shells expand the alias, so it is judged as if this one did.
     fn expand_alias(&mut self, args: &[Arg], start: &Start) {
         let Some(name) = args[0].known() else { return };
         let value = match self.scope.alias(name).cloned() {
             Some(Value::Known(value)) => value,
             None => return,
             Some(_) => {
-                // Set twice, or too long to follow.
+                // The alias was defined twice or is too long, so its value is unknown.
                 let intent = Intent { deferred: Some(Deferred::Text), ..Intent::default() };
                 self.analyzer.finish(intent, args.to_vec(), start);
                 return;
             }
         };
         let mut text = value;
-        // A blank at its end makes the next word an alias too.
+        // A trailing blank makes the next word subject to alias expansion too.
         let mut next_expands = text.ends_with(b" ");
         for arg in &args[1..] {
             text.push(b' ');
@@ -440,7 +444,7 @@ impl<'w> Walker<'w, '_> {
         self.analyzer.nested(|analyzer| analyzer.shell_text_in(&text, &start, &mut scope));
     }
 
-    /// The commands inside a word's substitutions, each in a subshell.
+    /// Walks the commands inside a word's substitutions, each in a subshell.
     fn substitutions(&mut self, word: &'w Word) {
         for piece in &word.pieces {
             match piece {
@@ -449,7 +453,7 @@ impl<'w> Walker<'w, '_> {
                     for word in nested {
                         self.substitutions(word);
                     }
-                    // `${x:=word}` sets it; `${!n:=word}` sets what n names.
+                    // `${x:=word}` sets x; `${!n:=word}` sets the variable that n names.
                     let operator = nested.last().and_then(|word| word.pieces.first());
                     if let Some(Piece::Literal { bytes, .. }) = operator
                         && (bytes.starts_with(b"=") || bytes.starts_with(b":="))
@@ -521,7 +525,7 @@ impl<'w> Walker<'w, '_> {
         paths
     }
 
-    /// `> file` without a command, or around a compound one, still writes the file.
+    /// `> file` without a command, or around a compound command, still writes the file.
     fn write_only_intent(&mut self, redirections: &[Redirection]) {
         let paths = self.redirected_paths(redirections);
         if paths.is_empty() {
@@ -549,7 +553,7 @@ const MOST_CHANGED: usize = 4096;
 struct Changed<'w> {
     names: Vec<&'w [u8]>,
     folder: bool,
-    /// Something in it can set any variable.
+    /// The body contains something that can set any variable.
     anything: bool,
 }
 
@@ -615,7 +619,7 @@ fn known_value(arg: &Arg) -> Value {
     arg.known().map_or(Value::Unknown, |bytes| Value::Known(bytes.to_vec()))
 }
 
-/// `a && cd b && c`: a `cd` in the middle of a list is what the rest of the list counts on.
+/// `a && cd b && c`: the rest of the list relies on a `cd` in its middle.
 fn changes_folder_only(pipeline: &[Command]) -> bool {
     let [Command::Simple(simple)] = pipeline else { return false };
     let Some(word) = simple.words.first() else { return false };

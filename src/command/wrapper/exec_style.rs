@@ -1,4 +1,4 @@
-//! Wrappers that run the command behind their own words, with something changed around it.
+//! Wrappers that run the command in their arguments in changed circumstances (environment, user, name).
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;
@@ -45,7 +45,7 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut words = Vec::new();
     let mut deferred = None;
     if let Some(text) = split {
-        // Outside quotes `\_` is a blank of env's own.
+        // In `env -S`, an unquoted `\_` is a blank.
         let stops = text.known().is_some_and(|text| text.windows(2).any(|pair| pair == b"\\c"));
         let plain = text
             .known()
@@ -53,7 +53,7 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
             .and_then(|text| std::str::from_utf8(text).ok())
             .map(|text| text.replace("\\_", " "));
         match plain.as_deref().map(shell_words::split) {
-            // A `$` in it is a variable that env itself puts in.
+            // A `$` is a variable that env itself substitutes.
             Some(Ok(parts)) => words.extend(parts.into_iter().map(|part| match part.find('$') {
                 Some(hole) => Arg::partial(&part.as_bytes()[..hole], part.as_bytes(), false),
                 None => Arg::exact(part),
@@ -62,21 +62,21 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
         }
     }
     words.extend_from_slice(&args[at.min(args.len())..]);
-    // `-S '-i git x'`: what was split is read like env's own arguments.
+    // `-S '-i git x'`: env parses the split text like its own arguments.
     if deferred.is_none() && words.first().is_some_and(|word| word.prefix().starts_with(b"-")) {
         let parent = analyzer.finish(Intent::default(), args, start);
         let again = [vec![Arg::from("env")], words].concat();
         analyzer.command(again, Start { resolved: None, ..inside.inside(parent, Origin::Wrapped) });
         return;
     }
-    // To env any word with `=` is an assignment.
+    // For env, any argument with `=` is an assignment.
     let assignments = words.iter().take_while(|word| word.prefix().contains(&b'=')).count();
     let mut functions = Vec::new();
     for word in &words[..assignments] {
         let equals = word.prefix().iter().position(|&byte| byte == b'=').unwrap_or(0);
         let (name, value) = (&word.prefix()[..equals], word.skip(equals + 1));
         if name.starts_with(b"BASH_FUNC_") {
-            // A function for the shells below: its body is judged as if it were called.
+            // A function exported to child shells: its body is judged as if it were called.
             functions.extend(value.known().map(|body| [b"f ".as_slice(), body].concat()));
         } else if !name.is_empty() {
             inside.env.set(name, value);
@@ -90,7 +90,7 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     run_as(analyzer, command, name, inside.inside(parent, Origin::Wrapped));
 }
 
-/// `command [-p] cmd`; with `-v` or `-V` it only tells.
+/// `command [-p] cmd`; with `-v` or `-V` it only prints.
 pub(super) fn command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut asks = false;
     let inner = leading(&args[1..], &Valued { short: b"", long: &[], joined: b"" }, &mut |met| {
@@ -109,7 +109,7 @@ pub(super) fn exec(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     wrap_as(analyzer, args, inner, name, Effects::NONE, start);
 }
 
-/// `sudo [options] [VAR=value] command…`; `-s` and `-i` hand it to a shell, `-e` edits files.
+/// `sudo [options] [VAR=value] command…`; `-s` and `-i` pass it to a shell, `-e` edits files.
 pub(super) fn sudo(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"aCDghpRrTtUu",

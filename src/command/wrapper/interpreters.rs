@@ -1,17 +1,18 @@
-//! Interpreters of other languages: inline code is recorded as opaque, the programs it starts are judged when they start.
+//! Interpreters of other languages. Inline code is recorded as opaque; the programs that it starts are judged
+//! when they start.
 
 use super::super::analyze::{Analyzer, Start, Stdin};
 use super::super::arg::Arg;
 use super::super::intent::{Deferred, Intent, Origin};
 use crate::command::effects::Effects;
 
-/// How an interpreter is given code on its command line.
+/// How an interpreter accepts code on its command line.
 struct Language {
     /// Short options that carry code.
     short: &'static [u8],
     /// Long options and subcommands that carry code.
     long: &'static [&'static str],
-    /// Short options with a value that is no code.
+    /// Short options with a value that is not code.
     valued: &'static [u8],
     /// The first operand is code, not a file.
     operand_is_code: bool,
@@ -22,7 +23,7 @@ const fn language(short: &'static [u8], long: &'static [&'static str], valued: &
 }
 
 fn known(name: &[u8]) -> Option<Language> {
-    // python3.11, perl5.36.0, node20, lua5.4
+    // Strip version numbers: python3.11, perl5.36.0, node20, lua5.4.
     let end = name.iter().position(|byte| byte.is_ascii_digit()).unwrap_or(name.len());
     let stem = name[..end].strip_suffix(b"-").unwrap_or(&name[..end]);
     Some(match stem {
@@ -47,7 +48,7 @@ fn known(name: &[u8]) -> Option<Language> {
     })
 }
 
-/// Shells with a grammar of their own. Their simple commands read like ours, so what can be read is judged.
+/// Shells with a different grammar. Their simple commands look like those of sh, so whatever parses is judged.
 fn is_foreign_shell(name: &[u8]) -> bool {
     matches!(name, b"fish" | b"csh" | b"tcsh" | b"nu" | b"xonsh" | b"elvish" | b"ion")
 }
@@ -127,7 +128,7 @@ fn code(args: &[Arg], language: &Language) -> Code {
                 return Code::Inline;
             }
             if language.valued.contains(letter) {
-                // `python -m module` runs a module: an operand in all but name.
+                // `python -m module` runs a module, which acts like an operand.
                 if index + 1 == word.len() {
                     rest.next();
                 }

@@ -1,6 +1,7 @@
-//! Programs that run other programs: the command behind them is found and analysed in its place.
+//! Programs that run other programs: finds the wrapped command and analyses it.
 //!
-//! A wrapper is an intent of its own (a policy may refuse `sudo` whatever it runs) and the parent of what it wraps.
+//! A wrapper is an intent of its own (a policy may deny `sudo` whatever it runs) and the parent of the
+//! intents it wraps.
 
 mod exec_style;
 mod interpreters;
@@ -20,18 +21,18 @@ type Special = fn(&mut Analyzer<'_>, Vec<Arg>, &Start);
 
 pub(crate) use shells::{is_shell, is_stdin};
 
-/// What kind of wrapper a program is.
+/// The kind of a wrapper.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// Options, some operands, then a command.
     Plain(&'static table::Plain),
-    /// A subcommand that makes it one (`uv run`, `npm exec`).
+    /// A program that is a wrapper only with a subcommand (`uv run`, `npm exec`).
     Subcommand(&'static [table::Subcommand]),
-    /// Its own code.
+    /// A wrapper with its own parsing code.
     Special(Special),
 }
 
-/// The wrapper a program's name stands for.
+/// Returns the wrapper with this program name.
 pub(crate) fn find(name: &[u8]) -> Option<Kind> {
     if let Some(special) = special(name) {
         return Some(Kind::Special(special));
@@ -70,12 +71,12 @@ fn special(name: &[u8]) -> Option<Special> {
     })
 }
 
-/// Whether the file serves several programs under their names.
+/// Whether the file implements several programs, selected by the name it is called by.
 pub(crate) fn is_multi_call(file: &[u8]) -> bool {
     file.starts_with(b"busybox") || file.starts_with(b"toybox")
 }
 
-/// Analyses a wrapper and what is behind it.
+/// Analyses a wrapper and the command behind it.
 pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, kind: Kind, args: Vec<Arg>, start: &Start) {
     match kind {
         Kind::Special(special) => special(analyzer, args, start),
@@ -84,7 +85,7 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, kind: Kind, args: Vec<Arg>, s
             wrap(analyzer, args, inner, plain.effects, start);
         }
         Kind::Subcommand(table) => {
-            // Options with values may stand before the subcommand, so every word is looked at.
+            // Options with values may precede the subcommand, so every argument is checked.
             let entry = args.iter().enumerate().skip(1).find_map(|(at, arg)| {
                 let name = arg.known()?;
                 table.iter().find(|entry| entry.name.as_bytes() == name).map(|entry| (at, entry))
@@ -111,7 +112,7 @@ fn wrap(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, inner: usize, effects: Effe
     }
 }
 
-/// As [`wrap`], with the program called by another name (`exec -a`, the loader's `--argv0`).
+/// Like [`wrap`], with the program called by another name (`exec -a`, the loader's `--argv0`).
 fn wrap_as(
     analyzer: &mut Analyzer<'_>,
     args: Vec<Arg>,
@@ -125,7 +126,7 @@ fn wrap_as(
     run_as(analyzer, command, name, start.inside(parent, Origin::Wrapped));
 }
 
-/// Analyses a command whose file is its first word and whose own idea of its name may be another.
+/// Analyses a command whose file is its first argument and which may be called by another name.
 fn run_as(analyzer: &mut Analyzer<'_>, mut command: Vec<Arg>, name: Option<Arg>, mut start: Start) {
     let Some(first) = command.first_mut() else { return };
     if let (Some(file), Some(name)) = (first.known(), name) {
@@ -135,7 +136,7 @@ fn run_as(analyzer: &mut Analyzer<'_>, mut command: Vec<Arg>, name: Option<Arg>,
     analyzer.command(command, start);
 }
 
-/// Adds the wrapper's intent and analyses shell text it carries.
+/// Adds the wrapper's intent and analyses the shell text that it carries.
 fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: Effects, start: &Start) {
     let intent = Intent { effects: effects.with(Effects::RUN_SHELL), ..Intent::default() };
     let parent = analyzer.finish(intent, args, start);
@@ -145,7 +146,7 @@ fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: E
     }
 }
 
-/// Words joined by blanks, as wrappers do that hand them to a shell.
+/// Joins arguments by blanks, as wrappers do that pass them to a shell.
 fn joined(args: &[Arg]) -> Arg {
     let mut text = Vec::new();
     for (index, arg) in args.iter().enumerate() {

@@ -1,27 +1,27 @@
-//! Finding where a wrapper's own options end and its command begins.
+//! Finds where a wrapper's own options end and its command begins.
 
 use super::super::arg::Arg;
 use super::table::Plain;
 
-/// One option as it was met.
+/// One parsed option.
 pub(super) struct Met<'a> {
-    /// The letter of a short option, 0 for a long one.
+    /// The letter of a short option; 0 for a long one.
     pub(super) short: u8,
     /// The name of a long option, without dashes.
     pub(super) long: &'a [u8],
     pub(super) value: Option<Arg>,
 }
 
-/// Which options take a value of their own.
+/// Which options take a value.
 pub(super) struct Valued {
     pub(super) short: &'static [u8],
     pub(super) long: &'static [&'static str],
-    /// Short options whose value, if any, is joined to them.
+    /// Short options whose optional value is joined to them.
     pub(super) joined: &'static [u8],
 }
 
-/// Goes through leading options; returns the index of the first word that is none, and tells `met` of each option.
-/// A `--` ends them. Values may be joined (`-n5`, `--x=5`) or separate.
+/// Parses leading options up to `--` or the first other argument, and returns the index of what follows.
+/// Calls `met` for each option. Values may be joined (`-n5`, `--x=5`) or separate.
 pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(&Met<'a>)) -> usize {
     let mut at = 0;
     while let Some(arg) = args.get(at) {
@@ -38,7 +38,7 @@ pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(
                 Some(equals) => (&long[..equals], Some(arg.skip(equals + 3))),
                 None => (long, None),
             };
-            // Long options may be abbreviated; the full name is what the caller is told.
+            // Long options may be abbreviated; report the full name to the caller.
             let full = valued.long.iter().find(|known| known.as_bytes() == name);
             let full = full.or_else(|| {
                 valued.long.iter().find(|known| !name.is_empty() && known.as_bytes().starts_with(name))
@@ -72,7 +72,7 @@ pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(
     at
 }
 
-/// Where the command of a plain wrapper begins in `args`, or past the end when there is none.
+/// The index in `args` where the command of a plain wrapper begins; past the end if there is none.
 pub(super) fn command_after(args: &[Arg], plain: &Plain) -> usize {
     let mut queries = false;
     let valued = Valued { short: plain.short, long: plain.long, joined: b"" };
@@ -95,7 +95,7 @@ pub(super) fn command_after(args: &[Arg], plain: &Plain) -> usize {
     at
 }
 
-/// `NAME=value`.
+/// Whether a word has the form `NAME=value`.
 pub(super) fn is_assignment(word: &[u8]) -> bool {
     let length = word.iter().take_while(|&&byte| byte.is_ascii_alphanumeric() || byte == b'_').count();
     length > 0 && !word[0].is_ascii_digit() && word.get(length) == Some(&b'=')

@@ -1,4 +1,4 @@
-//! Wrappers that carry shell text: as an option's value, or as words they join.
+//! Wrappers that carry shell text, as the value of an option or as arguments that they join.
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;
@@ -8,7 +8,7 @@ use super::{joined, wrap, wrap_text};
 use crate::command::effects::Effects;
 use crate::command::file_operands;
 
-/// The `eval` of an argv (only a shell has it; harmless, but its text is judged all the same).
+/// `eval` as a program in an argv. Only a shell has it, so it would fail, but its text is judged anyway.
 pub(super) fn eval(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let text = joined(&args[1..]);
     wrap_text(analyzer, args, &text, Effects::NONE, start);
@@ -83,7 +83,7 @@ pub(super) fn script(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start)
     }
 }
 
-/// `watch [options] words…`: the words, joined, are text for a shell; with `-x` they are a command.
+/// `watch [options] words…`: the joined arguments are text for a shell; with `-x` they are a command.
 pub(super) fn watch(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued { short: b"nqs", long: &["interval", "equexit", "shotsdir"], joined: b"" };
     let mut direct = false;
@@ -112,7 +112,7 @@ pub(super) fn flock(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     }
 }
 
-/// `ssh [options] host words…`: the words, joined, are text for the other machine's shell.
+/// `ssh [options] host words…`: the joined arguments are text for the shell of the other machine.
 pub(super) fn ssh(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued { short: b"BbcDEeFIiJLlmOopPQRSWw", long: &[], joined: b"" };
     let host = 1 + leading(&args[1..], &VALUED, &mut |_| {});
@@ -165,7 +165,7 @@ pub(super) fn hyperfine(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Sta
     }
 }
 
-/// `npm exec …` is npx.
+/// `npm exec …` is equivalent to npx.
 pub(super) fn npm(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"wC",
@@ -207,7 +207,7 @@ pub(super) fn npx(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// `tmux new-session [options] 'text'` and the other verbs that start a shell.
+/// `tmux new-session [options] 'text'` and the other subcommands that start a shell.
 pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const GLOBAL: Valued = Valued { short: b"cfLST", long: &[], joined: b"" };
     const VALUED: Valued = Valued { short: b"cefFlnpstxy", long: &[], joined: b"" };
@@ -253,7 +253,7 @@ pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// Tools with one option whose value is a command (`tar --to-command=…`).
+/// Tools with an option whose value is a command (`tar --to-command=…`).
 pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let name = args[0].known().map(crate::command::cwd::base_name).unwrap_or_default().to_vec();
     let options: &[&[u8]] = match name.as_slice() {
@@ -290,7 +290,7 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
             }
         }
     }
-    // `tar cIf PROGRAM FILE`: letters without a dash, values behind them.
+    // `tar cIf PROGRAM FILE`: option letters without a dash, followed by their values.
     if name == b"tar"
         && args.get(1).is_some_and(|arg| {
             !arg.prefix().starts_with(b"--") && arg.prefix().iter().any(|letter| b"IF".contains(letter))
@@ -302,7 +302,7 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
     file_operands::describe(&name, &args, &start.folder, analyzer.context, &mut intent);
     let parent = analyzer.finish(intent, args, start);
     for text in texts.iter().filter_map(Arg::known).filter(|text| !text.is_empty()) {
-        // `--checkpoint-action` takes other actions than `exec=`.
+        // `--checkpoint-action` also accepts actions other than `exec=`.
         let text = text.strip_prefix(b"exec=").unwrap_or(text);
         analyzer.shell_text_if_readable(text, &start.inside(parent, Origin::Wrapped));
     }

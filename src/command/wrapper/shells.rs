@@ -1,4 +1,4 @@
-//! `sh`, `bash`, `dash`, `zsh`, …: every spelling of `-c`, scripts, text on standard input.
+//! Shells (`sh`, `bash`, `dash`, `zsh`, …): every form of `-c`, script files, and text on standard input.
 
 use super::super::analyze::{Analyzer, Refusal, Start, Stdin};
 use super::super::arg::Arg;
@@ -6,7 +6,7 @@ use super::super::intent::{Deferred, Intent, Origin};
 use crate::command::cwd::normalise;
 use crate::command::effects::Effects;
 
-/// Shells that read this grammar. Others (`fish`, `csh`) are foreign languages.
+/// Shells with this grammar. Others (`fish`, `csh`) count as foreign languages.
 pub(crate) fn is_shell(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"-").unwrap_or(name);
     let stem = name.iter().position(|byte| byte.is_ascii_digit()).map_or(name, |at| &name[..at]);
@@ -28,13 +28,13 @@ pub(crate) fn is_shell(name: &[u8]) -> bool {
     )
 }
 
-/// Where a shell takes its commands from.
+/// Where a shell reads its commands from.
 enum Source {
-    /// `-c TEXT`, and the words after it ($0, $1 …).
+    /// `-c TEXT`, and the arguments after it ($0, $1 …).
     Text(Arg, Vec<Arg>),
     Script,
     Stdin,
-    /// `--version` and the like.
+    /// `--version` and similar options.
     Nothing,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
             };
             let parent = analyzer.finish(intent, args, start);
             let mut inside = start.inside(parent, Origin::Shell);
-            // `bash -c '"$0" checkout main' git`: positional parameters are known too.
+            // `bash -c '"$0" checkout main' git`: the positional parameters are known too.
             let too_many = parameters.len() > 10;
             for (index, parameter) in parameters.into_iter().take(10).enumerate() {
                 let parameter = if too_many { Arg::partial(Vec::new(), b"$@", true) } else { parameter };
@@ -78,7 +78,7 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
         },
         Source::Script => {
             intent.effects = Effects::RUN_SCRIPT;
-            // A descriptor or a substitution is no file that somebody could have read.
+            // A descriptor or a substitution is not a file that could have been reviewed.
             if args[1..].iter().any(|arg| {
                 !arg.is_exact() || arg.prefix().starts_with(b"/dev/") || arg.prefix().starts_with(b"/proc/")
             }) {
@@ -93,7 +93,7 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
     }
 }
 
-/// A file that is standard input.
+/// Whether a path refers to standard input.
 pub(crate) fn is_stdin(file: &Arg) -> bool {
     let path = file.known().map(normalise);
     matches!(
@@ -127,7 +127,7 @@ fn source(args: &[Arg]) -> Source {
                     match letter {
                         b'c' if word[0] == b'-' => has_text = true,
                         b's' if word[0] == b'-' => from_stdin = true,
-                        // `-o pipefail`, `-O extglob`, also within a cluster: the value is the next word.
+                        // `-o pipefail`, `-O extglob`, also within a cluster: the value is the next argument.
                         b'o' | b'O' => at += 1,
                         _ => {}
                     }

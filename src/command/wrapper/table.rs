@@ -1,4 +1,4 @@
-//! Wrappers with plain rules, as data: which options take values, how many operands come before the command.
+//! Wrappers with simple rules, as data: which options take values, and how many operands precede the command.
 
 use super::Kind;
 use crate::command::effects::Effects;
@@ -8,15 +8,15 @@ pub(crate) struct Plain {
     pub(super) name: &'static str,
     /// Short options that take a value.
     pub(super) short: &'static [u8],
-    /// Long options whose value may be a word of its own.
+    /// Long options whose value may be a separate argument.
     pub(super) long: &'static [&'static str],
     /// Short options with which no command is run (`ionice -p PID`).
     pub(super) no_command: &'static [u8],
-    /// Words between the options and the command.
+    /// The number of arguments between the options and the command.
     pub(super) operands: usize,
-    /// `VAR=value` words may come before the command.
+    /// `VAR=value` arguments may precede the command.
     pub(super) assignments: bool,
-    /// What the wrapper itself does.
+    /// The effects of the wrapper itself.
     pub(super) effects: Effects,
 }
 

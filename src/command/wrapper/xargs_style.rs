@@ -1,4 +1,4 @@
-//! Wrappers that add to the command they run: words from standard input, file names, values.
+//! Wrappers that add arguments to the command they run: words from standard input, file names, values.
 
 use super::super::analyze::{Analyzer, Start, Stdin};
 use super::super::arg::Arg;
@@ -88,7 +88,7 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     }
 }
 
-/// An argument with a placeholder filled in, or cut at it when the value is not known.
+/// Replaces a placeholder in an argument; if the value is not known, only the part before the placeholder is.
 fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
     let Some(text) = arg.known().filter(|_| !mark.is_empty()) else { return arg.clone() };
     let Some(at) = text.windows(mark.len()).position(|window| window == mark) else { return arg.clone() };
@@ -107,10 +107,10 @@ fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
     Arg::exact(out)
 }
 
-/// A word that placeholders make longer than this is not followed.
+/// A word that placeholders make longer than this is treated as unknown.
 const LONGEST_FILLED: usize = 64 * 1024;
 
-/// Words of xargs' input, or its lines with `-I`: quotes and backslashes are taken off, nothing else is special.
+/// Splits xargs' input into words, or into lines with `-I`: only quotes and backslashes are special.
 fn xargs_items(text: &[u8], lines: bool) -> Option<Vec<Vec<u8>>> {
     let mut items = Vec::new();
     let mut item: Option<Vec<u8>> = None;
@@ -138,10 +138,10 @@ fn xargs_items(text: &[u8], lines: bool) -> Option<Vec<Vec<u8>>> {
     (items.len() <= MOST_ITEMS).then_some(items)
 }
 
-/// More items than this are left to the moment they run.
+/// More items than this are judged only at run time.
 const MOST_ITEMS: usize = 1024;
 
-/// `find … -exec command {} ;` and its relatives; `-delete` and `-fprint` write.
+/// `find … -exec command {} ;` and similar actions; `-delete` and `-fprint` write.
 pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut commands: Vec<(Vec<Arg>, bool)> = Vec::new();
     let mut intent = Intent::default();
@@ -265,7 +265,8 @@ pub(super) fn fd(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// `parallel [options] command… ::: values`: a shell runs the command once a value; without one the values are commands.
+/// `parallel [options] command… ::: values`: a shell runs the command once for each value. Without a command
+/// the values are the commands.
 pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"aCdEIjLnNPsS",
@@ -324,7 +325,7 @@ pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Star
     }
 }
 
-/// `{}` replaced by a word, or the word at the end when there is no `{}`.
+/// Replaces `{}` by a word, or appends the word if there is no `{}`.
 fn substituted(text: &[u8], word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + word.len());
     let mut rest = text;
