@@ -1,9 +1,9 @@
-//! Agents and judgements as tools of the Model Context Protocol: `guard mcp`.
+//! The MCP server (`guard mcp`): offers agents and policy decisions as tools of the Model Context Protocol.
 //!
 //! ```text
 //!   one client ─► stdio ──────────────────────────────┐
 //!                                                     ├─► server ─► calls: a thread each ─► executor
-//!   clients ───► http ─► door: Host, Origin, token ───┘                 └─► kept: results on disk
+//!   clients ───► http ─► auth: Host, Origin, token ───┘                 └─► store: results on disk
 //! ```
 //!
 //! A call of the tool `gemini` becomes a request to the executor. The server reports its progress, and
