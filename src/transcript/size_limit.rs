@@ -1,4 +1,4 @@
-//! How much a transcript may hold, and the count of what it left out.
+//! Limits the size of a transcript, and counts what is dropped.
 //!
 //! ```text
 //!   0 ─────────── limit ─────────── 2 × limit ─────────── + reserve ─────────── + reserve
