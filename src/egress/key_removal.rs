@@ -200,6 +200,30 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        /// Keys and bodies of few different bytes, so that forms begin like others and overlap.
+        #[test]
+        fn pieces_are_cut_as_the_whole(
+            key in proptest::collection::vec(proptest::sample::select(vec![0xff, 0x00, b'*', b'_', b'a']), 12..24),
+            parts in proptest::collection::vec((0_usize..12, 0_usize..40), 0..12),
+            piece in 1_usize..50,
+        ) {
+            let Some(forms) = Forms::of(&key) else { return Ok(()) };
+            let part = |(form, length): &(usize, usize)| {
+                let form = &forms.forms[form % forms.forms.len()];
+                form[..form.len().min(*length)].to_vec()
+            };
+            let body: Vec<u8> = parts.iter().flat_map(part).collect();
+            let mut whole = body.clone();
+            forms.cut_whole(&mut whole);
+            let mut cutter = Cutter::new(Rc::new(forms));
+            let mut out: Vec<u8> =
+                body.chunks(piece).flat_map(|bytes| cutter.feed(Bytes::copy_from_slice(bytes))).collect();
+            out.extend(cutter.rest());
+            proptest::prop_assert_eq!(out, whole);
+        }
+    }
+
     #[test]
     fn every_form_is_cut_in_whatever_pieces_it_comes() {
         let mut texts = vec![KEY.to_string(), "sk-key%2B0123456789%2Fabcdef".to_string()];
