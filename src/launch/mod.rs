@@ -1,13 +1,13 @@
-//! A plan → a running process tree → a result. The only module that spawns processes.
+//! Plans a run, starts its processes, watches over them and returns a result. The only module that starts an agent.
 //!
 //! ```text
-//!   guard (parent.rs)  ──fork──►  init process (init.rs)  ──fork──►  agent (child.rs)
-//!     outside; judges, records      reaps and kills; in a PID           sandboxed; becomes
-//!     and answers notifications     namespace it is process 1           the program
+//!   guard (run/)  ──fork──►  init (process/init.rs)  ──fork──►  agent (process/agent.rs)
+//!     outside the sandbox;     reaps and kills; PID 1 where        sandboxed; executes
+//!     judges and records       the run has a PID namespace         the program
 //! ```
 //!
-//! [`plan`] decides everything and touches nothing; [`Launch::run`] only does what a plan says. [`Launch`] owns the order of the
-//! steps, and undoes what was made for a run that does not take place.
+//! [`plan`] makes every decision and changes nothing. [`Launch::run`] only carries out a plan. [`Launch`] owns the
+//! order of the steps and undoes what it made for a run that does not take place.
 
 pub mod discover;
 mod network;

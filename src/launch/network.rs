@@ -1,5 +1,7 @@
-//! What of the network a run gets: policy, presets and the user's configuration → rules, gateways and variables; and the
-//! doors, once the run is to begin.
+//! Plans a run's network access from the policy, presets and the user's configuration: rules, gateways and variables.
+//! When the run is about to begin, opens the listeners for the proxy and the gateways.
+//!
+//! The agent must never get a key. It gets a placeholder, and the gateway adds the key outside the sandbox.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, TcpListener};
@@ -22,27 +24,27 @@ use crate::transcript::Recorder;
 
 /// What the agent gets instead of a key.
 pub(crate) const PLACEHOLDER: &str = "guard-keeps-the-key";
-/// Makes `fetch` of older versions of node use the proxy: the script, and where in the private home it lies.
+/// A script that makes `fetch` of older Node versions use the proxy, and its path in the private home.
 pub(crate) const FETCH: (&str, &str) = (include_str!("../../shims/fetch.cjs"), ".guard/fetch.cjs");
-/// Stands for a port until there is one.
+/// Stands for the proxy's port until the listener is open.
 const PROXY_PORT: &str = "{proxy-port}";
 
-/// What of the network a run gets.
+/// A run's access to the network.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct NetworkPlan {
     /// Hosts that may be reached through the proxy.
     pub allow: Vec<AllowedHost>,
-    /// Hosts that may not, whatever allows them.
+    /// Hosts that may not be reached, whatever allows them.
     pub deny: Vec<String>,
-    /// Names with the address they have here.
+    /// Fixed addresses for host names.
     pub resolve: Vec<(String, IpAddr)>,
-    /// APIs behind doors of their own.
+    /// APIs that the run reaches through a gateway.
     pub gateways: Vec<PlannedGateway>,
-    /// Own servers on loopback may be reached.
+    /// The run may connect to its own servers on loopback.
     pub loopback: bool,
-    /// Ports on loopback that own servers may listen on, also without `loopback`.
+    /// Loopback ports that the run's own servers may listen on, also without `loopback`.
     pub listen: Vec<u16>,
-    /// How much of a model.
+    /// The budget for model requests.
     pub budget: Budget,
     #[serde(skip)]
     pub(crate) rules: Arc<NetworkRules>,
@@ -54,21 +56,21 @@ pub struct NetworkPlan {
     prices: Config,
 }
 
-/// A host, and who says so.
+/// An allowed host, with the source of the permission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AllowedHost {
-    /// As in a policy.
+    /// The host as an entry of a policy.
     pub entry: String,
-    /// Why.
+    /// The policy, preset or option that allows it.
     pub why: String,
 }
 
-/// An API behind a door.
+/// An API behind a gateway.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlannedGateway {
-    /// Its name.
+    /// The gateway's name.
     pub name: String,
-    /// Where the API is.
+    /// The address of the API.
     pub upstream: String,
     /// Where the key comes from.
     pub key: Option<String>,
@@ -81,7 +83,7 @@ pub struct PlannedGateway {
 }
 
 impl PlannedGateway {
-    /// What the run calls it.
+    /// The address by which the run reaches the gateway.
     fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.port_mark())
     }
@@ -117,7 +119,7 @@ fn preset_hosts(
     hosts
 }
 
-/// The hosts a policy lets runs of this user reach, and notes for people.
+/// The hosts that a policy lets runs of this user reach, and notes for the user.
 pub fn network_rules(
     policy: &Policy,
     home: Option<&Path>,
@@ -132,7 +134,7 @@ pub fn network_rules(
     (rules, notes)
 }
 
-/// What a request's network will be.
+/// Plans the network access of a request.
 pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<NetworkPlan, LaunchError> {
     let network = &request.policy.network;
     let options = &request.options;
@@ -183,7 +185,7 @@ pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<Netw
     })
 }
 
-/// The ports of the policy and of the command line, each once.
+/// The ports of the policy and of the command line, without duplicates.
 fn listen(network: &policy::Network, asked: &[u16]) -> Vec<u16> {
     let mut ports: Vec<u16> = network.listen.iter().chain(asked).copied().collect();
     ports.sort_unstable();
@@ -201,7 +203,7 @@ fn bounds(limits: &Limits) -> Bounds {
     }
 }
 
-/// A gateway, if there is a key for it.
+/// The gateway with this name, if there is a key for it.
 fn gateway(
     request: &RunRequest,
     name: &str,
@@ -249,12 +251,12 @@ fn gateway(
 }
 
 impl NetworkPlan {
-    /// Whether any host may be reached: the proxy is there anyway, and refuses.
+    /// Whether any host may be reached. If not, the proxy still exists and refuses everything.
     pub fn reaches_hosts(&self) -> bool {
         !self.rules.is_empty()
     }
 
-    /// The variables by which programs find all this.
+    /// The environment variables that point programs at the proxy and the gateways.
     pub(crate) fn variables(&self, home: &Path) -> Vec<(OsString, OsString)> {
         let mut variables: Vec<(OsString, OsString)> = Vec::new();
         let address = format!("http://127.0.0.1:{PROXY_PORT}");
@@ -264,16 +266,17 @@ impl NetworkPlan {
         for name in ["no_proxy", "NO_PROXY"] {
             variables.push((name.into(), "127.0.0.1,localhost,::1".into()));
         }
-        // Newer versions of node look at the variables only when they are told to.
+        // Newer Node versions read the proxy variables only if this is set.
         variables.push(("NODE_USE_ENV_PROXY".into(), "1".into()));
-        // C libraries ask for names over TCP, where guard answers, and for each as it is, without the machine's domains.
+        // Makes the C library resolve names over TCP, where guard answers, and without the machine's search domains.
         variables.push(("RES_OPTIONS".into(), "use-vc ndots:0".into()));
         variables.push(("LOCALDOMAIN".into(), ".".into()));
-        // What asks for newer versions of itself would only be refused, and told of in every result.
+        // Checks for updates would only be denied, and every result would list the denial.
         variables.push(("npm_config_update_notifier".into(), "false".into()));
         variables.push(("PIP_DISABLE_PIP_VERSION_CHECK".into(), "1".into()));
         if self.reaches_hosts() {
-            // Older ones do not know them at all. In quotes, where node takes a backslash for what hides the next letter.
+            // Older Node versions do not know the proxy variables at all. In quotes, Node takes a backslash as an
+            // escape.
             if let Some(script) = home.join(FETCH.1).to_str() {
                 let script = script.replace('\\', "\\\\").replace('"', "\\\"");
                 variables.push(("NODE_OPTIONS".into(), format!("--require=\"{script}\"").into()));
@@ -290,7 +293,7 @@ impl NetworkPlan {
         variables
     }
 
-    /// Files of the private home by which programs find all this: where it lies there, and what is in it.
+    /// Files in the private home that point programs at the gateways: (path, content).
     pub(crate) fn home_files(&self) -> Vec<(&'static str, String)> {
         let replaced = |gateway: &PlannedGateway| {
             let prefixes = gateway.spec.git_instead_of.iter();
@@ -301,7 +304,7 @@ impl NetworkPlan {
         if git.is_empty() { Vec::new() } else { vec![(".config/git/config", git)] }
     }
 
-    /// The keys of the gateways, from where they are.
+    /// Fetches the keys of the gateways from their sources.
     pub fn keys(&self, mut keys: Keys) -> Result<Secrets, LaunchError> {
         let mut fetch = |gateway: &PlannedGateway| {
             gateway.source.as_ref().map(|source| keys.fetch(&gateway.name, source)).transpose()
@@ -311,17 +314,17 @@ impl NetworkPlan {
     }
 }
 
-/// The doors of a run, open and with nobody behind them yet.
+/// The open listeners of a run, which no thread serves yet.
 pub(crate) struct Network {
     pub(crate) doors: Arc<PeerRegistry>,
     opened: Vec<OpenedListeners>,
-    /// Keys that lead through no door.
+    /// Keys that no gateway uses.
     others: Vec<Secret>,
 }
 
 impl Network {
-    /// The keys, so that they can be kept out of records. Asked for when the run's init process exists: it shares no
-    /// memory with this one any more.
+    /// The keys, so that the transcript can redact them. Called only when init exists, because init is forked with a
+    /// copy of this process's memory.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
         let of_gateways = self.opened.iter().filter_map(|opened| match &opened.door {
             Door::Gateway(plan) => plan.key.as_ref(),
@@ -330,7 +333,7 @@ impl Network {
         of_gateways.chain(&self.others).map(|key| key.expose().to_vec())
     }
 
-    /// What the thread needs that lets the run through.
+    /// What the proxy's thread needs.
     pub(crate) fn setting(
         &mut self,
         plan: &NetworkPlan,
@@ -351,7 +354,7 @@ impl Network {
         }
     }
 
-    /// Adds what the supervisor refused to connect to.
+    /// Adds the connections that the supervisor refused.
     pub(crate) fn add_refused(&self, rows: &mut Vec<HostTraffic>) {
         for (host, port, refused) in self.doors.refused() {
             match rows.iter_mut().find(|row| row.host == host && row.port == port) {
@@ -363,7 +366,7 @@ impl Network {
     }
 }
 
-/// Opens the doors, and writes their ports into the variables and files of the run.
+/// Opens the listeners, and writes their ports into the run's environment and files.
 pub(crate) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<Network> {
     let LaunchPlan { network: plan, environment, home_files, .. } = plan;
     let mut opened = Vec::new();

@@ -1,14 +1,14 @@
-//! guard's own directories: no run may write where guard keeps its records, its configuration and its policies.
+//! Protects guard's own directories: no run may write to guard's records, configuration or policies.
 //!
-//! Whoever writes there changes what the next run may do, or what `guard log` says this one did.
+//! A run that could would change what the next run may do, or what `guard log` shows of this one.
 
 use std::path::{Path, PathBuf};
 
 use crate::launch::plan::{LaunchError, RunRequest};
 use crate::sandbox::Grant;
 
-/// Refuses a plan that would let the run write to guard's own directories. `made_for_run` are directories that guard makes
-/// for this run alone and that lie among its records.
+/// Refuses a plan that lets the run write to guard's own directories. `made_for_run` lists the directories among
+/// guard's records that guard creates for this run alone.
 pub(crate) fn check(
     request: &RunRequest,
     grants: &[Grant],
@@ -37,7 +37,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// A path without links; of one that does not exist yet, the part that does.
+/// Resolves symbolic links. Of a path that does not exist yet, resolves the part that does.
 fn resolve(path: &Path) -> PathBuf {
     for above in path.ancestors() {
         if let (Ok(real), Ok(below)) = (std::fs::canonicalize(above), path.strip_prefix(above)) {

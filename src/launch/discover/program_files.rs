@@ -1,7 +1,8 @@
-//! A program → what it needs of its own installation: itself, its interpreters, the package or prefix they belong to.
+//! Finds what a program needs of its own installation: itself, its interpreters, and the package or prefix they belong
+//! to.
 //!
-//! Enters: an absolute path. Leaves: real paths to be granted for reading and executing. Only looks, never writes; what
-//! cannot be read is left out, and what may never be granted is refused as everywhere.
+//! Takes an absolute path and returns real paths, to be granted for reading and executing. It only reads. It leaves out
+//! what it cannot read, and must never return a protected path (see `protected_paths`).
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -10,19 +11,23 @@ use std::path::{Component, Path, PathBuf};
 
 use super::protected_paths::{Bounds, outermost};
 
-/// As many links as the kernel follows.
+/// The number of symbolic links that the kernel follows.
 const MOST_LINKS: usize = 40;
-/// Scripts whose interpreters are scripts: the kernel gives up here too.
+/// How deep scripts may be nested as interpreters of scripts. The kernel has the same limit.
 const DEEPEST_SCRIPT: usize = 4;
-/// How much of a file the kernel looks at for its interpreter.
+/// How many bytes of a file the kernel reads for its `#!` line.
 const KERNEL_BYTES: usize = 256;
-/// Enough for the second line of a script too, where Python's installers put an interpreter too long for the first.
+/// Enough for the second line of a script, where Python's installers name an interpreter too long for the first.
 const HEAD_BYTES: u64 = 4096;
 
-/// What a program needs of its own installation. `home` is the user's, which is never granted as a whole; `path` is where
-/// `env` looks for interpreters; `writable` are directories an agent can write to, through which nothing is granted: a link or
-/// a first line there could name anything. Real paths, each once, none inside another; empty when the program cannot be
-/// found.
+/// What a program needs of its own installation: real paths, without duplicates and without paths inside others. Empty
+/// if the program cannot be found.
+///
+/// - `home` is the user's home, which is never granted as a whole.
+/// - `path` is where `env` looks for interpreters.
+/// - `writable` lists directories that an agent can write to. Nothing is granted because of a file there: a symbolic
+/// link
+///   or a `#!` line could name anything.
 pub fn installation(program: &Path, home: &Path, path: &OsStr, writable: &[PathBuf]) -> Vec<PathBuf> {
     let mut search = Search { bounds: Bounds::new(home), path, writable, found: Vec::new() };
     search.program(program, 0);
@@ -41,7 +46,7 @@ impl Search<'_> {
         if leads_through(program, self.writable) {
             return;
         }
-        // Every link on the way counts: the `python` of a virtual environment is a link out of it.
+        // Every link on the path counts: the `python` of a virtual environment is a link to a file outside it.
         let Some(steps) = steps(program) else { return };
         let Some(file) = steps.last() else { return };
         self.grant(file);
@@ -56,7 +61,7 @@ impl Search<'_> {
         }
     }
 
-    /// What belongs to a file by the directories it lies in.
+    /// Grants what belongs to a file because of the directories it lies in.
     fn surroundings(&mut self, file: &Path) {
         if let Some(modules) = node_modules(file) {
             self.grant(&modules);
@@ -78,8 +83,8 @@ impl Search<'_> {
         }
     }
 
-    /// The prefix of a `bin` with a `lib` beside it. The system's own is granted anyway; and in a directory that is a
-    /// repository, or that may not be granted, only those two are meant.
+    /// Grants the prefix of a `bin` directory with a `lib` beside it, except for the system's own, which `{system}`
+    /// grants already. If the prefix is a repository, grants only these two directories.
     fn prefix(&mut self, bin: &Path) {
         let Some(prefix) = bin.parent().filter(|prefix| prefix.join("lib").is_dir()) else { return };
         if prefix == Path::new("/") || prefix.starts_with("/usr") {
@@ -102,8 +107,8 @@ impl Search<'_> {
     }
 }
 
-/// Whether the way to a file, links followed one by one, enters one of these directories. A way without end does, for all that
-/// is known.
+/// Whether the path, with symbolic links followed one by one, enters one of these directories. Also true for an endless
+/// chain of links.
 fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
     let mut ahead: Vec<OsString> =
         path.components().rev().map(|part| part.as_os_str().to_os_string()).collect();
@@ -134,7 +139,8 @@ fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
     false
 }
 
-/// A file and every link on the way to it, each in its real directory; the file itself last. `None` when it leads nowhere.
+/// A file and every symbolic link on the path to it, each in its real directory, the file last. `None` if it does not
+/// exist.
 fn steps(program: &Path) -> Option<Vec<PathBuf>> {
     let mut steps = Vec::new();
     let mut path = program.to_path_buf();
@@ -153,7 +159,8 @@ fn steps(program: &Path) -> Option<Vec<PathBuf>> {
     None
 }
 
-/// The outermost `node_modules` a file lies in, where its dependencies are. pnpm keeps them beside each other in `.pnpm`.
+/// The outermost `node_modules` a file lies in, which holds its dependencies. pnpm keeps packages side by side in
+/// `.pnpm`.
 fn node_modules(file: &Path) -> Option<PathBuf> {
     let mut folder = PathBuf::new();
     for component in file.parent()?.components() {
@@ -167,7 +174,7 @@ fn node_modules(file: &Path) -> Option<PathBuf> {
     None
 }
 
-/// A package that is linked to where somebody works on it: the nearest directory with a `package.json`.
+/// The package of a script that is linked to its working copy: the nearest directory with a `package.json`.
 fn linked_package(file: &Path) -> Option<PathBuf> {
     let folders = file.ancestors().skip(1).take(4);
     let is_script = file
@@ -182,7 +189,7 @@ fn virtual_environment(file: &Path) -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("pyvenv.cfg").is_file()).map(Path::to_path_buf)
 }
 
-/// The prefixes of the interpreter a virtual environment was made from: as it was named, and where that leads.
+/// The prefixes of the interpreter that a virtual environment was created from: as named, and with links resolved.
 fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
     let Some(text) = head(&environment.join("pyvenv.cfg")) else { return Vec::new() };
     let home = text.split(|&byte| byte == b'\n').find_map(|line| {
@@ -197,7 +204,7 @@ fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
     folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
 }
 
-/// Prefixes whose programs use each other's libraries: all of them belong together.
+/// A common parent of prefixes whose programs use each other's libraries, so that they must be granted together.
 fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
     if prefix.starts_with("/nix/store") {
         return Some(PathBuf::from("/nix/store"));
@@ -206,7 +213,7 @@ fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
     cellar.parent().map(Path::to_path_buf)
 }
 
-/// The programs that run a script: the one its first line names and, for `env`, the one that it finds.
+/// The programs that run a script: the one in its `#!` line and, if that is `env`, the one that `env` finds.
 fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     let Some(head) = head(file).filter(|head| head.starts_with(b"#!")) else { return Vec::new() };
     let mut lines = head.split(|&byte| byte == b'\n');
@@ -224,7 +231,7 @@ fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     found
 }
 
-/// The program that `env` is asked to run. The kernel hands it everything behind its name as one word.
+/// The program that `env` runs. The kernel passes everything after the name of `env` as one argument.
 fn env_program(argument: &[u8]) -> Option<OsString> {
     let text = std::str::from_utf8(argument).ok();
     let split = text.and_then(|text| {
@@ -258,7 +265,7 @@ fn in_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// `'''exec' /long/path/python "$0" "$@"`: how an interpreter is named that is too long for a first line.
+/// Reads `'''exec' /long/path/python "$0" "$@"`, which names an interpreter that is too long for a `#!` line.
 fn second_line(line: &[u8]) -> Option<PathBuf> {
     let rest = line.strip_prefix(b"'''exec' ")?;
     let end = match rest.first()? {
@@ -270,7 +277,7 @@ fn second_line(line: &[u8]) -> Option<PathBuf> {
     Some(OsStr::from_bytes(&rest[..end]).into())
 }
 
-/// The beginning of a regular file. Anything else could keep the reader waiting.
+/// The first bytes of a regular file. Opening anything else, such as a pipe, could block.
 fn head(file: &Path) -> Option<Vec<u8>> {
     if !std::fs::metadata(file).ok()?.is_file() {
         return None;

@@ -1,13 +1,13 @@
-//! What of the user's home may never be granted, whoever asks for it.
+//! The paths in the user's home that must never be granted, whoever asks for them.
 //!
-//! A toolchain's directory is named by variables and links that anything may have set. Whatever they say, the home itself,
-//! what lies above it, and what holds keys or passwords is refused here, in one place.
+//! Environment variables and symbolic links name toolchain directories, and anything may have set them. So this module
+//! alone refuses the home itself, its ancestors, and every path that holds keys or passwords.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Files and directories below a home that hold keys, passwords, tokens or what people typed. Neither they, nor what is in
-/// them, nor what they are in is granted.
+/// Files and directories below a home that hold keys, passwords, tokens or typed input. Neither they, nor what is in
+/// them, nor their ancestors are granted.
 const SECRETS: &[&str] = &[
     ".anthropic",
     ".aws",
@@ -72,11 +72,11 @@ const SECRETS: &[&str] = &[
     ".zsh_history",
 ];
 
-/// A home with more names is not listed.
+/// A home with more entries than this is not listed.
 const MOST_NAMES: usize = 2000;
 
-/// The names at the top of a home, seen in one look: nearly everything that could be there is not, and asking for each
-/// takes longer than all the rest.
+/// The names at the top of a home, read once. Nearly all candidates do not exist, and a `stat` for each would take
+/// longer than the rest of the search.
 pub(crate) struct HomeListing(Option<Vec<OsString>>);
 
 impl HomeListing {
@@ -87,8 +87,8 @@ impl HomeListing {
         Self(names.ok().filter(|names: &Vec<OsString>| names.len() <= MOST_NAMES))
     }
 
-    /// Whether there can be something at a place below the home. What could not be listed can be anywhere. Some file
-    /// systems do not tell upper from lower case.
+    /// Whether a path below the home can exist. Always true if the home could not be listed. Ignores case, because some
+    /// file systems do.
     pub(crate) fn may_have(&self, place: &str) -> bool {
         let first = place.split('/').next().unwrap_or(place);
         let is_it = |name: &OsString| match first.strip_suffix('*') {
@@ -102,21 +102,21 @@ impl HomeListing {
     }
 }
 
-/// The places of one home that stay closed.
+/// The protected paths of one home.
 pub(crate) struct Bounds {
-    /// The home as it was named, and as it is.
+    /// The home as named, and with symbolic links resolved.
     homes: Vec<PathBuf>,
-    /// Where secrets of it really are that lie elsewhere.
+    /// The real paths of protected files that are symbolic links.
     elsewhere: Vec<PathBuf>,
 }
 
 impl Bounds {
-    /// Looks where a home and its secrets really are.
+    /// Resolves a home and its protected files.
     pub(crate) fn new(home: &Path) -> Self {
         Self::with_names(home, &HomeListing::of(home))
     }
 
-    /// The same, with the names that were seen there already.
+    /// The same, with a listing of the home that exists already.
     pub(crate) fn with_names(home: &Path, names: &HomeListing) -> Self {
         let homes: Vec<PathBuf> = std::iter::once(home.to_path_buf()).chain(target(home)).collect();
         let there = SECRETS.iter().filter(|secret| names.may_have(secret));
@@ -125,7 +125,7 @@ impl Bounds {
         Self { homes, elsewhere }
     }
 
-    /// Whether parts of a directory may be granted at all. The path is one without links.
+    /// Whether parts of a directory may be granted. The path must not contain symbolic links.
     pub(crate) fn root(&self, path: &Path) -> Result<(), &'static str> {
         if self.homes.iter().any(|home| home.starts_with(path)) {
             return Err("it is the home directory, or above it");
@@ -136,7 +136,7 @@ impl Bounds {
         Ok(())
     }
 
-    /// Whether a path may be granted with everything below it. The path is one without links.
+    /// Whether a path may be granted with everything below it. The path must not contain symbolic links.
     pub(crate) fn grant(&self, path: &Path) -> Result<(), &'static str> {
         self.root(path)?;
         if self.any_secret(path, |path, secret| secret.starts_with(path)) {
@@ -145,7 +145,8 @@ impl Bounds {
         Ok(())
     }
 
-    /// Whether a path that is not above the home has to do with any secret, whether that is there or not.
+    /// Whether `concerns` holds for the path and any protected file, existing or not. The path is not an ancestor of
+    /// the home.
     fn any_secret(&self, path: &Path, concerns: impl Fn(&Path, &Path) -> bool) -> bool {
         let below_homes = self.homes.iter().filter_map(|home| path.strip_prefix(home).ok());
         let is_named = |below: &Path| SECRETS.iter().any(|secret| concerns(below, Path::new(secret)));
@@ -153,13 +154,13 @@ impl Bounds {
     }
 }
 
-/// Where a path leads when that is somewhere else.
+/// The target of a path that contains symbolic links, or `None` if it contains none.
 fn target(path: &Path) -> Option<PathBuf> {
-    // One look tells most of them apart: what leads nowhere has no target, and finding that out by steps takes many.
+    // One `exists` rules most paths out. `canonicalize` takes many system calls to find that a path does not exist.
     path.exists().then(|| path.canonicalize().ok())?.filter(|target| target != path)
 }
 
-/// Each path once, and none that lies in another.
+/// Removes duplicates and paths that lie in another one.
 pub(crate) fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     // A directory sorts before everything in it.
     paths.sort();

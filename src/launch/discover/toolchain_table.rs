@@ -1,30 +1,30 @@
-//! Where programs that keep toolchains and package caches put them, as reviewed data.
+//! A reviewed table of where programs keep toolchains and package caches.
 //!
-//! Only parts of a manager's directory are ever granted: settings and tokens lie beside compilers.
+//! Only parts of a manager's directory are ever granted, because settings and tokens lie beside compilers.
 
-/// When the variable that names a manager's directory is set for the run.
+/// When to set the variable that names a manager's directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Export {
-    /// The run has a directory of its own in its private home.
+    /// Never: the run has a directory of its own in its private home.
     Never,
-    /// The user has set it.
+    /// If the user has set it.
     AsSet,
-    /// Always: the manager would look in the private home otherwise.
+    /// Always: the manager would otherwise look in the private home.
     Always,
 }
 
 /// A program that keeps a toolchain in the user's home.
 pub(crate) struct Manager {
     pub(crate) toolchain: &'static str,
-    /// For people.
+    /// The name shown to users.
     pub(crate) name: &'static str,
-    /// The variable that says where its directory is; empty when there is none.
+    /// The variable that names its directory; empty if there is none.
     pub(crate) variable: &'static str,
-    /// Where the directory is otherwise, below the home. A name may end in `*`.
+    /// The default directories, relative to the home. A name may end in `*`.
     pub(crate) usual: &'static [&'static str],
-    /// One of these is in such a directory.
+    /// A directory counts only if it contains one of these.
     pub(crate) marks: &'static [&'static str],
-    /// What of it is granted. A name may end in `*`; `.` is the directory itself.
+    /// The parts to grant. A name may end in `*`; `.` is the directory itself.
     pub(crate) parts: &'static [&'static str],
     pub(crate) export: Export,
 }
@@ -44,7 +44,7 @@ use Export::{Always, AsSet, Never};
 
 #[rustfmt::skip]
 pub(crate) static MANAGERS: &[Manager] = &[
-    // `downloads` and `tmp` are rustup's own; a proxy needs the settings and the toolchains.
+    // rustup alone uses `downloads` and `tmp`. Its proxies need the settings and the toolchains.
     manager("rust", "rustup", ("RUSTUP_HOME", Always), &[".rustup"], &["toolchains"], &["toolchains", "settings.toml", "update-hashes"]),
     manager("rust", "cargo", ("CARGO_HOME", Never), &[".cargo"], &["bin", "registry"], &["bin", "env"]),
     manager("rust", "asdf", ("ASDF_DATA_DIR", Always), &[".asdf"], &["installs/rust"], &["installs/rust", "plugins/rust", "bin", "lib", "libexec", "shims"]),
@@ -82,8 +82,9 @@ pub(crate) static MANAGERS: &[Manager] = &[
     manager("java", "mise", ("MISE_DATA_DIR", Always), &[".local/share/mise"], &["installs/java"], &["installs/java", "shims"]),
 ];
 
-/// What programs that use the package caches of a toolchain are called, or how their names begin: where a cache takes time
-/// to be made, it is made for the first of them, and they wait for it. A run without any finds it empty.
+/// For each toolchain, the names, or beginnings of names, of programs that use its package caches. Caches that take
+/// time to create are created when the first of these programs starts, and it waits for them. Otherwise they stay
+/// empty.
 pub(crate) static CACHE_USERS: &[(&str, &[&str])] = &[
     ("rust", &["cargo", "clippy", "maturin", "mise", "rust"]),
     ("node", &["bun", "corepack", "deno", "mise", "npm", "npx", "pnpm", "yarn"]),
@@ -101,11 +102,11 @@ pub(crate) static CACHE_USERS: &[(&str, &[&str])] = &[
 /// A package cache in the user's home.
 pub(crate) struct Cache {
     pub(crate) toolchain: &'static str,
-    /// For people.
+    /// The name shown to users.
     pub(crate) name: &'static str,
-    /// Variables that say where its directory is, the first that is set.
+    /// Variables that name its directory. The first one that is set counts.
     pub(crate) variables: &'static [&'static str],
-    /// Where the directory is otherwise, below the home; and where it is in the private home.
+    /// The default directory, relative to the user's home, and its place in the private home.
     pub(crate) usual: &'static str,
     /// The cache in that directory. A name may end in `*`.
     pub(crate) part: &'static str,
@@ -113,14 +114,14 @@ pub(crate) struct Cache {
     pub(crate) unfetched: Unfetched,
 }
 
-/// What becomes of a cache when the run can fetch nothing.
+/// Whether a run without network access adds to a cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unfetched {
-    /// Programs may add to it all the same.
+    /// Programs may still add entries.
     Grows,
-    /// Nothing is added.
+    /// Programs never add entries.
     Stays,
-    /// Nothing is added but what is unpacked from this part of the manager's directory.
+    /// Programs only add what they unpack from this part of the manager's directory.
     Unpacks(&'static str),
 }
 
@@ -139,7 +140,7 @@ use Unfetched::{Grows, Stays, Unpacks};
 
 #[rustfmt::skip]
 pub(crate) static CACHES: &[Cache] = &[
-    // cargo writes an index entry when it can and goes on when it cannot; directories of single crates are never changed.
+    // cargo continues if it cannot write an index entry. Directories of single crates are never changed.
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/index", (2, Stays)),
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/cache", (1, Stays)),
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/src", (1, Unpacks("registry/cache"))),
@@ -152,14 +153,14 @@ pub(crate) static CACHES: &[Cache] = &[
     cache("node", "Yarn's cache", &["YARN_CACHE_FOLDER"], ".cache/yarn", "v6", (0, Grows)),
     cache("node", "Yarn's cache", &["YARN_GLOBAL_FOLDER"], ".yarn/berry", "cache", (0, Grows)),
 
-    // pip does without what it cannot write of its HTTP cache; wheels it must be able to add.
+    // pip does not need to write its HTTP cache, but it must be able to add wheels.
     cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "http*", (0, Grows)),
     cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "wheels", (3, Grows)),
     cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "archive-v*", (0, Grows)),
     cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "wheels-v*", (2, Grows)),
     cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "simple-v*", (1, Grows)),
 
-    // Artifacts lie as deep as their group's name has parts.
+    // An artifact's depth depends on the number of parts in its group's name.
     cache("java", "Maven's repository", &[], ".m2", "repository", (8, Grows)),
     cache("java", "Gradle's wrappers", &["GRADLE_USER_HOME"], ".gradle", "wrapper/dists", (2, Grows)),
 ];

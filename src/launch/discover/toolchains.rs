@@ -1,12 +1,12 @@
-//! The user's home, variables and PATH → what of it a run needs to build programs.
+//! Finds what a run needs of the user's home to build programs, from the home, the environment and PATH.
 //!
-//! A run has a private, empty home; the user's own cannot be read but for what is granted. So compilers that live there
-//! are found here and granted read-only, in parts: settings, tokens and credentials lie beside them and are never
-//! granted. What programs must write to (`CARGO_HOME`, `GOPATH`, npm's cache …) is left to its default place below the
-//! private home, where the user's packages show through as [`Layer`]s.
+//! A run has a private, empty home and cannot read the user's, except for what is granted. This module finds the
+//! compilers there and grants them read-only and in parts: it must never grant the settings, tokens and credentials
+//! beside them. Directories that programs write to (`CARGO_HOME`, `GOPATH`, npm's cache …) stay at their defaults below
+//! the private home, where the user's packages appear as [`Layer`]s.
 //!
-//! Enters: a home, an environment. Leaves: paths, variables, layers and, for `--dry-run`, reasons. Only looks, never
-//! writes; what cannot be read is not there.
+//! Returns paths, variables, layers and, for `--dry-run`, reasons. It only reads, and treats what it cannot read as
+//! missing.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -21,53 +21,53 @@ use crate::policy::{Caches, TOOLCHAINS};
 pub struct Toolchain {
     /// `rust`, `node`, `python`, `go`, `java`; or `path` for directories of PATH that belong to none of them.
     pub name: &'static str,
-    /// For people: `rustup in ~/.rustup; cargo in ~/.cargo`.
+    /// The reason shown to users: `rustup in ~/.rustup; cargo in ~/.cargo`.
     pub why: String,
-    /// To be granted for reading and executing: real paths that exist, none inside another.
+    /// Paths to grant for reading and executing: real, existing, none inside another.
     pub read: Vec<PathBuf>,
-    /// To be set for the run.
+    /// Variables to set for the run.
     pub variables: Vec<(OsString, OsString)>,
-    /// What shows through in the private home.
+    /// Directories of the user that appear in the private home.
     pub layers: Vec<Layer>,
-    /// For people: what was not granted, and why.
+    /// Notes for users: what was not granted, and why.
     pub notes: Vec<String>,
 }
 
 /// A directory of the user that the run sees in its private home, with a writable layer of its own on top.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
-    /// The user's directory, a real path. It has to be granted for reading as well.
+    /// The user's directory, a real path. It must be granted for reading as well.
     pub lower: PathBuf,
-    /// Where below the private home the run sees it.
+    /// Its path relative to the private home.
     pub upper: PathBuf,
-    /// When the layer is made of symbolic links: how many levels of directories below it must be real directories, so that the
-    /// run can add to them. With 0 only the directory itself is one, and its entries are links.
+    /// For a layer of symbolic links: how many levels of directories below it must be real directories, so that the run
+    /// can add to them. With 0 only the directory itself is real, and its entries are links.
     pub depth: usize,
-    /// Whether a run that can fetch nothing adds to them.
+    /// Whether a run without network access adds entries.
     pub growth: Growth,
 }
 
-/// Whether a run adds to the directories of a layer, when it can fetch nothing.
+/// Whether a run without network access adds entries to a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Growth {
-    /// It may.
+    /// It may add entries.
     Any,
-    /// It does not.
+    /// It never adds entries.
     None,
-    /// Only what is not yet unpacked of the archives in this directory.
+    /// It only unpacks archives of this directory that are not unpacked yet.
     Unpacking(PathBuf),
 }
 
 impl Layer {
-    /// Whether an entry is a lock or an index that programs open for writing: a link to it would only fail, so a layer
-    /// that is made of links goes without.
+    /// Whether an entry is a lock or an index that programs open for writing. That would fail through a link, so a
+    /// layer of links omits it.
     pub fn leaves_out(name: &OsStr) -> bool {
         let name = name.as_bytes();
         name == b"lock" || [&b".lock"[..], b".lck", b".part"].iter().any(|ending| name.ends_with(ending))
     }
 }
 
-/// Finds the wanted toolchains of a home. Without any wanted, the directories of PATH are not granted either.
+/// Finds the wanted toolchains of a home. If none is wanted, the directories of PATH are not granted either.
 pub fn detect(
     home: &Path,
     environment: &[(OsString, OsString)],
@@ -98,12 +98,12 @@ pub fn detect(
 
 struct Search<'a> {
     home: &'a Path,
-    /// The home without links.
+    /// The home with symbolic links resolved.
     real_home: PathBuf,
     environment: &'a [(OsString, OsString)],
     bounds: Bounds,
     names: HomeListing,
-    /// Whether the user's package caches show through.
+    /// Whether the run sees the user's package caches.
     shares: bool,
 }
 
@@ -153,7 +153,7 @@ impl Search<'_> {
         }
     }
 
-    /// Toolchains that rustup only links to: what somebody built in another directory.
+    /// Grants toolchains that rustup only links to: built by the user in another directory.
     fn linked_toolchains(&self, found: &mut Found) {
         let links = self.roots(&["RUSTUP_HOME"], &[".rustup"], &mut Found::new("rust"));
         for link in links.iter().flat_map(|root| matching(root, "toolchains/*")) {
@@ -163,8 +163,8 @@ impl Search<'_> {
         }
     }
 
-    /// Packages that pip installed for the user. They show through like a cache, so that Python finds them and pip can
-    /// add more, in the private home; `PYTHONUSERBASE` would make the user's directory the one pip writes to.
+    /// Finds the packages that pip installed for the user. The run gets them as layers, so that Python finds them and
+    /// pip can add more in the private home. `PYTHONUSERBASE` would make pip write to the user's directory.
     fn user_sites(&self, found: &mut Found) {
         if !self.names.may_have(".local") {
             return;
@@ -192,8 +192,8 @@ impl Search<'_> {
         }
     }
 
-    /// Go's module cache, one layer for the downloads and one for each host: only there is it known how deep the directories
-    /// of single modules lie, which are never changed.
+    /// Finds Go's module cache: one layer for the downloads and one for each host. The depth of module directories,
+    /// which are never changed, is known only per host.
     fn go_modules(&self, found: &mut Found) {
         let named = self.roots(&["GOMODCACHE"], &[], found);
         let mut roots = self.roots(&["GOPATH"], &["go"], found);
@@ -217,7 +217,7 @@ impl Search<'_> {
         }
     }
 
-    /// Gradle reads a second cache that it never writes to, when told; its own has indexes that it changes in place.
+    /// Finds Gradle's modules. Gradle can read a second, read-only cache; in its own it changes indexes in place.
     fn gradle_modules(&self, found: &mut Found) {
         for root in self.roots(&["GRADLE_USER_HOME"], &[".gradle"], found) {
             let caches = root.join("caches");
@@ -228,7 +228,8 @@ impl Search<'_> {
         }
     }
 
-    /// Settings that builds may depend on and that can hold tokens: said, so that nobody has to search.
+    /// Notes settings files that builds may depend on but that can hold tokens, so that users need not search for the
+    /// cause.
     fn settings_left_behind(&self, name: &str, found: &mut Found) {
         let settings: &[&str] = match name {
             "rust" => &[".cargo/config.toml", ".cargo/config"],
@@ -244,8 +245,8 @@ impl Search<'_> {
         }
     }
 
-    /// Directories of PATH that no toolchain has and the system's grants do not cover, with the installation around a `bin`.
-    /// What belongs to a toolchain that is not wanted stays closed.
+    /// Grants directories of PATH that belong to no toolchain and that `{system}` does not cover, with the installation
+    /// around a `bin`. What belongs to a toolchain that is not wanted is not granted.
     fn path(&self, found: &[Toolchain], unwanted: &[Toolchain]) -> Toolchain {
         let mut granted = Found::new("path");
         let path = self.set("PATH").unwrap_or_default();
@@ -268,8 +269,8 @@ impl Search<'_> {
         granted.into_toolchain()
     }
 
-    /// Whether a directory that PATH names may be granted where it lies in a home that is not this user's `HOME`: there are
-    /// keys in that one too. A CI image often has its toolchains in another home than its `HOME`.
+    /// Whether a directory of PATH may be granted. If it lies in a home other than `HOME`, the protected paths of that
+    /// home count, because it holds keys, too. CI images often keep their toolchains in another home than `HOME`.
     fn may_grant(&self, path: &Path) -> bool {
         let other_home = path
             .ancestors()
@@ -279,7 +280,7 @@ impl Search<'_> {
         is_in_home || !is_system && other_home.is_none_or(|home| Bounds::new(home).grant(path).is_ok())
     }
 
-    /// The directories that the first set variable names or, when none is set, those in their usual places. Real paths.
+    /// The directory named by the first variable that is set or, if none is set, the default ones. Real paths.
     fn roots(&self, variables: &[&str], usual: &[&str], found: &mut Found) -> Vec<PathBuf> {
         let named = variables.iter().find_map(|name| Some((*name, self.variable(name)?)));
         let Some((name, path)) = named else {
@@ -299,7 +300,7 @@ impl Search<'_> {
         vec![root]
     }
 
-    /// A usual place in the home, or where the user has moved such places to.
+    /// A default place in the home, or where XDG variables have moved it.
     fn usual(&self, place: &str) -> Vec<PathBuf> {
         let moved = [
             (".local/share/", "XDG_DATA_HOME"),
@@ -317,7 +318,7 @@ impl Search<'_> {
         }
     }
 
-    /// A path to be granted with everything below it, unless it may not be.
+    /// Grants a path with everything below it, if that is allowed.
     fn grant(&self, path: &Path, found: &mut Found) -> bool {
         match self.allowed(path, found) {
             Some(real) => {
@@ -355,7 +356,7 @@ impl Search<'_> {
         }
     }
 
-    /// The value of a variable; an empty one is none.
+    /// The value of a variable. An empty one counts as unset.
     fn set(&self, name: &str) -> Option<&OsStr> {
         let is_it = |(known, value): &&(OsString, OsString)| known == name && !value.is_empty();
         self.environment.iter().find(is_it).map(|(_, value)| value.as_os_str())
@@ -367,7 +368,7 @@ impl Search<'_> {
         if name == "GOPATH" { std::env::split_paths(value).next() } else { Some(PathBuf::from(value)) }
     }
 
-    /// A path as people write it.
+    /// A path with `~` for the home, for messages.
     fn shown(&self, path: &Path) -> String {
         match path.strip_prefix(self.home).or_else(|_| path.strip_prefix(&self.real_home)) {
             Ok(rest) => Path::new("~").join(rest).display().to_string(),
@@ -376,7 +377,7 @@ impl Search<'_> {
     }
 }
 
-/// A toolchain while it is searched for.
+/// A toolchain during the search.
 struct Found {
     toolchain: Toolchain,
     why: Vec<String>,
@@ -408,7 +409,7 @@ impl Found {
         }
     }
 
-    /// The first directory found is the one a variable names.
+    /// Sets a variable to the first directory found. Later ones are ignored.
     fn export(&mut self, name: &str, value: &Path) {
         if !self.toolchain.variables.iter().any(|(known, _)| known == name) {
             self.toolchain.variables.push((OsString::from(name), value.into()));
@@ -426,7 +427,7 @@ fn real_folder(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|path| path.is_dir())
 }
 
-/// What is there of a place below a directory: at most one path, or all whose last name begins with what stands before a `*`.
+/// The existing paths that match a place below a directory: at most one, or with a final `*` all with that beginning.
 fn matching(folder: &Path, place: &str) -> Vec<PathBuf> {
     let Some(start) = place.strip_suffix('*') else {
         let path = if place == "." { folder.to_path_buf() } else { folder.join(place) };

@@ -1,6 +1,9 @@
-//! Settings in the directories above the working directory. Build tools look for them up to the root, and these give up when
-//! one is there that they may not read: so it may be read, unless it holds what looks like a secret. An agent that worked
-//! in such a directory before may have made what is there: a link in it would show whatever it leads to.
+//! Finds configuration files in the directories above the working directory. Build tools look for them up to the root,
+//! and some fail if they may not read one that exists. So the run may read such a file, unless it seems to hold a
+//! secret.
+//!
+//! An agent that worked in such a directory before may have created the file. So symbolic and hard links are never
+//! granted: they would expose whatever they lead to.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +16,7 @@ use nix::unistd::{AccessFlags, faccessat};
 use super::LaunchPlan;
 use crate::sandbox::{Grant, Rights};
 
-/// What was seen to end cargo, rustup, rustfmt and pytest. Others (node, npm, git, clippy) go on without.
+/// Files that are known to make cargo, rustup, rustfmt and pytest fail. Other tools (node, npm, git, clippy) continue.
 const NAMES: [&str; 14] = [
     ".cargo/config.toml",
     ".cargo/config",
@@ -31,27 +34,28 @@ const NAMES: [&str; 14] = [
     "setup.cfg",
 ];
 
-/// A directory of this size holds hardly more than a hundred files, where its size says how many there are.
+/// A directory of at most this size has hardly more than a hundred files, on file systems where the size grows with
+/// them.
 const SHORT: u64 = 4096;
-/// No more of a directory is listed.
+/// The most entries of a directory that are listed.
 const MOST_ENTRIES: usize = 200;
-/// No settings are longer.
+/// A longer file is not granted.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Words beside which a secret may stand, in small letters.
+/// Words that suggest a secret nearby, in lower case.
 const WORDS: [&str; 9] =
     ["token", "passw", "secret", "credential", "api_key", "apikey", "api-key", "_auth", "private key"];
 
-/// Settings above a working directory.
+/// Configuration files above a working directory.
 #[derive(Debug, Default)]
 pub(crate) struct AncestorConfigs {
-    /// May be read.
+    /// Files that the run may read.
     pub(crate) grants: Vec<Grant>,
-    /// Are not granted: (which, why not).
+    /// Files that are not granted: (path, reason).
     pub(crate) withheld: Vec<(PathBuf, &'static str)>,
 }
 
-/// What there is above a directory that these grants do not show.
+/// The configuration files above a directory that `grants` do not cover already.
 pub(crate) fn settings_above(folder: &Path, grants: &[Grant]) -> AncestorConfigs {
     let mut above = AncestorConfigs::default();
     let is_granted = |path: &Path| grants.iter().any(|grant| path.starts_with(&grant.path));
@@ -76,8 +80,8 @@ pub(crate) fn settings_above(folder: &Path, grants: &[Grant]) -> AncestorConfigs
     above
 }
 
-/// Those of the names that are there. There are many, in every directory up to the root, and hardly ever one is there: who
-/// lists a directory that is not large asks once.
+/// The configuration files that exist in a directory. There are many names and rarely a match, so a small directory is
+/// listed once instead of one `stat` for each name.
 fn names_in(folder: &Path) -> Vec<&'static str> {
     let is_short = folder.metadata().is_ok_and(|found| found.len() <= SHORT);
     let entries = if is_short { std::fs::read_dir(folder).ok() } else { None };
@@ -100,10 +104,10 @@ fn names_in(folder: &Path) -> Vec<&'static str> {
     NAMES.into_iter().filter(|name| may_be_there(name) && is_there(name)).collect()
 }
 
-/// Why a file is not shown.
+/// Why a file is not granted, if so.
 fn why_not(path: &Path) -> Option<&'static str> {
     let mut text = Vec::new();
-    // A pipe of this name must not hold up the run.
+    // Opening a pipe of this name would block.
     if !path.symlink_metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1) {
         return Some("is no plain file");
     }
@@ -116,7 +120,7 @@ fn why_not(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Whether there may be a secret in a text: a word that goes with one, or a name and password in an address.
+/// Whether a text may hold a secret: it has a word that suggests one, or an address with user name and password.
 fn may_hold_secret(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text).to_lowercase();
     let has_user = |rest: &str| {
@@ -126,7 +130,7 @@ fn may_hold_secret(text: &[u8]) -> bool {
 }
 
 impl LaunchPlan {
-    /// Whether a view of the run's own puts something else in the place of a path.
+    /// Whether the run's mounts hide or replace a path.
     pub(crate) fn view_covers(&self, path: &Path) -> bool {
         self.view.own().chain(&self.view.hidden).any(|folder| path.starts_with(folder))
     }

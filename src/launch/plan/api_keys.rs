@@ -1,6 +1,6 @@
-//! Keys of APIs: taken out of the caller's environment before anything starts, read from a file, or printed by a program.
+//! API keys: taken from the caller's environment before anything starts, read from a file, or printed by a program.
 //!
-//! A key is held in a page that no child process sees ([`Secret`]); the agent gets a placeholder.
+//! A key is held in a page that no child process inherits ([`Secret`]). The agent must only ever get a placeholder.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -15,7 +15,7 @@ use crate::policy::{Config, KEY_VARIABLES};
 use crate::sys::programs::ProgramSearch;
 use crate::sys::secret::{LARGEST, Secret, take_variable};
 
-/// How long a program may take to print one: it may ask a person.
+/// How long a program may take to print a key. It may ask the user for a password.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where a gateway's key comes from.
@@ -23,9 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub enum KeySource {
     /// A variable of the caller's environment.
     Variable(String),
-    /// A file.
+    /// A file that holds only the key.
     File(PathBuf),
-    /// A program.
+    /// A command that prints the key.
     Command(Vec<String>),
 }
 
@@ -47,17 +47,17 @@ pub struct Keys {
     variables: Vec<(String, Secret)>,
 }
 
-/// What a run may use and must not tell.
+/// Values that a run may use but must not record.
 #[derive(Debug, Default)]
 pub struct Secrets {
-    /// The key of each gateway, in its order.
+    /// The key of each gateway, in the order of the gateways.
     pub gateways: Vec<Option<Secret>>,
-    /// The caller's other keys: of no use to the run, and kept out of its record all the same.
+    /// The caller's other keys. The run cannot use them, and its record must not contain them either.
     pub others: Vec<Secret>,
 }
 
 impl Secrets {
-    /// With more that must not be recorded.
+    /// Adds more values that must not be recorded.
     #[must_use]
     pub fn and_others(mut self, texts: &[String]) -> Self {
         self.others.extend(texts.iter().filter_map(|text| Secret::one_word(text.clone().into_bytes()).ok()));
@@ -66,12 +66,12 @@ impl Secrets {
 }
 
 impl Keys {
-    /// Those that nobody has fetched.
+    /// The keys that were not fetched.
     pub(crate) fn rest(self) -> Vec<Secret> {
         self.variables.into_iter().map(|(_, secret)| secret).collect()
     }
 
-    /// Takes every key out of this process's environment. Must be called while it has one thread.
+    /// Removes every key from this process's environment. Must be called while guard has one thread.
     pub fn take(config: &Config) -> Self {
         let own = config.gateway.values().filter_map(|gateway| gateway.key_variable.as_deref());
         let mut keys = Self::default();
@@ -83,19 +83,19 @@ impl Keys {
         keys
     }
 
-    /// The variables that hold something.
+    /// The names of the variables that hold a value.
     pub fn names(&self) -> Vec<String> {
         let filled = self.variables.iter().filter(|(_, secret)| !secret.expose().is_empty());
         filled.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The variables that nobody's gateway keeps, for policies that hand them on as they are.
+    /// The variables that no gateway uses, for policies that pass them to the agent as they are.
     pub fn others(&self, used: &[&str]) -> Vec<(OsString, OsString)> {
         let others = self.variables.iter().filter(|(name, _)| !used.contains(&name.as_str()));
         others.map(|(name, secret)| (name.into(), OsString::from_vec(secret.expose().to_vec()))).collect()
     }
 
-    /// The key from where it is.
+    /// Fetches the key of a gateway from its source.
     pub fn fetch(&mut self, gateway: &str, source: &KeySource) -> Result<Secret, LaunchError> {
         let failed = |problem: String| {
             LaunchError::Input(format!(
@@ -115,7 +115,7 @@ impl Keys {
 }
 
 fn from_file(path: &Path) -> Result<Secret, String> {
-    // A pipe would be waited for.
+    // Without O_NONBLOCK, opening a pipe would block.
     let open =
         std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path);
     let file = open.map_err(|error| error.to_string())?;
@@ -138,7 +138,7 @@ fn from_file(path: &Path) -> Result<Secret, String> {
 fn from_command(words: &[String]) -> Result<Secret, String> {
     let (program, rest) = words.split_first().ok_or("no program")?;
     let search = ProgramSearch::from_environment();
-    // A path is the user's own word for where it is.
+    // With a slash, the user has named the file. No search for it.
     let program = match program.contains('/') {
         true => PathBuf::from(program),
         false => search.find(program).map_err(|error| error.to_string())?,

@@ -1,4 +1,5 @@
-//! git's side of a plan: the worktree and git directory that were made for a run, or the repository it happens to lie in.
+//! The git paths of a plan: those of the worktree created for the run or, without one, those of the repository that the
+//! working directory lies in. A `.git` file that an agent may have written must never lead to a grant.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -11,33 +12,33 @@ use super::RunRequest;
 use super::workdir::is_same;
 use crate::sandbox::{Grant, Rights};
 
-/// What was made of a repository for one run.
+/// The worktree and git directory created for one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Checkout {
     /// The branch the run commits to.
     pub branch: String,
-    /// The commit it begins at.
+    /// The commit the branch starts at.
     pub base: String,
     /// The working tree.
     pub worktree: PathBuf,
-    /// The run's private git directory, which it may do with what it likes.
+    /// The run's private git directory, in which it may change anything.
     pub git_folder: PathBuf,
-    /// A file that leads to that directory: takes the place of the worktree's `.git` where the run has mounts of its own.
+    /// A file that points at that directory. With a mount namespace, it is mounted over the worktree's `.git`.
     pub pointer: PathBuf,
-    /// The repository's objects, and other things the run reads.
+    /// The repository's objects, and other paths the run reads.
     pub readable: Vec<PathBuf>,
-    /// Installed dependencies of the user's checkout that the run sees in its own: (where, the user's).
+    /// Installed dependencies of the user's checkout that the run sees in its own: (path in the run, the user's path).
     pub dependencies: Vec<(PathBuf, PathBuf)>,
-    /// The user's hooks, which run inside.
+    /// The user's hooks, which run inside the sandbox.
     pub hooks: PathBuf,
-    /// The user's repository: the git directory that all its worktrees share.
+    /// The git directory of the user's repository, which all its worktrees share.
     pub common_dir: PathBuf,
-    /// The user has changes that are not committed, and that the run does not get.
+    /// The user has uncommitted changes that the run does not get.
     pub leaves_changes_behind: bool,
 }
 
 impl Checkout {
-    /// What the run may do with all this, beside writing in the worktree.
+    /// The grants for all of these but the worktree itself.
     pub(crate) fn grants(&self) -> Vec<Grant> {
         let grant =
             |path: &Path, rights, why: &str| Grant { path: path.to_path_buf(), rights, why: why.to_string() };
@@ -53,29 +54,29 @@ impl Checkout {
         grants
     }
 
-    /// Files that are mounted, read-only, over others: the pointer over the worktree's `.git`, and the git directory's
-    /// configuration over itself, so that the user's hooks cannot be switched off.
+    /// Files that are mounted read-only over others: the pointer over the worktree's `.git`, and the git directory's
+    /// configuration over itself, so that the agent cannot disable the user's hooks.
     pub(crate) fn mounted_files(&self) -> [(PathBuf, PathBuf); 2] {
         let config = self.git_folder.join("config");
         [(self.pointer.clone(), self.worktree.join(".git")), (config.clone(), config)]
     }
 }
 
-/// What of a repository a run in a directory of it can read, where no worktree was made for it. What lies inside the directory
-/// can be read with it.
+/// The git paths that a run without a worktree of its own may read. Paths inside the working directory are readable
+/// already.
 pub(crate) fn git_places(request: &RunRequest, folder: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
     for level in folder.ancestors() {
         let dot_git = level.join(".git");
         let Ok(found) = dot_git.symlink_metadata() else { continue };
-        // Above the directory nothing is the agent's, but it may be another user's: git trusts only one's own as well.
+        // The agent cannot write above its directory, but another user may. git, too, trusts only the user's own.
         let is_ours =
             level == folder || found.uid() == request.uid && !is_shared_place(request.home.as_deref(), level);
         if !is_ours {
             break;
         }
         if level != folder {
-            // git looks at the whole working tree, of which the directory is a part.
+            // git reads the whole working tree, which contains the directory.
             places.push(level.to_path_buf());
         }
         if found.is_dir() {
@@ -83,7 +84,7 @@ pub(crate) fn git_places(request: &RunRequest, folder: &Path) -> Vec<PathBuf> {
                 places.push(dot_git);
             }
         } else if let Some((own, common)) = linked_git_folders(&dot_git, level) {
-            // An earlier run may have written the file: it must not lead to anything the agent can write, either.
+            // An earlier run may have written the file, so it must not lead to a directory that the agent can write.
             if !own.starts_with(folder) && !common.starts_with(folder) {
                 places.extend([own, common]);
             }
@@ -93,13 +94,13 @@ pub(crate) fn git_places(request: &RunRequest, folder: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// Whether a directory may lie in a repository: a quick look that rules most others out.
+/// Whether a directory may lie in a repository: a quick check that rules most others out.
 pub fn may_be_in_repository(folder: &Path) -> bool {
     let is_bare = |level: &Path| level.join("HEAD").is_file() && level.join("objects").is_dir();
     folder.ancestors().any(|level| level.join(".git").symlink_metadata().is_ok() || is_bare(level))
 }
 
-/// Directories that are too much to hand out because somebody put a `.git` there.
+/// Directories that are too broad to grant because of a `.git` in them.
 pub fn is_shared_place(home: Option<&Path>, level: &Path) -> bool {
     let holds_home = home.is_some_and(|home| home.starts_with(level) || is_same(home, level));
     holds_home
@@ -107,8 +108,8 @@ pub fn is_shared_place(home: Option<&Path>, level: &Path) -> bool {
         || ["/tmp", "/var/tmp", "/home", "/var", "/srv"].iter().any(|place| level == Path::new(place))
 }
 
-/// Where a `.git` file leads: the worktree's own git directory and the repository's. Only what `git worktree add` makes: the
-/// own directory is `COMMON/worktrees/NAME` and points back at this very file. So a planted file leads nowhere.
+/// The targets of a `.git` file: the worktree's own git directory and the repository's. Accepts only what `git worktree
+/// add` creates: `COMMON/worktrees/NAME`, which points back at this very file. So a planted file leads nowhere.
 fn linked_git_folders(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
     let line = |path: &Path| -> Option<PathBuf> {
         let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() < 8192)?;

@@ -1,7 +1,7 @@
-//! Policy + request → everything a run will be, before anything of it exists.
+//! Turns a policy and a request into a [`LaunchPlan`]: everything a run will be, before any of it exists.
 //!
-//! [`plan`] looks at the machine (what exists, where a program lies) but makes and changes nothing, so it can be shown
-//! (`guard run --dry-run`) and compared. The code that executes a plan adds nothing of its own.
+//! [`plan`] inspects the machine (which paths exist, where a program is) but must create and change nothing. So a plan
+//! can be shown (`guard run --dry-run`) and compared. The code that carries a plan out adds no decisions of its own.
 pub(crate) mod ancestor_configs;
 pub(crate) mod api_keys;
 pub(crate) mod git_paths;
@@ -35,42 +35,42 @@ use git_paths::{Checkout, git_places};
 use shims::{Shims, why_no_shims};
 use workdir::working_folder;
 
-/// Somebody wants a command run.
+/// A request to run a command in the sandbox.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// The directory it works in; absolute.
+    /// The working directory; absolute.
     pub folder: PathBuf,
     /// The policy, merged and checked.
     pub policy: Policy,
-    /// The caller's environment, from which the policy picks.
+    /// The caller's environment, of which the policy passes a part.
     pub environment: Vec<(OsString, OsString)>,
     /// The caller's home directory.
     pub home: Option<PathBuf>,
-    /// Where runs are kept.
+    /// The directory with the records of all runs.
     pub runs: PathBuf,
-    /// Where short-lived files of runs go.
+    /// The directory for short-lived files of runs.
     pub scratch: PathBuf,
-    /// The effective user.
+    /// The effective user id.
     pub uid: u32,
     /// What the caller adds to the policy.
     pub options: Options,
-    /// The worktree and git directory that were made for the run, in a repository.
+    /// The worktree and git directory created for the run, if it works in a repository.
     pub checkout: Option<Checkout>,
     /// The user's configuration.
     pub config: Config,
-    /// Where the user's configuration and policies are.
+    /// The directory of the user's configuration and policies.
     pub config_dir: Option<PathBuf>,
-    /// Variables that held keys, which the environment has no more.
+    /// Names of variables that held keys and were removed from `environment`.
     pub key_variables: Vec<String>,
 }
 
 impl RunRequest {
-    /// What the run may use.
+    /// The run's limits: the policy's, as changed by the caller's options.
     pub(crate) fn limits(&self) -> Limits {
         let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
-        // A person at the terminal ends a run when it takes too long; 0 is no limit.
+        // A user at the terminal ends a run that takes too long. 0 means no limit.
         let time = |asked: Option<u64>, key: &str| {
             let of_policy = if self.options.is_attended { None } else { get(key) };
             asked.or(of_policy).filter(|&seconds| seconds > 0)
@@ -86,7 +86,7 @@ impl RunRequest {
         }
     }
 
-    /// Where a run with this id has its own things.
+    /// The private directories of the run with this id.
     pub(crate) fn own_places(&self, run_id: &str) -> RunPaths {
         let run_folder = self.runs.join(run_id);
         let home = run_folder.join("home");
@@ -94,13 +94,13 @@ impl RunRequest {
         RunPaths { run_folder, home, tmp }
     }
 
-    /// Whether it is to have namespaces of its own.
+    /// Whether the run should have namespaces: the caller's option, or else the policy's setting.
     pub(crate) fn wanted_namespaces(&self) -> Namespaces {
         self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
     }
 }
 
-/// Memory that a run may have in any case: three quarters of the machine's, so that the machine outlives it.
+/// The upper bound on a run's memory: three quarters of the machine's, so that the machine stays usable.
 fn most_memory_mib() -> u64 {
     use nix::unistd::{SysconfVar, sysconf};
     let ask = |what| sysconf(what).ok().flatten().and_then(|value| u64::try_from(value).ok());
@@ -110,19 +110,19 @@ fn most_memory_mib() -> u64 {
     }
 }
 
-/// Where a run has its own things.
+/// The private directories of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct RunPaths {
-    /// Transcript and private home.
+    /// Holds the transcript and the private home.
     pub(crate) run_folder: PathBuf,
     /// The private home directory.
     pub(crate) home: PathBuf,
-    /// The private directory for temporary files, alone in a directory that nobody else can enter.
+    /// The private directory for temporary files. Its parent holds nothing else and is closed to other users.
     pub(crate) tmp: PathBuf,
 }
 
 impl RunPaths {
-    /// What is seen as `/var/tmp`, where the run has mounts of its own.
+    /// The directory mounted at `/var/tmp`, if the run has a mount namespace.
     pub(crate) fn other_tmp(&self) -> PathBuf {
         self.tmp.with_file_name("var")
     }
@@ -131,53 +131,54 @@ impl RunPaths {
 /// What a caller adds to, or takes from, the policy for one run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Namespaces, instead of what the policy says.
+    /// Overrides the policy's setting for namespaces.
     pub namespaces: Option<Namespaces>,
-    /// More that may be read.
+    /// More paths the run may read.
     pub read: Vec<PathBuf>,
-    /// More that may be written.
+    /// More paths the run may write.
     pub write: Vec<PathBuf>,
-    /// Variables to set.
+    /// Environment variables to set.
     pub set: Vec<(OsString, OsString)>,
     /// Do not look for toolchains in the home directory.
     pub no_toolchains: bool,
-    /// Leave the shims out.
+    /// Do not install the shims.
     pub no_shims: bool,
-    /// The idle limit in seconds, instead of the policy's; 0 is none.
+    /// Overrides the policy's idle limit, in seconds; 0 means no limit.
     pub idle_seconds: Option<u64>,
-    /// The total limit in seconds, instead of the policy's; 0 is none.
+    /// Overrides the policy's total limit, in seconds; 0 means no limit.
     pub total_seconds: Option<u64>,
-    /// A person types into the run: the policy's time limits do not hold.
+    /// A user types into the run, so the policy's time limits do not apply.
     pub is_attended: bool,
-    /// More hosts that may be reached.
+    /// More hosts the run may reach.
     pub hosts: Vec<String>,
-    /// More ports on loopback that own servers may listen on.
+    /// More loopback ports the run's own servers may listen on.
     pub listen: Vec<u16>,
     /// More network presets.
     pub presets: Vec<String>,
-    /// What the home begins with, and what of it is kept.
+    /// The initial content of the home directory, and the part of it that is kept.
     pub home_state: HomeState,
-    /// Files of the home, which replace those: where (from the home), and what is in them. `{NAME-port}` stands for the port
-    /// of the gateway NAME, `{directory}` for the working tree, escaped as inside a string in double quotes.
+    /// Files to write into the home directory, replacing existing ones: (path relative to the home, content). In the
+    /// content, `{NAME-port}` stands for the port of the gateway NAME and `{directory}` for the working tree, escaped
+    /// as inside a double-quoted string.
     pub home_files: Vec<(PathBuf, String)>,
     /// A tighter budget.
     pub budget: Budget,
     /// Run although git repositories in writable directories cannot be protected, and report their changes.
     pub allow_unprotected_repositories: bool,
-    /// Do not look at programs again when they have started, whatever the policy says: for measuring what that costs.
+    /// Do not verify programs after they have started, whatever the policy says. For measuring the cost of that.
     pub no_verify: bool,
 }
 
-/// Bounds of a run. `None` is unbounded.
+/// The limits of a run. `None` means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// Seconds without output or a new program.
     pub idle_seconds: Option<u64>,
     /// Seconds in all.
     pub total_seconds: Option<u64>,
-    /// Processes of the run at once.
+    /// Processes of the run at the same time.
     pub processes: Option<u64>,
-    /// Open files of a process.
+    /// Open files of one process.
     pub open_files: Option<u64>,
     /// MiB of memory for the whole run.
     pub memory_mib: Option<u64>,
@@ -187,67 +188,68 @@ pub struct Limits {
     pub output_mib: Option<u64>,
 }
 
-/// Everything a run will be.
+/// Everything a run will be, as data.
 #[derive(Debug, Clone, Serialize)]
 pub struct LaunchPlan {
     /// The run's id.
     pub run_id: String,
     /// The policy's name.
     pub policy: String,
-    /// The file that will be executed.
+    /// The file to execute.
     pub program: PathBuf,
-    /// Its arguments, beginning with its name.
+    /// The program's arguments, starting with its name.
     #[serde(serialize_with = "texts")]
     pub argv: Vec<OsString>,
     /// The working directory.
     pub folder: PathBuf,
-    /// The worktree and git directory of the run, in a repository.
+    /// The worktree and git directory of the run, if it works in a repository.
     pub checkout: Option<Checkout>,
-    /// The run's directory: transcript, private home.
+    /// The run's directory, with the transcript and the private home.
     pub run_folder: PathBuf,
     /// The private home directory.
     pub home: PathBuf,
-    /// The private directory for temporary files, as it is called outside.
+    /// The private directory for temporary files, by its path outside the run's mounts.
     pub tmp: PathBuf,
-    /// The whole environment.
+    /// The agent's complete environment.
     #[serde(serialize_with = "pairs")]
     pub environment: Vec<(OsString, OsString)>,
     /// Names (with `*`) of variables whose values are never recorded.
     pub redact: Vec<String>,
     /// Every path with its rights.
     pub grants: Vec<Grant>,
-    /// Settings above the working directory, which may be read unless a view of the run's own covers them.
+    /// Configuration files above the working directory. The run may read them unless its mounts cover them.
     pub settings_above: Vec<Grant>,
-    /// What of the network it gets.
+    /// The run's access to the network.
     pub network: NetworkPlan,
-    /// Bounds.
+    /// The run's limits.
     pub limits: Limits,
-    /// Namespaces: what is wanted.
+    /// Whether the run should have namespaces.
     pub namespaces: Namespaces,
-    /// What the run sees, where namespaces can be had.
+    /// The mounts of the run, if it gets namespaces.
     pub view: MountPlan,
     /// Caches that a run without namespaces gets as directories of symbolic links.
     pub linked_caches: Vec<LinkedCache>,
-    /// What the home begins with, and what of it is kept.
+    /// The initial content of the home directory, and the part of it that is kept.
     pub home_state: HomeState,
-    /// Files written into the private home: (where, what).
+    /// Files written into the private home: (path, content).
     pub home_files: Vec<(PathBuf, String)>,
     /// Files copied into the private home: (from, to).
     pub imports: Vec<(PathBuf, PathBuf)>,
-    /// What stands in for git and the shells.
+    /// The shims that stand in for git and the shells.
     pub shims: Option<Shims>,
-    /// The socket the shims ask on.
+    /// The socket on which the shims ask the supervisor.
     pub control: PathBuf,
-    /// Programs are looked at again when they have started.
+    /// The supervisor verifies programs after they have started.
     pub verify_exec: bool,
-    /// What keeps a run without namespaces from being safe: only its own view can protect these.
+    /// Why this run is not safe without namespaces, if so: only a mount namespace can protect the repositories named
+    /// here.
     pub needs_view: Option<String>,
     /// Writable directories with the git repositories in them.
     #[serde(skip)]
     pub(crate) searched: Vec<SearchedDirectory>,
-    /// Git repositories that are read-only where the run has namespaces of its own.
+    /// Git repositories that are read-only if the run has a mount namespace.
     pub protected_repositories: Vec<PathBuf>,
-    /// What was found or left out, for people.
+    /// Notes for the user: what was found or left out.
     pub notes: Vec<String>,
 }
 
@@ -260,19 +262,19 @@ fn pairs<S: serde::Serializer>(items: &[(OsString, OsString)], serializer: S) ->
         .collect_map(items.iter().map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy())))
 }
 
-/// A request that cannot be planned.
+/// Why a request cannot be planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// No such program.
     #[error("command not found: {0}")]
     CommandNotFound(String),
-    /// The program is there but cannot be run.
+    /// The program exists but cannot be executed.
     #[error("cannot run {program}: {problem}")]
     NotExecutable {
-        /// What was asked for.
+        /// The program as the caller named it.
         program: String,
-        /// Why not.
+        /// Why it cannot be executed.
         problem: String,
     },
     /// The working directory cannot be used.
@@ -280,15 +282,15 @@ pub enum LaunchError {
     Folder {
         /// The directory.
         folder: PathBuf,
-        /// Why not.
+        /// Why it cannot be used.
         problem: String,
     },
-    /// An option or a path of the policy cannot be used.
+    /// An option, or a path of the policy, cannot be used.
     #[error("{0}")]
     Input(String),
 }
 
-/// The files that are written into the private home.
+/// The files to write into the private home.
 fn home_files(
     request: &RunRequest,
     network: &NetworkPlan,
@@ -302,7 +304,7 @@ fn home_files(
     own.chain(network.home_files().into_iter().map(|(path, text)| (home.join(path), text))).collect()
 }
 
-/// What a run of this request will be.
+/// Plans a run of this request.
 pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
     let _span = tracing::info_span!("plan", run = %run_id, policy = %request.policy.name).entered();
     let folder = working_folder(request)?;
@@ -416,7 +418,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
 }
 
 impl LaunchPlan {
-    /// The plan as it is executed, now that it is known whether the run has namespaces of its own.
+    /// Adapts the plan once it is known whether the run has namespaces.
     pub fn settle(mut self, has_view: bool) -> Self {
         let mut above = std::mem::take(&mut self.settings_above);
         above.retain(|grant| !(has_view && self.view_covers(&grant.path)));
@@ -432,7 +434,7 @@ impl LaunchPlan {
         let of_tmp = self.grants.iter().filter(|grant| grant.path == self.tmp).map(|grant| grant.rights);
         let rights = of_tmp.max_by_key(|rights| rights.is_write());
         self.grants.retain(|grant| !grant.path.starts_with(&self.tmp));
-        // A policy that gives no temporary files gives none here either.
+        // A policy that grants no temporary files grants none here either.
         if let Some(rights) = rights {
             let grant = |path: &PathBuf| {
                 let why = "private temporary files".to_string();
@@ -447,7 +449,8 @@ impl LaunchPlan {
         self
     }
 
-    /// The directory around the temporary files, which nobody else can enter however the run opens what is in it.
+    /// The parent of the directory for temporary files. Other users cannot enter it, whatever modes the run sets
+    /// inside.
     pub(crate) fn around_tmp(&self) -> &Path {
         self.tmp.parent().unwrap_or(&self.tmp)
     }
@@ -458,7 +461,7 @@ impl LaunchPlan {
     }
 }
 
-/// The part of an id that tells runs of one moment apart.
+/// The last 12 characters of an id, which differ between runs of the same moment.
 fn short(run_id: &str) -> &str {
     run_id.get(run_id.len().saturating_sub(12)..).unwrap_or(run_id)
 }
@@ -471,14 +474,14 @@ fn found_toolchains(request: &RunRequest) -> Vec<Toolchain> {
     toolchains::detect(home, &request.environment, &wanted.detect, wanted.caches)
 }
 
-/// Where the placeholders of a policy lead.
+/// The values of the placeholders in a policy's paths.
 struct Placeholders<'p> {
     worktree: &'p Path,
     home: &'p Path,
     tmp: &'p Path,
     other_tmp: &'p Path,
     toolchains: &'p [Toolchain],
-    /// What `{system}` grants and what is to be told of it, once it was looked for: that takes time.
+    /// The grants of `{system}` and the notes about them. Computed on first use, because the search takes time.
     system: OnceCell<(Vec<Grant>, Vec<String>)>,
 }
 
@@ -507,7 +510,7 @@ impl Placeholders<'_> {
             "tmp" => one(self.tmp, "private temporary files"),
             "system" => self.system(as_root).0.clone(),
             "toolchains" => self.toolchains.iter().flat_map(toolchain_grants).collect(),
-            // A role's document; only the phase runner names one.
+            // A role's document: only a task's workflow names one.
             _ => Vec::new(),
         }
     }
@@ -532,8 +535,8 @@ fn policy_grants(
     let files = &request.policy.filesystem;
     let as_root = request.uid == 0;
     let mut grants: Vec<Grant> = Vec::new();
-    // What the run makes itself does not exist yet, and the system was just looked at; anything else that is not there is
-    // left out, and said so.
+    // The run's own directories do not exist yet, and `{system}` lists only existing paths. A note reports every other
+    // path that does not exist and is left out.
     let mut is_there = |grant: &Grant| {
         let is_planned = request.checkout.is_some() && grant.path.starts_with(places.worktree);
         let own = is_planned || grant.path.starts_with(places.home) || grant.path.starts_with(places.tmp);
@@ -577,7 +580,7 @@ fn policy_grants(
                 };
             }
         }
-        // A directory to run programs from inside one that is only readable.
+        // A directory of programs may lie inside one that is only readable, so it needs a grant of its own.
         grants.extend(places.into_iter().filter(|path| path.exists()).map(|path| Grant {
             path,
             rights: Rights::ReadExecute,
@@ -587,7 +590,7 @@ fn policy_grants(
     Ok(grants)
 }
 
-/// What the program needs of its own installation.
+/// Grants for the files of the program's own installation.
 fn program_grants(
     request: &RunRequest,
     program: &Path,
@@ -608,7 +611,7 @@ fn without_repeats(grants: Vec<Grant>) -> Vec<Grant> {
     grants.into_iter().filter(|grant| seen.insert((grant.path.clone(), grant.rights))).collect()
 }
 
-/// The shims, or why there are none.
+/// The planned shims, or a note that says why there are none.
 fn shims(request: &RunRequest, notes: &mut Vec<String>) -> Option<Shims> {
     if request.options.no_shims {
         return None;
@@ -625,8 +628,8 @@ fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
 }
 
-/// The variables the agent gets: what the policy passes and sets, what toolchains need, and what makes the run's own
-/// directories be used.
+/// The agent's environment: what the policy passes and sets, what toolchains need, and the variables that point
+/// programs at the run's own directories.
 fn environment(
     request: &RunRequest,
     shims: Option<&Path>,
@@ -653,11 +656,11 @@ fn environment(
         }
     }
     if request.uid == 0 {
-        // Root inside has no right to give files away, and tar as root tries to.
+        // Root inside the sandbox may not change the owner of files, and tar run by root tries to.
         set(OsStr::new("TAR_OPTIONS"), "--no-same-owner".into());
     }
     if request.checkout.is_none() {
-        // The repository is read-only to the agent: git must not try to write what it can do without.
+        // The repository is read-only to the agent, so git must not take locks that it can do without.
         set(OsStr::new("GIT_OPTIONAL_LOCKS"), "0".into());
     }
     for (name, value) in network.variables(home) {
@@ -677,9 +680,9 @@ fn environment(
     let path = variables.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
     let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut folders: Vec<PathBuf> = shims.iter().map(|folder| folder.to_path_buf()).collect();
-    // A relative entry would make what a name means depend on the directory it is used in.
+    // With a relative entry, a command's meaning would depend on the working directory.
     let entries = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
-    // A link to a version (`~/.nvm/current`) is not there in a hidden home, what it leads to is.
+    // A link to a version (`~/.nvm/current`) does not exist in a hidden home, but its target does.
     let in_home = |folder: &PathBuf| request.home.as_ref().is_some_and(|home| folder.starts_with(home));
     folders.extend(entries.map(|folder| match folder.canonicalize() {
         Ok(real) if in_home(&folder) => real,
@@ -697,7 +700,7 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// The file a command's first word leads to.
+/// The file that the command's first word names.
 fn find_program(
     command: &[OsString],
     folder: &Path,
@@ -727,7 +730,7 @@ fn find_program(
         };
     }
     let path = value(environment, "PATH").unwrap_or_default();
-    // The command itself needs no shim: it is judged when it starts, like every other.
+    // The command itself needs no shim: the supervisor judges its start like every other.
     std::env::split_paths(&path)
         .filter(|folder| Some(folder.as_path()) != shims)
         .map(|folder| folder.join(name))
@@ -747,10 +750,10 @@ fn view(
     let private = [(places.tmp, "/tmp"), (places.other_tmp, "/var/tmp")];
     let private = private.into_iter().map(|(from, at)| (from.to_path_buf(), PathBuf::from(at)));
     let private = private.filter(|(_, at)| at.is_dir()).collect();
-    // Where it really is: mounts are not put on links.
+    // Resolved, because a mount is not put on a symbolic link.
     let memory = std::fs::canonicalize("/dev/shm").into_iter().filter(|at| at.is_dir()).collect();
     let mut view = MountPlan { private, memory, layers, ..MountPlan::default() };
-    // What lies below a private directory is out of sight with it.
+    // A private directory already hides everything below it.
     let is_own = |path: &Path| view.own().any(|folder| path.starts_with(folder));
     let hidden: Vec<PathBuf> = hidden.into_iter().filter(|folder| !is_own(folder)).collect();
     let is_covered = |path: &Path| is_own(path) || hidden.iter().any(|folder| path.starts_with(folder));
@@ -762,7 +765,7 @@ fn view(
     for grant in grants {
         let path = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
         if path.starts_with(places.tmp) {
-            // It is seen at the usual places instead.
+            // It is mounted at `/tmp` and `/var/tmp` instead.
             continue;
         }
         if grant.rights.is_write() {
@@ -775,7 +778,7 @@ fn view(
     writable.dedup();
     visible.sort();
     visible.dedup();
-    // What lies in a writable tree comes with it.
+    // A mount of a writable tree includes what lies in it.
     let roots = writable.clone();
     visible.retain(|path| {
         repositories.binary_search(path).is_ok() || !roots.iter().any(|root| path.starts_with(root))
@@ -785,7 +788,7 @@ fn view(
     MountPlan { writable, visible, hidden, ..view }
 }
 
-/// The user's home, and the directory with the records: hidden where that does not hide the machine.
+/// The directories to hide: the user's home and the records of runs, unless they contain the system's own directories.
 fn hidden_folders(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut hidden: Vec<PathBuf> = Vec::new();
     for folder in request.home.iter().chain([&request.runs]) {

@@ -1,9 +1,9 @@
-//! The shims: what an agent finds on its PATH as `git`, `sh`, `bash`, …, so that it reads why a command is refused.
+//! The shims that the agent finds on its PATH as `git`, `sh`, `bash` and so on. They tell it why a command was denied.
 //!
-//! The program (`shims/main.rs`) is part of guard's own binary, and is written to the state directory by the first run that
-//! needs it; so a lone copy of guard has its shims. It is a program of its own because an agent starts it with every
-//! command: started by that name, guard itself would take twice as long (1.26 ms instead of 0.59 ms, where `git --version`
-//! takes 1.2 ms; medians of 500), since the loader has to relocate all of it.
+//! The shim program (`shims/main.rs`) is embedded in guard's binary, and the first run that needs it writes it to the
+//! state directory. So a single copy of guard is complete. It is a separate program because the agent starts it with
+//! every command: guard itself under that name would take twice as long (1.26 ms instead of 0.59 ms, where `git
+//! --version` takes 1.2 ms; medians of 500), because the loader has to relocate all of it.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, OpenOptions};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use serde::Serialize;
 
-/// The shim, as `build.rs` has compiled it.
+/// The shim program, compiled by `build.rs`.
 pub const SHIM_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guard-shim"));
 
 /// Tells this shim from those of other versions of guard.
@@ -25,17 +25,17 @@ const NAMES: [&str; 5] = ["git", "sh", "bash", "dash", "zsh"];
 
 const FILE_NAME: &str = "guard-shim";
 
-/// A directory that holds the shim, and links to it by the names of programs.
+/// A directory with the shim program, and links to it with the names of other programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Shims {
-    /// The same for all runs of this version with these names: it is made once.
+    /// The directory. All runs of this version with the same names share it, so it is created once.
     pub directory: PathBuf,
-    /// The programs it stands in for.
+    /// The names of the programs it stands in for.
     pub names: Vec<String>,
 }
 
 impl Shims {
-    /// Shims for those programs that this PATH has: one for a shell that is not there would only confuse.
+    /// Plans shims for the programs on this PATH. A shim for a shell that is not installed would only confuse.
     pub(crate) fn plan(runs: &Path, path: &OsStr) -> Self {
         let is_there =
             |name: &str| std::env::split_paths(path).any(|directory| directory.join(name).is_file());
@@ -45,13 +45,13 @@ impl Shims {
         Self { directory, names }
     }
 
-    /// The file that the links lead to.
+    /// The file that the links point at.
     pub(crate) fn program(&self) -> PathBuf {
         self.directory.join(FILE_NAME)
     }
 
-    /// Makes what is missing. Where the disk has no room for them, the directory stays empty, and what is behind it on the
-    /// PATH is found: that is no reason to refuse a run.
+    /// Creates what is missing. If the disk is full, the directory stays empty and commands are found further down the
+    /// PATH. That is no reason to refuse a run.
     pub(crate) fn make(&self) -> io::Result<()> {
         DirBuilder::new().mode(0o700).recursive(true).create(&self.directory)?;
         if self.fill().is_err() {
@@ -62,15 +62,15 @@ impl Shims {
         Ok(())
     }
 
-    /// Whether they could be made.
+    /// Whether the shims could be created.
     pub(crate) fn are_there(&self) -> bool {
         self.program().is_file()
     }
 
-    /// Other runs may do the same at the same time, and others may be using what is there.
+    /// Creates the files. Other runs may do so at the same time, or use the existing ones.
     fn fill(&self) -> io::Result<()> {
         let program = self.program();
-        // A crash of the machine can leave a file with other contents, or none.
+        // A crash of the machine can leave a file with wrong contents.
         if !std::fs::read(&program).is_ok_and(|found| found == SHIM_PROGRAM) {
             let new = self.directory.join(format!("new-{}", std::process::id()));
             if let Err(error) = write_program(&new).and_then(|()| std::fs::rename(&new, &program)) {
@@ -102,10 +102,10 @@ fn shims_directory(runs: &Path) -> PathBuf {
     runs.with_file_name("shims")
 }
 
-/// Why runs that are kept in this directory have no shims; `None` when they have.
+/// Why runs kept in this directory have no shims; `None` if they have.
 pub fn why_no_shims(runs: &Path) -> Option<String> {
     let directory = shims_directory(runs);
-    // It may have to be made first.
+    // The directory may not exist yet.
     let found = directory.ancestors().find_map(|part| statvfs(part).ok())?;
     let is_noexec = found.flags().contains(FsFlags::ST_NOEXEC);
     is_noexec.then(|| format!("no program can be started from {}: it is mounted noexec", directory.display()))

@@ -1,4 +1,5 @@
-//! What `{system}` stands for: the parts of the machine every program needs to read, and the devices it may use.
+//! The value of `{system}`: the parts of the machine that every program needs to read, and the devices it may use. For
+//! root it must not include files that only root may read.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -21,7 +22,7 @@ const PROGRAMS: &[&str] = &[
     "/gnu/store",
 ];
 
-/// What programs read about the machine.
+/// Paths from which programs read facts about the machine.
 const FACTS: &[&str] = &[
     "/proc",
     "/sys/devices/system/cpu",
@@ -32,15 +33,15 @@ const FACTS: &[&str] = &[
     "/var/lib/ca-certificates",
 ];
 
-/// Devices that are nobody's in particular.
+/// Devices that hold no data.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
-/// Directories in which administrators put files of their own, with keys and passwords among them. The package manager
-/// fills the rest of `/usr`, with what everybody can download.
+/// Directories in which administrators keep files of their own, including keys and passwords. The rest of `/usr` comes
+/// from the package manager and is public.
 const LOCAL: &[&str] = &["/etc", "/usr/local", "/opt"];
 
-/// What `{system}` grants. For root, `as_root` leaves out what only root may read below [`LOCAL`]: root without capabilities
-/// still owns root's files. What could not be examined in time is left out too, and `notes` says so.
+/// The grants of `{system}`. With `as_root`, leaves out files below [`LOCAL`] that only root may read: root without
+/// capabilities still owns them. Also leaves out what could not be examined in time, and adds a note.
 pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     let mut grants = Vec::new();
     let mut add = |path: &Path, rights: Rights| {
@@ -48,7 +49,7 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
             grants.push(Grant { path: path.to_path_buf(), rights, why: "system".to_string() });
         }
     };
-    // Where `/bin` and the like are links into `/usr` they come with it.
+    // If `/bin` and the like are links into `/usr`, the grant of `/usr` covers them.
     let is_in_usr = |path: &str| {
         let to = std::fs::read_link(path).map(|to| Path::new("/").join(to));
         to.is_ok_and(|to| to.starts_with("/usr") && !to.components().any(|part| part == Component::ParentDir))
@@ -63,7 +64,7 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     for path in PROGRAMS.iter().filter(|path| !is_in_usr(path)) {
         match (as_root, *path) {
             (true, "/opt") => {}
-            // As a whole it would bring along what only root may read of `/usr/local`.
+            // Granted as a whole, it would include files in `/usr/local` that only root may read.
             (true, "/usr") if !is_public("/usr/local") => {
                 beside_local("/usr").iter().for_each(|path| add(path, Rights::ReadExecute));
             }
@@ -83,33 +84,33 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     grants
 }
 
-/// Whether `{system}` grants a directory of programs, as far as its own mode tells.
+/// Whether `{system}` grants a directory of programs, judging by its own mode alone.
 pub(crate) fn is_granted(directory: &Path) -> bool {
     let is_public = || directory.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
     PROGRAMS.iter().any(|programs| directory.starts_with(programs)) && is_public()
 }
 
-/// What lies in a directory beside those of [`LOCAL`]. Links are left out: what they lead to is granted where it lies.
+/// The entries of a directory that are not in [`LOCAL`]. Skips symbolic links: their targets are granted by themselves.
 fn beside_local(directory: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path()).filter(|path| !path.is_symlink());
     paths.filter(|path| !LOCAL.iter().any(|local| path == Path::new(local))).collect()
 }
 
-/// The devices every run gets.
+/// The devices that every run gets.
 pub(crate) fn devices() -> Vec<Grant> {
     let present = DEVICES.iter().map(PathBuf::from).filter(|path| path.exists());
     present.map(|path| Grant { path, rights: Rights::Device, why: "device".to_string() }).collect()
 }
 
-/// Files and directories that are examined for one run, a few microseconds each.
+/// The most files and directories examined for one run, at a few microseconds each.
 const MOST_ENTRIES: usize = 100_000;
-/// How long that may take: some file systems are slow.
+/// How long the search may take: some file systems are slow.
 const LONGEST: Duration = Duration::from_millis(500);
 /// Deeper directories are not examined.
 const DEEPEST: usize = 48;
 
-/// Looks for the largest trees in which others may read everything.
+/// A search for the largest trees in which other users may read everything.
 struct Search {
     found: Vec<PathBuf>,
     /// Directories that were not examined.
@@ -124,7 +125,7 @@ impl Search {
         Self { found: Vec::new(), unexamined: Vec::new(), entries_left: MOST_ENTRIES, deadline }
     }
 
-    /// Examines a directory. Whether others may read everything in it; if so, it alone was added to what was found.
+    /// Examines a directory. If other users may read everything in it, adds only the directory itself and returns true.
     fn directory(&mut self, directory: &Path, depth: usize) -> bool {
         if depth > DEEPEST || self.entries_left == 0 || Instant::now() >= self.deadline {
             self.unexamined.push(directory.to_path_buf());
@@ -134,7 +135,7 @@ impl Search {
         let before = self.found.len();
         let mut all = true;
         for entry in entries.flatten() {
-            // Links are judged by where they lead.
+            // Access to a link's target is judged at the target.
             if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 continue;
             }
@@ -155,7 +156,7 @@ impl Search {
             if metadata.mode() & 0o004 == 0 {
                 all = false;
             } else if metadata.is_dir() {
-                // What is found below it is added by the call.
+                // The call adds what it finds below.
                 all &= metadata.mode() & 0o001 != 0 && self.directory(&path, depth + 1);
             } else {
                 self.found.push(path);
@@ -168,7 +169,7 @@ impl Search {
         all
     }
 
-    /// What to tell of directories that were not examined.
+    /// The note about directories that were not examined.
     fn note(&self) -> Option<String> {
         let first = self.unexamined.first()?.display();
         let others = match self.unexamined.len() {

@@ -1,13 +1,14 @@
-//! The directory a run is asked for in.
+//! Checks the working directory of a run: no links made by an agent, no shared temporary directory, none of guard's
+//! own.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{LaunchError, RunRequest};
 
-/// Refuses a directory that is reached through a link which an agent could have made: whoever starts runs by the names of
-/// directories would be led, by what an earlier run left, to hand out another directory than the one they name. Links of the
-/// machine's own (`/home`, …) are followed. Somebody who stands in a directory has seen where it is.
+/// Refuses a directory whose path contains a symbolic link that an agent could have made. A caller that starts runs by
+/// directory name would otherwise grant another directory than the one it names, because of what an earlier run left.
+/// Links of the machine's own (`/home`, …) are followed. A user's current directory needs no check: the user is in it.
 pub fn check_links(folder: &Path) -> Result<(), LaunchError> {
     let Ok(folder) = std::path::absolute(folder) else { return Ok(()) };
     let mut at = PathBuf::new();
@@ -28,11 +29,11 @@ pub fn check_links(folder: &Path) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// The directory as it really is, if it can be handed out.
+/// The real path of the working directory, if a run may work there.
 pub(crate) fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchError> {
     let bad = |problem: String| LaunchError::Folder { folder: request.folder.clone(), problem };
     if request.checkout.as_ref().is_some_and(|checkout| !checkout.worktree.exists()) {
-        // Only to be shown: it would be made before the run.
+        // For display only: guard would create the worktree before the run.
         return Ok(request.folder.clone());
     }
     let folder = std::fs::canonicalize(&request.folder).map_err(|error| bad(error.to_string()))?;
@@ -47,7 +48,7 @@ pub(crate) fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchErro
                 .into(),
         ));
     }
-    // A run has its own, and what it writes there goes with it. Other users' files are in the machine's.
+    // A run has its own temporary directory, which is removed with it. Other users' files are in the machine's.
     if [Path::new("/tmp"), Path::new("/var/tmp"), Path::new("/dev/shm"), &request.scratch]
         .iter()
         .any(|temporary| is_same(temporary, &folder))
@@ -57,7 +58,7 @@ pub(crate) fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchErro
                 .into(),
         ));
     }
-    // The shims lie beside the runs.
+    // The shims are beside the runs.
     let records = request.runs.parent().unwrap_or(&request.runs);
     let is_made_there =
         request.checkout.as_ref().is_some_and(|checkout| folder.starts_with(&checkout.worktree));

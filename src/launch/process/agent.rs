@@ -1,7 +1,8 @@
-//! The process that becomes the agent: takes its own rights away, proves that they are gone, and executes.
+//! The process that becomes the agent: drops its privileges, proves that they are gone, and executes the program.
 //!
-//! Runs between fork and exec, as a child of init, which has one thread: so it may allocate. It talks to the
-//! supervisor only over `setup`, and never comes back: every failure is reported and ends the process.
+//! This code runs between fork and exec, in a child of init. Init has one thread, so the child may allocate. The child
+//! talks to the supervisor only over the `setup` socket. It must never return to its caller: it reports every failure
+//! and exits.
 
 use std::ffi::CString;
 use std::io;
@@ -19,23 +20,22 @@ use crate::sandbox;
 use crate::supervisor::CANARY_PROGRAM;
 use crate::sys::{process, seccomp, socket, terminal};
 
-/// What the child needs besides the plan, made before the fork.
+/// What the child needs besides the plan, created before the fork.
 pub(crate) struct ChildResources {
-    /// The system call filters.
     pub(crate) filters: sandbox::Filters,
     /// Standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// Standard input is `/dev/null`, to be opened where the run's own mounts are.
+    /// Standard input is `/dev/null`, which init opens again inside the run's own mounts.
     pub(crate) null_input: bool,
-    /// Where the canary tries to connect.
+    /// The port the canary tries to connect to.
     pub(crate) canary_port: u16,
     /// The run has a mount namespace of its own.
     pub(crate) has_view: bool,
-    /// The limit of processes counts everything of the user on the machine.
+    /// `RLIMIT_NPROC` counts every process of the user on the machine, not only those of the run.
     pub(crate) counts_all: bool,
 }
 
-/// Becomes the agent.
+/// Restricts this process and executes the agent's program.
 pub(crate) fn become_agent(
     plan: &LaunchPlan,
     equipment: &ChildResources,
@@ -55,7 +55,7 @@ fn step<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Result<T, 
     result.map_err(StartError::at(what))
 }
 
-/// Takes every right away that the plan does not give, and proves that they are gone.
+/// Drops every right that the plan does not grant, and proves with the canary that they are gone.
 fn restrict(
     plan: &LaunchPlan,
     equipment: &ChildResources,
@@ -76,8 +76,8 @@ fn restrict(
     reset_signals()?;
     step("drop capabilities", process::drop_capabilities())?;
     step("no_new_privs", process::set_no_new_privileges())?;
-    // First, because it takes the longest and waits for nobody. What is asked from here on is answered later: nothing that
-    // comes before the canary is.
+    // The filters come first: installing them takes the longest and waits for nobody. From here on, a notified system
+    // call blocks until the supervisor answers; the canary makes the first one.
     step("seccomp", seccomp::install(&equipment.filters.deny))?;
     let listener = seccomp::install_listener(&equipment.filters.notify)
         .map_err(|error| StartError::Listener(format!("seccomp notification: {error}")))?;
@@ -85,14 +85,15 @@ fn restrict(
         "hand over the listener",
         socket::send_with(setup.as_fd(), &AgentMessage::Listener.encode(), listener.as_raw_fd()),
     )?;
-    // The supervisor reads this process's memory. Until here nobody may: it is a copy of guard's.
+    // From here on the supervisor must be able to read this process's memory. Before, nobody may: it is a copy of
+    // guard's memory.
     step("dumpable", process::set_dumpable(true))?;
     step("Landlock", sandbox::restrict(&plan.grants))?;
     canary(plan, equipment, setup)
 }
 
 fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), StartError> {
-    // First out of the way, so that none is overwritten before it has been put in place.
+    // Move all three out of the way first, so that none is overwritten before it is in place.
     let mut moved = Vec::new();
     for fd in stdio {
         moved
@@ -115,7 +116,7 @@ fn limit(plan: &LaunchPlan, equipment: &ChildResources) -> Result<(), StartError
     ];
     for (resource, value) in wanted {
         let Some(value) = value else { continue };
-        // Only ever less than what is allowed already.
+        // Limits are only ever lowered.
         let (soft, hard) = step("limits", nix::sys::resource::getrlimit(resource))?;
         let value = value.min(hard);
         let soft = if resource == Resource::RLIMIT_NOFILE { soft.min(value) } else { value };
@@ -133,8 +134,8 @@ fn reset_signals() -> Result<(), StartError> {
     step("signals", sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None))
 }
 
-/// Tries what must not be possible any more. What was possible is told, and is the end; otherwise the supervisor looks
-/// for itself when the program is about to start.
+/// Tries a write, a connect and an exec that must all be refused. If one succeeds, reports it and exits. Otherwise the
+/// supervisor checks from outside, when the program is about to start, that none has had an effect.
 fn canary(plan: &LaunchPlan, equipment: &ChildResources, setup: &OwnedFd) -> Result<(), StartError> {
     let mut breaches = Vec::new();
     let forbidden = canary_file(&plan.run_folder);
@@ -144,13 +145,14 @@ fn canary(plan: &LaunchPlan, equipment: &ChildResources, setup: &OwnedFd) -> Res
     let is_refused = |error: &io::Error| error.raw_os_error().is_some_and(|errno| refused.contains(&errno));
     match std::fs::File::create(&forbidden) {
         Err(error) if is_refused(&error) => {}
-        // In a mount namespace of its own the path may lie in the private /tmp; the supervisor looks whether it is there outside.
+        // In a mount namespace the path may lie in the private /tmp. The supervisor checks whether the file exists
+        // outside.
         _ if equipment.has_view => {}
         _ => breaches.push(Breach::Write),
     }
     match knock(equipment.canary_port, plan.run_id.as_bytes()) {
         Err(error) if is_refused(&error) => {}
-        // Not even tried: that proves nothing, and says nothing of the sandbox.
+        // The connect was not even attempted for lack of a resource, which proves nothing about the sandbox.
         Err(error) if is_untried(&error) => return Err(StartError::at("canary")(error)),
         _ => breaches.push(Breach::Connect),
     }
@@ -169,8 +171,8 @@ fn canary(plan: &LaunchPlan, equipment: &ChildResources, setup: &OwnedFd) -> Res
     process::exit_now(125)
 }
 
-/// Connects to a port of this machine and says a word there, whatever the kernel says of the connection: outside, others
-/// that come by are told from this one by it.
+/// Connects to a loopback port and sends `word`, whatever the connect returned. The supervisor recognizes the canary by
+/// this word, because unrelated clients may connect to the same port.
 fn knock(port: u16, word: &[u8]) -> io::Result<()> {
     use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, connect, send, socket};
     let own = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -199,7 +201,7 @@ fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {
     process::exit_now(if errno == libc::ENOENT { 127 } else { 126 })
 }
 
-/// Where the canary would have written: seen from outside, it must not be there.
+/// The file the canary tries to create. The supervisor checks from outside that it does not exist.
 pub(crate) fn canary_file(run_folder: &Path) -> std::path::PathBuf {
     run_folder.join("canary")
 }

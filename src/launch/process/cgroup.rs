@@ -1,4 +1,7 @@
-//! A cgroup of the run's own, where one can be made: the number of its processes and its memory.
+//! The run's cgroups, which bound its number of processes and its memory, with cgroup version 1 or 2.
+//!
+//! They are created only where the user has the right to. Where they cannot be, another mechanism bounds the number of
+//! processes and nothing bounds the memory; [`Group`] says which bounds are in force.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,34 +9,33 @@ use std::time::Duration;
 
 use crate::launch::plan::Limits;
 
-/// The groups made for a run; removed when it is over.
+/// The cgroups created for a run. They are removed when the run is over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     folders: Vec<PathBuf>,
-    /// The memory bound is in force.
+    /// The memory limit is in force.
     pub(crate) bounds_memory: bool,
-    /// What bounds the number of processes.
+    /// What enforces the limit on processes.
     pub(crate) process_bound: ProcessBound,
-    /// Why a group could not be made; empty where it was not tried or was made.
+    /// Why no cgroup could be created. Empty if none was needed or all were created.
     pub(crate) problem: String,
 }
 
-/// What holds a run to its limit on processes.
+/// The mechanism that enforces the limit on processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ProcessBound {
-    /// There is no limit.
+    /// The run has no such limit.
     #[default]
     None,
-    /// The cgroup.
     Cgroup,
     /// `RLIMIT_NPROC`, which the kernel applies to every user but root.
     Rlimit,
-    /// The supervisor, which is asked about every fork.
+    /// The supervisor, which is notified of every fork.
     Supervisor,
 }
 
 impl ProcessBound {
-    /// As a result names it.
+    /// The name used in the run's result.
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -45,8 +47,9 @@ impl ProcessBound {
 }
 
 impl Group {
-    /// Makes what the machine lets this user make. Nothing is no failure: the caller says what is not bounded. Root's
-    /// processes are counted by the supervisor where no group counts them.
+    /// Creates the cgroups that this user may create. Creating none is not an error: the caller reports which limits
+    /// are not enforced. Without a cgroup, the supervisor counts root's processes and `RLIMIT_NPROC` those of other
+    /// users.
     pub(crate) fn make(run_id: &str, limits: &Limits, is_root: bool) -> Self {
         let mut group = Self::default();
         group.make_folders(run_id, limits);
@@ -89,7 +92,8 @@ impl Group {
         }
     }
 
-    /// Beside the group this process is in: one that has processes cannot have groups with bounds below it.
+    /// Creates the cgroup (version 2) as a sibling of guard's own: a cgroup with processes in it cannot enable
+    /// controllers for children.
     fn unified(&mut self, path: &str, name: &str, memory: Option<u64>, processes: Option<u64>) {
         let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
         let Some(beside) = own.parent().filter(|beside| beside.join("cgroup.subtree_control").exists())
@@ -133,7 +137,7 @@ impl Group {
         true
     }
 
-    /// Puts this process, and so all it starts, into the groups.
+    /// Moves the calling process, and so everything it starts, into the cgroups.
     pub(crate) fn join(&self) -> std::io::Result<()> {
         for folder in &self.folders {
             std::fs::OpenOptions::new().write(true).open(folder.join("cgroup.procs"))?.write_all(b"0")?;
@@ -141,9 +145,9 @@ impl Group {
         Ok(())
     }
 
-    /// Whether the kernel killed something of the run because its memory was used up.
+    /// Whether the kernel killed a process of the run because its memory limit was reached.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
-        // The counter has the same name in both versions of cgroups.
+        // The counter has the same name in cgroup versions 1 and 2.
         let killed = |folder: &PathBuf| {
             let texts = ["memory.events", "memory.oom_control"]
                 .map(|file| std::fs::read_to_string(folder.join(file)));
@@ -156,10 +160,10 @@ impl Group {
         self.bounds_memory && self.folders.iter().any(killed)
     }
 
-    /// Removes the groups, which must be empty.
+    /// Removes the cgroups, which must be empty.
     pub(crate) fn remove(&self) {
         for folder in &self.folders {
-            // What was killed a moment ago may still be in it.
+            // A process that was just killed may still be in it.
             for _ in 0..MOST_TRIES {
                 match std::fs::remove_dir(folder) {
                     Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -172,13 +176,13 @@ impl Group {
     }
 }
 
-/// How often it is tried to remove a group, once in a millisecond.
+/// How often to try to remove a cgroup, with a millisecond between the tries.
 const MOST_TRIES: usize = 100;
 
-/// Longer than any run needs from the making of its group to init in it.
+/// A run moves its init into a new cgroup within less than this time.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// Removes the groups of runs whose supervisor was killed. One that still has processes refuses.
+/// Removes the cgroups of runs whose supervisor was killed. The kernel keeps those that still have processes.
 fn sweep(beside: &Path) {
     for entry in std::fs::read_dir(beside).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"guard-");
@@ -189,7 +193,7 @@ fn sweep(beside: &Path) {
     }
 }
 
-/// Threads alive on the whole machine, cheaply.
+/// The number of threads on the whole machine, from one small file instead of a walk through `/proc`.
 pub(crate) fn threads_on_machine() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let counts = text.split_whitespace().nth(3).unwrap_or_default();

@@ -1,9 +1,10 @@
-//! Every process below one, by asking `/proc`: for kernels without scoped signals, and for the supervisor's own check.
+//! Lists and kills the descendants of a process by reading `/proc`: for kernels without scoped signals, and for the
+//! supervisor's final check. It races with processes that fork, so callers repeat it.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The processes below one, nearest first.
+/// The descendants of a process, nearest first.
 pub(crate) fn of(root: i32) -> Vec<i32> {
     let mut found: Vec<i32> = Vec::new();
     let mut next = vec![root];
@@ -22,7 +23,7 @@ pub(crate) fn of(root: i32) -> Vec<i32> {
     found
 }
 
-/// Kills them, once.
+/// Sends SIGKILL once to every descendant.
 pub(crate) fn kill_all(root: i32) {
     for pid in of(root) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);

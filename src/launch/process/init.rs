@@ -1,9 +1,9 @@
-//! Init of a run: makes the namespaces' view, starts the agent, reaps what is orphaned, and kills everything
-//! when it is told to or when the supervisor is gone.
+//! The init process of a run: sets up the mounts, starts the agent, reaps orphans, and kills everything when the
+//! supervisor asks for it or is gone.
 //!
-//! It stays outside the agent's sandbox, but can signal nothing except its own descendants: in a PID namespace by being
-//! process 1, elsewhere by a Landlock scope. So one `kill(-1)` ends the whole run and nothing else, without a race
-//! against processes that fork.
+//! Init stays outside the agent's sandbox, but it can signal only its own descendants: as PID 1 of a PID namespace, or
+//! by a Landlock scope. So one `kill(-1)` ends the whole run and nothing else, without a race against processes that
+//! fork.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -22,15 +22,14 @@ use crate::sys::{process, socket, terminal};
 
 /// What init needs besides the plan.
 pub(crate) struct InitConfig<'s> {
-    /// The maps of its user namespace, if it has one of its own: (user, group).
+    /// The user and group id to map, if init gets a user namespace.
     pub(crate) user: Option<(u32, u32)>,
-    /// The run's cgroup.
     pub(crate) group: &'s Group,
-    /// The run talks to a terminal: these of its standard streams are replaced by a new one.
+    /// Which of the standard streams (input, output, error) are replaced by a new terminal.
     pub(crate) terminal: [bool; 3],
 }
 
-/// The life of init. Never comes back.
+/// The main function of init. It starts the agent, watches over it and never returns.
 pub(crate) fn live(
     plan: &LaunchPlan,
     mut equipment: ChildResources,
@@ -51,12 +50,12 @@ pub(crate) fn live(
     watch(control, agent)
 }
 
-/// Whoever is not there to read it does not need it.
+/// Ignores errors: a supervisor that is gone does not need the message.
 fn send(control: &OwnedFd, message: &InitMessage) {
     let _ = nix::unistd::write(control, &message.encode());
 }
 
-/// Everything up to the fork of the agent: its process id.
+/// Does everything up to the fork of the agent, and returns the agent's process id.
 fn start_agent(
     plan: &LaunchPlan,
     equipment: &mut ChildResources,
@@ -64,7 +63,7 @@ fn start_agent(
     control: &OwnedFd,
     setup: &OwnedFd,
 ) -> Result<i32, StartError> {
-    // The result says which bounds are in force: without them there is no run.
+    // The result says which limits are in force, so a run must not go on without them.
     setting.group.join().map_err(StartError::at("join the cgroup"))?;
     if equipment.has_view {
         enter_namespaces(plan, setting.user)?;
@@ -72,7 +71,7 @@ fn start_agent(
         process::become_subreaper()?;
     }
     if equipment.null_input {
-        // On the machine's mount, the descriptor would let root change the device's mode.
+        // A descriptor from the host's mount would let root change the device's mode.
         let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
         equipment.stdio[0] = null.map_err(StartError::at("/dev/null"))?.into();
     }
@@ -80,9 +79,10 @@ fn start_agent(
     if !equipment.has_view {
         restrict_own_signals()?;
     }
-    // With the rights there still are: what is in it is the agent's own matter.
+    // Before the capabilities are dropped, which may be needed to enter it. Landlock still decides what the agent may
+    // do inside.
     let entered = std::env::set_current_dir(&plan.folder);
-    // To reap and to kill one's own children takes no rights, and the agent is to have none.
+    // Init needs no privileges to reap and kill its own children, and the agent must not inherit any.
     let _ = process::set_no_new_privileges();
     let _ = process::drop_capabilities();
     let ready = InitMessage::Ready.encode();
@@ -94,7 +94,7 @@ fn start_agent(
     let agent = process::fork(0).map_err(StartError::at("clone"))?;
     if agent == 0 {
         process::run_child(|| {
-            // Without init nothing could end what it started.
+            // Nothing could end the agent once init is gone.
             let _ = process::die_with_parent();
             agent::become_agent(plan, equipment, setup, terminal, &entered)
         });
@@ -108,11 +108,11 @@ fn restrict_own_signals() -> Result<(), StartError> {
     Ok(sandbox::restrict_signals()?)
 }
 
-/// Sets up the mounts of this process, which is process 1 of its namespaces.
+/// Sets up the mounts of this process, which is PID 1 of its namespace.
 fn enter_namespaces(plan: &LaunchPlan, user: Option<(u32, u32)>) -> Result<(), StartError> {
-    // Process 1 takes the whole namespace with it.
+    // The death of PID 1 ends every process of its namespace.
     process::die_with_parent()?;
-    // The maps of a user namespace are files of the process, which one that cannot be looked at does not own.
+    // An undumpable process does not own its `/proc` files, and so could not write its uid and gid maps.
     let _ = process::set_dumpable(true);
     let apart = sandbox::part(user);
     let _ = process::set_dumpable(false);
@@ -133,14 +133,14 @@ fn make_terminal(
     Ok(Some((master, slave)))
 }
 
-/// Everything but the control socket is closed: a pipe held here would never end.
+/// Closes every descriptor but the control socket: the reader of a pipe that init held open would never see its end.
 fn keep_only(control: &OwnedFd) {
     let number = control.as_raw_fd() as u32;
     let _ = process::close_range(0, number.saturating_sub(1));
     let _ = process::close_range(number + 1, u32::MAX);
 }
 
-/// Reaps, forwards and waits for the end.
+/// Reaps children and forwards signals until the run ends.
 fn watch(control: &OwnedFd, agent: i32) -> ! {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
@@ -150,7 +150,7 @@ fn watch(control: &OwnedFd, agent: i32) -> ! {
     };
     loop {
         if !reap(control, agent) {
-            // Nothing is left, and nothing can come any more: no need to be told.
+            // No process is left that could fork. Init ends without being told to.
             leave(control)
         }
         let mut fds = [
@@ -173,14 +173,14 @@ fn watch(control: &OwnedFd, agent: i32) -> ! {
                         let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(agent), signal);
                     }
                 }
-                // Nothing to read: guard is gone.
+                // End of file: guard is gone.
                 Some(InitRequest::Kill) | None => end(control, agent),
             }
         }
     }
 }
 
-/// Takes every child that has ended; tells about the agent. Whether any are left.
+/// Reaps every child that has ended and reports the agent's exit. Returns whether any child is left.
 fn reap(control: &OwnedFd, agent: i32) -> bool {
     loop {
         match process::reap() {
@@ -195,20 +195,20 @@ fn reap(control: &OwnedFd, agent: i32) -> bool {
     }
 }
 
-/// Kills everything, sees it dead, says so, and ends.
+/// Kills everything, waits until it is dead, reports that, and exits.
 fn end(control: &OwnedFd, agent: i32) -> ! {
     loop {
         let _ = process::kill_everything();
         if !reap(control, agent) {
             break;
         }
-        // Killed processes need a moment; what was orphaned meanwhile is killed in the next round.
+        // Killed processes need a moment to die. The next round kills what was orphaned meanwhile.
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
     leave(control)
 }
 
-/// Says so before it ends, which takes a moment: nobody has to wait for that.
+/// Reports before it exits, so that the supervisor need not wait for the exit.
 fn leave(control: &OwnedFd) -> ! {
     send(control, &InitMessage::AllDead(Used::by_children()));
     process::exit_now(0)

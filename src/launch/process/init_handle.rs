@@ -1,4 +1,5 @@
-//! guard's side of a run's init process: its start, and its end if the run does not take place.
+//! The supervisor's handle of a run's init process: forks it, waits until it is ready, and kills it if the run does not
+//! take place. Forking is only allowed while guard has one thread.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -19,26 +20,26 @@ use crate::sandbox;
 use crate::sys::{process, socket};
 use crate::transcript::Stream;
 
-/// How long init may take until it is ready; milliseconds. It takes a few.
+/// How long the supervisor waits for init to become ready, in milliseconds. It usually takes a few.
 const PATIENCE: u16 = 30_000;
 
-/// An init process, and guard's ends of everything that leads to it.
+/// An init process, and guard's ends of every channel to it.
 pub(crate) struct InitProcess {
     pub(crate) pid: i32,
     pub(crate) control: OwnedFd,
-    /// Where the agent's process reports until it becomes the program.
+    /// The agent's process reports here until it executes the program.
     pub(crate) setup: OwnedFd,
     /// (guard's end, the stream it carries).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
-    /// Where guard writes the agent's standard input to, if it gets any.
+    /// The pipe to which guard writes the agent's standard input, if the agent gets any.
     pub(crate) feeder: Option<OwnedFd>,
-    /// What the user should know about the agent's standard input.
+    /// A note for the user about the agent's standard input.
     pub(crate) note: Option<String>,
     pub(crate) canary: std::net::TcpListener,
 }
 
 impl InitProcess {
-    /// Forks it. The plan must be settled, and the run's directories must exist. This process must have one thread.
+    /// Forks init. The plan must be settled, the run's directories must exist, and guard must have one thread.
     pub(crate) fn start(
         plan: &LaunchPlan,
         group: &Group,
@@ -57,7 +58,7 @@ impl InitProcess {
         if pid == 0 {
             process::run_child(|| {
                 drop((control, setup, pipes, feeder));
-                // Without a namespace the limit counts everything of the user on the machine.
+                // Without a PID namespace, `RLIMIT_NPROC` counts every process of the user on the machine.
                 let counts_all = !has_view && group.process_bound == ProcessBound::Rlimit;
                 let equipment =
                     ChildResources { filters, stdio, null_input, canary_port, has_view, counts_all };
@@ -68,7 +69,7 @@ impl InitProcess {
         Ok(Self { pid, control, setup, pipes, feeder, note, canary })
     }
 
-    /// Waits until its mounts are set up: the master end of the run's terminal, if it has one.
+    /// Waits until init has set up its mounts. Returns the master end of the run's terminal, if it has one.
     pub(crate) fn await_ready(&self) -> Result<Option<OwnedFd>, StartError> {
         await_readable(&self.control)?;
         let mut bytes = [0u8; 4096];
@@ -83,13 +84,13 @@ impl InitProcess {
         }
     }
 
-    /// Kills the process when the value is dropped, unless it is disarmed.
+    /// Returns a value that kills init when it is dropped, unless it is disarmed first.
     pub(crate) fn kill_on_drop(&self) -> KillOnDrop {
         KillOnDrop(Some(Pid::from_raw(self.pid)))
     }
 }
 
-/// Kills and reaps a child.
+/// Kills and reaps a child process on drop.
 pub(crate) struct KillOnDrop(Option<Pid>);
 
 impl KillOnDrop {
@@ -101,14 +102,14 @@ impl KillOnDrop {
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
-            // The kernel kills the agent with it: by the namespace, or by the agent's parent-death signal.
+            // The kernel kills the agent too: with the PID namespace, or by the agent's parent-death signal.
             let _ = kill(pid, Signal::SIGKILL);
             while matches!(waitpid(pid, None), Err(nix::errno::Errno::EINTR)) {}
         }
     }
 }
 
-/// Not for ever: an init that was stopped says nothing.
+/// Waits with a timeout, because an init that was stopped (SIGSTOP) never answers.
 fn await_readable(control: &OwnedFd) -> Result<(), StartError> {
     loop {
         match poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PATIENCE) {

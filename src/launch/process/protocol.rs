@@ -1,4 +1,4 @@
-//! What guard, init and the agent tell each other before and while the agent's program runs.
+//! The messages between guard, init and the agent, before and while the agent's program runs.
 //!
 //! ```text
 //!   control   init  ──► guard   Ready (with the terminal's master end), or Failed
@@ -8,7 +8,7 @@
 //!             agent ──► guard   CanaryBroken, ExecFailed or Failed; the socket closes when the program runs
 //! ```
 //!
-//! Both are sockets that keep the bounds of messages: the first byte says which message it is.
+//! Both sockets keep message boundaries. The first byte of a message is its type.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
@@ -16,13 +16,13 @@ use nix::sys::time::TimeVal;
 /// Why a run's processes could not be started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StartError {
-    /// Init was stopped or is stuck: this says nothing about what the machine can do.
+    /// Init was stopped or is stuck. This says nothing about the capabilities of the machine.
     #[error("init does not answer")]
     NoAnswer,
     /// The file system of a package cache cannot be the lower layer of an overlay.
     #[error("{0}")]
     Overlay(String),
-    /// Another seccomp listener is in force for this tree of processes.
+    /// Another seccomp listener is already installed for this process tree.
     #[error("{0}")]
     Listener(String),
     #[error("{0}")]
@@ -30,7 +30,7 @@ pub(crate) enum StartError {
 }
 
 impl StartError {
-    /// For `map_err`: what failed, and why.
+    /// For `map_err`: adds the step that failed to the error.
     pub(crate) fn at<E: std::fmt::Display>(step: &str) -> impl FnOnce(E) -> Self {
         move |error| Self::Other(format!("{step}: {error}"))
     }
@@ -79,15 +79,15 @@ impl From<nix::errno::Errno> for StartError {
     }
 }
 
-/// From init to guard.
+/// Messages from init to guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InitMessage {
-    /// The mounts are set up. The terminal's master end comes with it if one was requested.
+    /// The mounts are set up. The message carries the terminal's master end if one was requested.
     Ready,
     Failed(StartError),
-    /// With the agent's wait status.
+    /// The agent's wait status.
     AgentEnded(i32),
-    /// Nothing of the run is left but init itself; this is what all of it used.
+    /// Every process of the run but init is dead. Carries the resources they used in all.
     AllDead(Used),
 }
 
@@ -112,10 +112,10 @@ impl InitMessage {
     }
 }
 
-/// From guard to init.
+/// Messages from guard to init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InitRequest {
-    /// Kill everything.
+    /// Kill every process of the run.
     Kill,
     /// Send this signal to the agent's process group.
     Signal(i32),
@@ -138,15 +138,15 @@ impl InitRequest {
     }
 }
 
-/// From the agent's process to guard, before it becomes the program.
+/// Messages from the agent's process to guard, before it executes the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AgentMessage {
-    /// The descriptor that comes with it is where notifications arrive.
+    /// Carries the seccomp notification descriptor.
     Listener,
-    /// Something forbidden was still possible.
+    /// The canary did something that the sandbox must forbid.
     CanaryBroken(Vec<Breach>),
     Failed(StartError),
-    /// The program could not be executed: errno.
+    /// The program could not be executed. Holds the errno.
     ExecFailed(i32),
 }
 
@@ -210,7 +210,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// By everything that this process has waited for.
+    /// Resources used by all children that this process has reaped.
     pub(crate) fn by_children() -> Self {
         let Ok(used) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Self::default() };
         let milliseconds =

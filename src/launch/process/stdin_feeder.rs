@@ -1,11 +1,11 @@
-//! Carries the caller's standard input to the agent, through a pipe of guard's own.
+//! Copies the caller's standard input to the agent, through a pipe that guard creates.
 //!
-//! The agent never gets the caller's open file: a pipe can be opened again for writing through `/proc/self/fd/0`, a socket
-//! can be answered on, and a file's metadata can be changed through its descriptor.
+//! The agent must never get the caller's open file: a pipe can be opened again for writing through `/proc/self/fd/0`, a
+//! socket can be written to, and a file's metadata can be changed through its descriptor.
 //!
-//! The caller may share its input with others: a script that runs guard in a `while read` loop reads on when guard has ended.
-//! So the feeder *offers* bytes to the agent before it *consumes* them from the caller, one page at a time, and consumes only
-//! what the agent has read.
+//! The caller may share its input with others: a script that runs guard in a `while read` loop reads on after guard has
+//! ended. So the feeder *offers* bytes to the agent before it *consumes* them from the caller, one page at a time, and
+//! consumes only what the agent has read.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -23,20 +23,20 @@ use nix::unistd::{Whence, lseek};
 
 use crate::sys::{pipe, terminal};
 
-/// The most that is offered at once. The agent's pipe holds one page, so that it has room again exactly when the agent has
-/// read all that was offered.
+/// The most bytes offered at once. The agent's pipe holds one page, so it becomes writable exactly when the agent has
+/// read everything that was offered.
 const OFFER: usize = 4096;
-/// How often a terminal that somebody else reads from is looked at, in milliseconds.
+/// How often to check a terminal that another program reads from, in milliseconds.
 const LOOK_AGAIN: u16 = 50;
 
-/// A pipe for the agent's standard input: the agent's end, and the feeder's.
+/// Creates the pipe for the agent's standard input: the agent's end and the feeder's end.
 pub(crate) fn agent_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (agents, feeders) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
     nix::fcntl::fcntl(&feeders, nix::fcntl::FcntlArg::F_SETPIPE_SZ(OFFER as i32))?;
     Ok((agents, feeders))
 }
 
-/// The thread that feeds the agent.
+/// The thread that copies the input.
 #[derive(Debug)]
 pub(crate) struct StdinFeeder {
     stop: EventFd,
@@ -44,7 +44,7 @@ pub(crate) struct StdinFeeder {
 }
 
 impl StdinFeeder {
-    /// Begins to carry what comes from `source` into the feeder's end of [`agent_pipe`].
+    /// Starts to copy from `source` to the feeder's end of [`agent_pipe`].
     pub(crate) fn start(source: OwnedFd, agent: OwnedFd) -> io::Result<Self> {
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let stopped = stop.as_fd().try_clone_to_owned()?;
@@ -54,14 +54,14 @@ impl StdinFeeder {
         Ok(Self { stop, thread })
     }
 
-    /// Ends it. Afterwards the caller's input stands where the agent stopped reading.
+    /// Stops the thread. Afterwards the caller's input is positioned where the agent stopped reading.
     pub(crate) fn stop(self) {
         let _ = self.stop.write(1);
         let _ = self.thread.join();
     }
 }
 
-/// Where the caller's bytes come from, by how they can be looked at before they are consumed.
+/// The caller's input, by the way its bytes can be read without consuming them.
 enum Source {
     Pipe(OwnedFd),
     Socket(OwnedFd),
@@ -69,9 +69,9 @@ enum Source {
         file: File,
         position: u64,
     },
-    /// A terminal that others may want to read from as well: what is read is consumed.
+    /// A terminal that others may read from as well. Reading consumes.
     Terminal(OwnedFd),
-    /// A device: what is read is consumed.
+    /// A device. Reading consumes.
     Other(OwnedFd),
 }
 
@@ -90,8 +90,8 @@ impl Source {
         })
     }
 
-    /// Whether what is there is meant for the agent. The keys typed at a terminal are not while another program (`less` behind
-    /// a pipe) reads them one by one, nor while guard is in the background: reading would stop it then.
+    /// Whether the pending input is meant for the agent. Input at a terminal is not while another program (such as
+    /// `less` behind a pipe) reads single keys, nor while guard is in the background, where a read would stop guard.
     fn is_for_agent(&self) -> bool {
         let Self::Terminal(fd) = self else { return true };
         let reads_lines = tcgetattr(fd).is_ok_and(|modes| modes.local_flags.contains(LocalFlags::ICANON));
@@ -105,7 +105,7 @@ impl Source {
         }
     }
 
-    /// Puts what is there into the agent's pipe, which is empty; how many bytes. Zero at the end of the input.
+    /// Copies pending input to the agent's pipe, which is empty. Returns the number of bytes, zero at the end of input.
     fn offer(&self, agent: &OwnedFd) -> io::Result<usize> {
         let mut buffer = [0u8; OFFER];
         let got = match self {
@@ -116,11 +116,11 @@ impl Source {
             Self::File { file, position } => file.read_at(&mut buffer, *position)?,
             Self::Terminal(fd) | Self::Other(fd) => nix::unistd::read(fd, &mut buffer)?,
         };
-        // It fits: the pipe is empty and holds a page.
+        // Never a short write: the pipe is empty and holds a page.
         Ok(nix::unistd::write(agent, &buffer[..got])?)
     }
 
-    /// Takes bytes that the agent has read away from the caller's input.
+    /// Removes bytes that the agent has read from the caller's input.
     fn consume(&mut self, count: usize) -> io::Result<()> {
         match self {
             Self::Pipe(fd) => pipe::discard(&*fd, count),
@@ -139,11 +139,11 @@ impl Source {
     }
 }
 
-/// What a wait ended with.
+/// The result of a wait.
 #[derive(PartialEq, Eq)]
 enum Woken {
     Ready,
-    /// The run is over, or nobody can read the agent's pipe any more.
+    /// The run is over, or no process can read the agent's pipe any more.
     Over,
 }
 
@@ -155,8 +155,8 @@ struct Feed {
 }
 
 impl Feed {
-    /// Feeds until the input ends, nobody reads it any more, or the run is over. The agent sees the end of its input when
-    /// this returns.
+    /// Copies until the input ends, the agent's pipe has no reader, or the run is over. Returning closes the pipe, so
+    /// the agent sees the end of its input.
     fn run(mut self) {
         let mut offered = 0;
         while self.wait_until_read() == Woken::Ready {
@@ -188,7 +188,7 @@ impl Feed {
             if pipe::unread_bytes(&self.agent).unwrap_or(0) == 0 {
                 return Woken::Ready;
             }
-            // The agent has made its pipe larger, or has written into it: there is no event to wait for.
+            // The agent has enlarged its pipe or written to it, so no poll event tells when it is empty.
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -199,7 +199,7 @@ impl Feed {
             if woken == Woken::Over || self.source.is_for_agent() {
                 return woken;
             }
-            // There is no event for a terminal that is free again.
+            // No event tells that another program has stopped reading from the terminal.
             let mut stopped = [PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut stopped, LOOK_AGAIN);
         }
@@ -209,7 +209,7 @@ impl Feed {
         loop {
             let mut fds = [
                 PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN),
-                // Without readers the kernel reports an error here, asked or not.
+                // No events requested: the kernel always reports POLLERR when the pipe has no reader.
                 PollFd::new(self.agent.as_fd(), PollFlags::empty()),
                 PollFd::new(wanted, flags),
             ];

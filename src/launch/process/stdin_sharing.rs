@@ -1,8 +1,8 @@
-//! Whether standard input belongs to a shell that reads its commands from it: `ssh host bash -s`, `curl … | sh`, CI runners
+//! Detects a shell that reads its commands from guard's standard input: `ssh host bash -s`, `curl … | sh`, CI runners
 //! that feed a job's script.
 //!
-//! What such a shell reads next must not depend on an agent. One that could read standard input would decide at which byte
-//! the shell goes on, and so which commands it runs.
+//! The agent must not get this input. If it could read it, it would decide at which byte the shell continues, and so
+//! which commands the shell runs.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,13 +10,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// More processes than ever stand between a shell and guard.
+/// Bounds the walk through the ancestors. There are never so many processes between a shell and guard.
 const MOST_ANCESTORS: usize = 64;
 
-/// The shells whose command lines are understood.
+/// The shells whose command lines guard understands.
 const SHELLS: [&str; 10] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "yash", "rbash", "fish"];
 
-/// The shell among this process's ancestors that reads its commands from this standard input: its name and process id.
+/// The name and process id of an ancestor that is a shell and reads its commands from this input.
 pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i32)> {
     let own = std::fs::metadata(format!("/proc/self/fd/{}", input.as_raw_fd())).ok()?;
     let mut pid = nix::unistd::getppid().as_raw();
@@ -25,7 +25,7 @@ pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i3
             return None;
         }
         if let Some(shell) = shell_with_commands_on_stdin(pid) {
-            // An ancestor of another user cannot be asked: what its command line says is enough then.
+            // guard may not inspect an ancestor of another user. Then its command line alone decides.
             let is_same = std::fs::metadata(format!("/proc/{pid}/fd/0")).map_or_else(
                 |error| error.kind() == std::io::ErrorKind::PermissionDenied,
                 |its| (its.dev(), its.ino()) == (own.dev(), own.ino()),
@@ -41,7 +41,7 @@ pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i3
 
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may hold anything, parentheses and blanks included.
+    // The process name in parentheses may contain parentheses and blanks.
     let (_, after_name) = stat.rsplit_once(") ")?;
     after_name.split(' ').nth(1)?.parse().ok()
 }
@@ -52,7 +52,7 @@ fn shell_with_commands_on_stdin(pid: i32) -> Option<String> {
     reads_commands_from_stdin(&argv)
 }
 
-/// The shell's name, if this command line is one of a shell that reads its commands from standard input.
+/// The shell's name, if these arguments start a shell that reads its commands from standard input.
 fn reads_commands_from_stdin(argv: &[&[u8]]) -> Option<String> {
     let (program, mut rest) = argv.split_first()?;
     let mut name = base_name(program);
@@ -60,7 +60,7 @@ fn reads_commands_from_stdin(argv: &[&[u8]]) -> Option<String> {
         let (applet, after) = rest.split_first()?;
         (name, rest) = (base_name(applet), after);
     }
-    // A login shell is started with a dash before its name.
+    // A login shell has a dash before its name.
     let name = name.strip_prefix('-').unwrap_or(&name).to_string();
     if !SHELLS.contains(&name.as_str()) {
         return None;

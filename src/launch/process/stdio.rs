@@ -1,7 +1,6 @@
-//! The agent's standard streams: pipes of guard's own, `/dev/null`, or a terminal that the init process makes later.
+//! Creates the agent's standard streams: pipes that guard owns, `/dev/null`, or a terminal that init creates later.
 //!
-//! No open file of the caller's is ever handed over: whoever has one can do more with it than read or write the bytes meant
-//! for it.
+//! guard must never hand the agent a descriptor of the caller: its holder can do more with it than read or write.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
@@ -11,7 +10,7 @@ use super::stdin_sharing::shell_reading_commands_from;
 use crate::launch::run::Streams;
 use crate::transcript::Stream;
 
-/// What a stream of output holds before it is read.
+/// The pipe capacity for output, in bytes.
 const PIPE: i32 = 1 << 20;
 
 /// The agent's standard streams, and guard's ends of them.
@@ -19,11 +18,11 @@ pub(crate) struct AgentStdio {
     pub(crate) stdio: [OwnedFd; 3],
     /// (guard's end, the stream it carries).
     pub(crate) outputs: Vec<(OwnedFd, Stream)>,
-    /// Where guard writes the agent's standard input to, if it gets any.
+    /// The pipe to which guard writes the agent's standard input, if the agent gets any.
     pub(crate) feeder: Option<OwnedFd>,
-    /// Standard input is `/dev/null`: the run opens its own.
+    /// Standard input is `/dev/null`. Init opens it again inside the run's mounts.
     pub(crate) null_input: bool,
-    /// What the user should know about it.
+    /// A note for the user about standard input.
     pub(crate) note: Option<String>,
 }
 
@@ -31,12 +30,13 @@ impl AgentStdio {
     pub(crate) fn make(streams: &Streams) -> io::Result<Self> {
         let mut outputs = Vec::new();
         let mut output = |is_terminal: bool, stream: Stream| -> io::Result<OwnedFd> {
-            // Replaced by the run's own terminal before the agent sees it.
+            // Init replaces it by the run's own terminal before the agent starts.
             if is_terminal {
                 return null();
             }
             let (ours, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-            // As much as a user may have: some agents end without waiting for what they print to be read.
+            // The largest size an unprivileged user may set: some agents exit without waiting until their output is
+            // read.
             let _ = nix::fcntl::fcntl(&theirs, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE));
             outputs.push((ours, stream));
             Ok(theirs)
@@ -65,7 +65,8 @@ impl AgentStdio {
     }
 }
 
-/// A shell that reads its commands from the same input. At a terminal the kernel tells whose turn it is.
+/// The shell that reads its commands from the same input. None at a terminal, where the kernel arbitrates by
+/// foreground process group.
 fn shell_beside(input: &OwnedFd) -> Option<(String, i32)> {
     if input.is_terminal() { None } else { shell_reading_commands_from(input) }
 }

@@ -1,8 +1,9 @@
-//! The user's package caches for a run without mounts of its own: directories of symbolic links, made when a program starts that
-//! may use them. A cache has thousands of entries, and most runs look at none.
+//! The user's package caches for a run without a mount namespace: directories of symbolic links, created when a program
+//! starts that may use them. A cache has thousands of entries, and most runs use none.
 //!
-//! The run is at work by then, and may do with its home what it likes. So the links are made in a directory it cannot reach,
-//! and moved as a whole, by descriptors that were opened before it began: whatever lies at a path now is not followed.
+//! The run has begun by then and may change its home at will. So the links are created in a directory that the run
+//! cannot reach, and then renamed into place through descriptors that were opened before it began. This module must
+//! never follow a path that the run can change.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, create_dir_all};
@@ -20,25 +21,26 @@ use crate::launch::plan::LaunchPlan;
 use crate::launch::plan::git_paths::Checkout;
 use crate::sandbox;
 
-/// More entries are not worth the time; the rest of such a cache is not seen.
+/// The most entries of one directory that are linked. Linking more would take too long, so the run does not see the
+/// rest.
 const MOST_LINKS: usize = 20_000;
 
-/// A cache of the user that shows through as a directory of symbolic links.
+/// A cache of the user that the run gets as a directory of symbolic links.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkedCache {
     /// The toolchain it belongs to.
     pub toolchain: &'static str,
-    /// The user's.
+    /// The user's cache.
     pub from: PathBuf,
-    /// The run's own.
+    /// Its path in the run's home.
     pub at: PathBuf,
-    /// Levels of directories below it that are the run's own, too.
+    /// Levels of directories below it that are real directories instead of links.
     pub depth: usize,
-    /// None of them need to be when everything in this directory is unpacked already.
+    /// A directory of archives. If all of them are already unpacked in `from`, `depth` is ignored and taken as 0.
     pub unpacked_from: Option<PathBuf>,
 }
 
-/// The caches of toolchains: as layers for a run with mounts, as links for one without.
+/// The caches of toolchains: as overlays for a run with mounts, and as links for one without.
 pub(crate) fn caches(
     toolchains: &[Toolchain],
     run_folder: &Path,
@@ -74,7 +76,7 @@ pub(crate) fn caches(
     (layers, linked)
 }
 
-/// The dependencies of the user's checkout, as layers for a run with mounts.
+/// The dependencies in the user's checkout, as overlays for a run with mounts.
 pub(crate) fn dependencies(checkout: Option<&Checkout>, run_folder: &Path) -> Vec<sandbox::Layer> {
     let all = checkout.iter().flat_map(|checkout| &checkout.dependencies).enumerate();
     let layer = |(index, (at, from)): (usize, &(PathBuf, PathBuf))| {
@@ -89,20 +91,20 @@ pub(crate) fn dependencies(checkout: Option<&Checkout>, run_folder: &Path) -> Ve
     all.map(layer).collect()
 }
 
-/// The same as links, for a run without mounts, or without layers. The run must not have begun.
+/// The same as links, for a run without mounts or overlays. The run must not have begun.
 pub(crate) fn link_dependencies(plan: &LaunchPlan) -> io::Result<()> {
     for (at, from) in plan.checkout.iter().flat_map(|checkout| &checkout.dependencies) {
-        // Where a layer was to be mounted.
+        // The empty mount point of the overlay.
         let _ = std::fs::remove_dir(at);
         symlink(from, at)?;
     }
     Ok(())
 }
 
-/// One cache that can be made.
+/// One cache that is not linked yet.
 struct Cache {
     what: LinkedCache,
-    /// The directory of the private home it will lie in, and its name there.
+    /// The directory of the private home that it will lie in, and its name there.
     folder: File,
     name: OsString,
 }
@@ -110,13 +112,13 @@ struct Cache {
 /// The caches of a run.
 pub(crate) struct Links {
     caches: Mutex<Vec<Cache>>,
-    /// Out of the run's reach, on the same file system.
+    /// A directory out of the run's reach, on the same file system.
     aside: PathBuf,
     over: AtomicBool,
 }
 
 impl Links {
-    /// Makes the directories that the caches will lie in. The run must not have begun.
+    /// Creates the directories that the caches will lie in. The run must not have begun.
     pub(crate) fn open(plan: &LaunchPlan) -> io::Result<Self> {
         let mut caches = Vec::new();
         for what in &plan.linked_caches {
@@ -129,7 +131,7 @@ impl Links {
         Ok(Self { caches: Mutex::new(caches), aside: aside(plan), over: AtomicBool::new(false) })
     }
 
-    /// The toolchains that have any.
+    /// The toolchains that have caches.
     pub(crate) fn toolchains(&self) -> Vec<&'static str> {
         let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut names: Vec<&str> = caches.iter().map(|cache| cache.what.toolchain).collect();
@@ -137,32 +139,32 @@ impl Links {
         names
     }
 
-    /// Makes those of a toolchain, once. What cannot be made is a cache that is empty.
+    /// Creates the caches of a toolchain, once. If that fails, the run sees an empty cache.
     pub(crate) fn make(&self, toolchain: &str) {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, cache) in caches.extract_if(.., |cache| cache.what.toolchain == toolchain).enumerate() {
             let made = self.aside.join(format!("{toolchain}-{index}"));
             if link_tree(&cache.what.from, &made, cache.what.real_levels(), &self.over).is_ok() {
-                // A run that has made a directory of this name keeps its own.
+                // If the run has created a directory of this name, the rename fails and the run keeps its own.
                 let _ =
                     nix::fcntl::renameat(nix::fcntl::AT_FDCWD, &made, &cache.folder, cache.name.as_os_str());
             }
         }
     }
 
-    /// Nothing is made any more when this comes back.
+    /// Stops the creation of caches. None is created after this returns.
     pub(crate) fn stop(&self) {
         self.over.store(true, Ordering::Release);
         self.caches.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// Where links are made.
+/// The directory in which links are created.
 pub(crate) fn aside(plan: &LaunchPlan) -> PathBuf {
     plan.run_folder.join("links")
 }
 
-/// All of them at once, for a run that has mounts but none for its caches, and has not begun.
+/// Creates all caches at once, for a run with mounts but without overlays. The run must not have begun.
 pub(crate) fn make_all(plan: &LaunchPlan) -> io::Result<()> {
     let over = AtomicBool::new(false);
     let link = |cache: &LinkedCache| link_tree(&cache.from, &cache.at, cache.real_levels(), &over);
@@ -170,7 +172,7 @@ pub(crate) fn make_all(plan: &LaunchPlan) -> io::Result<()> {
 }
 
 impl LinkedCache {
-    /// How many levels of directories the run has to have as its own.
+    /// How many levels of directories must be real ones.
     fn real_levels(&self) -> usize {
         match &self.unpacked_from {
             Some(archives) if is_unpacked(archives, &self.from).unwrap_or(false) => 0,
@@ -179,7 +181,7 @@ impl LinkedCache {
     }
 }
 
-/// Whether every archive in the directories of the one is unpacked, and wholly, in the directories of the same names of the other.
+/// Whether every archive below `archives` is completely unpacked, in the directory of the same name below `unpacked`.
 fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     for registry in std::fs::read_dir(archives)? {
         let registry = registry?;
@@ -189,7 +191,7 @@ fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
             else {
                 continue;
             };
-            // What cargo writes when it is done.
+            // cargo writes this file when it has unpacked an archive completely.
             let done = unpacked.join(registry.file_name()).join(name).join(".cargo-ok");
             if !done.symlink_metadata().is_ok_and(|done| done.is_file()) {
                 return Ok(false);
@@ -199,14 +201,14 @@ fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Real directories down to a depth, and symbolic links to the user's from there. Breaks off when it is over.
+/// Creates real directories down to `depth`, and symbolic links to the user's entries below. Stops when `over` is set.
 fn link_tree(from: &Path, at: &Path, depth: usize, over: &AtomicBool) -> io::Result<()> {
     create_dir_all(at)?;
     for entry in std::fs::read_dir(from)?.take(MOST_LINKS).flatten() {
         if over.load(Ordering::Acquire) {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        // A lock or an index that programs open for writing: a link to the user's would only fail.
+        // Programs open locks and indexes for writing, which would fail through a link to the user's file.
         if Layer::leaves_out(&entry.file_name()) {
             continue;
         }

@@ -1,7 +1,7 @@
-//! Writing to the caller's own streams, which may be read slowly, or by nobody any more.
+//! Writes to the caller's own streams, whose reader may be slow or gone.
 //!
-//! A reader that takes its time is waited for, as every program waits for it. But a caller that wants guard to end must not
-//! have to wait for that reader: then guard gives the rest of the output up, which the transcript still gets.
+//! guard waits for a slow reader, as every program does. But a caller that wants guard to end must not have to wait for
+//! that reader: then guard gives the rest of the output up. The transcript still gets all of it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-/// What a pipe takes without waiting when it has room at all.
+/// A pipe that polls as writable accepts this many bytes without blocking.
 const PIECE: usize = 4096;
 
-/// How often a writer that waits looks whether the output was given up; milliseconds.
+/// How often a waiting writer checks whether the output was given up, in milliseconds.
 const LOOK_AGAIN: u16 = 50;
 
-/// Nobody waits for the caller's readers any more. There is one caller for the whole process.
+/// Output was given up. Global, because the whole process has one caller.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
-/// Stops waiting for whoever reads the output, in every thread.
+/// Makes every thread stop waiting for readers of the output.
 pub(crate) fn give_up_output() {
     GIVEN_UP.store(true, Ordering::Release);
 }
@@ -28,8 +28,8 @@ pub(crate) fn is_output_given_up() -> bool {
     GIVEN_UP.load(Ordering::Acquire)
 }
 
-/// Writes everything to a stream of the caller's. Fails with `TimedOut` once output was given up, and with the stream's own
-/// error when it cannot be written to any more.
+/// Writes all bytes to a stream of the caller. Fails with `TimedOut` once output was given up, and with the stream's
+/// own error when it can no longer be written to.
 pub fn write_to_caller(stream: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     let mut left = bytes;
     while !left.is_empty() {

@@ -1,4 +1,5 @@
-//! The directories and files a run needs before it starts, and their removal afterwards.
+//! Creates the directories and files that a run needs before it starts, and removes them afterwards. It must never take
+//! over an existing directory of another user, and never remove the transcript.
 
 use std::fs::{DirBuilder, create_dir_all};
 use std::io;
@@ -10,8 +11,8 @@ use crate::launch::network;
 use crate::launch::plan::LaunchPlan;
 use crate::launch::plan::shims::Shims;
 
-/// Makes the run's own directories, empty. Exclusively: somebody else's directory of that name in a shared place is not taken
-/// over. The run directory of a run with a worktree was made with that.
+/// Creates the run's own directories, empty. Fails if one exists: another user may have created it in a shared
+/// directory. A run with a worktree already has its run directory.
 pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
     let runs = plan.run_folder.parent().unwrap_or(&plan.run_folder);
     DirBuilder::new().mode(0o700).recursive(true).create(runs)?;
@@ -20,7 +21,7 @@ pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
     own.into_iter().try_for_each(|directory| DirBuilder::new().mode(0o700).create(directory))
 }
 
-/// Puts everything that the plan names into the run's own directories.
+/// Writes the files that the plan names into the run's own directories.
 pub(crate) fn furnish(plan: &LaunchPlan) -> io::Result<()> {
     plan.home_state.bring(&plan.home)?;
     for (to, text) in &plan.home_files {
@@ -40,12 +41,12 @@ pub(crate) fn furnish(plan: &LaunchPlan) -> io::Result<()> {
     plan.shims.as_ref().map_or(Ok(()), Shims::make)
 }
 
-/// The directories that only a view of the run's own needs: those seen as `/tmp` and the like, and those that layered caches
-/// are mounted on and written to.
+/// Creates the directories that only a run with mounts needs: those mounted at `/tmp` and `/var/tmp`, and the mount
+/// points and upper layers of overlays.
 pub(crate) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
     for (folder, _) in &plan.view.private {
         match DirBuilder::new().mode(0o700).create(folder) {
-            // The run's temporary files; a second try with fewer layers.
+            // Created with the run's directories, or by an earlier attempt to start with more overlays.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_own(folder) => {}
             made => made?,
         }
@@ -58,13 +59,13 @@ pub(crate) fn view_folders(plan: &LaunchPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// A directory of this user, and no link to one.
+/// Whether this is a directory of the current user and not a symbolic link.
 fn is_own(folder: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     folder.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own)
 }
 
-/// What only the run itself needs; the transcript stays.
+/// The directories and files to remove after a run. The transcript stays.
 pub(crate) struct RunCleanup {
     folders: [PathBuf; 4],
     control: PathBuf,
@@ -78,16 +79,16 @@ impl RunCleanup {
         Self { folders, control: plan.control.clone(), run_folder: plan.run_folder.clone() }
     }
 
-    /// Removes the directory of a run that never came to be: one without a record.
+    /// Removes the directory of a run that never started, and so has no transcript.
     pub(crate) fn forget_run(&self) {
-        // With anything in it, it stays.
+        // Fails if the directory is not empty.
         let _ = std::fs::remove_dir(&self.run_folder);
     }
 
-    /// Removes it.
+    /// Removes the run's own directories and its control socket.
     pub(crate) fn clean(&self) {
         for folder in &self.folders {
-            // What cannot be removed is no reason for a run that has ended to fail.
+            // A directory that cannot be removed must not make the finished run fail.
             let _ = crate::sys::remove_tree::remove_tree(folder);
         }
         let _ = std::fs::remove_file(&self.control);

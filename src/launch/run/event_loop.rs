@@ -1,5 +1,7 @@
-//! A run from the moment its init process exists to its end: its threads, its limits, its signals. What comes before the
-//! command runs is in `release.rs`, what comes after it in `conclude.rs`.
+//! The main loop of a run, from the moment its init process exists to its end: its threads, limits and signals.
+//!
+//! `start.rs` does what comes before the command runs, `finish.rs` what comes after it. The loop must never wait for a
+//! reader of the output or of the transcript before it has ended the run.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
@@ -40,19 +42,20 @@ use crate::sys::signals::SignalWaiter;
 use crate::sys::terminal;
 use crate::transcript::{self, EventType, Line, Observer, Recorder, Sink, Stream, Writer};
 
-/// After a polite signal, before the end.
+/// The time between a signal that asks the agent to end and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long init may take to end everything before it is ended itself.
+/// How long init may take to kill everything before guard kills init.
 const LONGEST_END: Duration = Duration::from_secs(10);
-/// How often limits and the transcript are looked at.
+/// How often the main thread checks limits and the transcript.
 const TICK: Duration = Duration::from_millis(250);
-/// How often the end of the output is looked for.
+/// How often `close` checks whether to give the output up.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long a pump may take to notice that output was given up.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
-/// Room for everything but output in a transcript: as much as for output, within these bounds.
+/// The bounds on the transcript's room for everything but output. Within them it gets as much as output does.
 const ROOM_BESIDE_OUTPUT: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
-/// Room for what is under way when a transcript is full: more than its recorder and its writer hold in memory.
+/// Room for events that are on their way when a transcript is full: more than its recorder and its writer hold in
+/// memory.
 const RESERVE: u64 = 64 << 20;
 
 /// What ended a run early.
@@ -62,11 +65,11 @@ pub(crate) enum StopReason {
     Total,
     Signal(Signal),
     Transcript,
-    /// The transcript has reached its bound.
+    /// The transcript has reached its size limit.
     Record,
-    /// A model was asked for more than there is a budget for.
+    /// The budget for model requests is used up.
     Budget,
-    /// The kernel killed it for memory it may not have.
+    /// The kernel killed a process because the memory limit was reached.
     Memory,
 }
 
@@ -79,11 +82,11 @@ pub(crate) struct RunEnd {
     pub(crate) not_started: Option<ExecFailure>,
 }
 
-/// The program could not be executed.
+/// Why the program could not be executed.
 #[derive(Debug)]
 pub(crate) struct ExecFailure {
     pub(crate) errno: i32,
-    /// The supervisor's refusal, if that was the reason.
+    /// The supervisor's denial, if that was the reason.
     pub(crate) denial: Option<String>,
 }
 
@@ -99,22 +102,22 @@ pub(crate) struct Running {
     /// A budget is used up.
     pub(crate) exhausted: Arc<AtomicBool>,
     pub(crate) tails: Vec<(Stream, Tail)>,
-    /// Becomes readable when everything in the run is dead.
+    /// Becomes readable when every process of the run is dead.
     pub(crate) everything_dead: Arc<EventFd>,
-    /// For every pump; and where it shows that none is left.
+    /// Every pump holds a clone. `pumps_done` is disconnected when the last pump has ended.
     pub(crate) pump_done: Option<Sender<()>>,
     pub(crate) pumps_done: Receiver<()>,
-    /// Understands what the program prints.
+    /// Interprets the program's output.
     pub(crate) reader: Option<SharedReader>,
-    /// The thread that carries the caller's standard input.
+    /// The thread that copies the caller's standard input.
     pub(crate) feeder: Option<StdinFeeder>,
-    /// What has had nothing to do yet.
+    /// Services that have had no work yet, and so have no thread.
     pub(crate) sleepers: Vec<LazyThread>,
-    /// Caches that are made when they are needed.
+    /// Package caches that are linked on first use.
     pub(crate) links: Option<Arc<Links>>,
-    /// What the run used, as its init process has said: nothing else is left of it.
+    /// The resources the run used, as reported by init. Set once every process but init is dead.
     pub(crate) used: Option<Used>,
-    /// Every process of the run was seen dead, the first one too.
+    /// Every process of the run, init included, was reaped.
     pub(crate) all_dead: bool,
     /// Ends the thread that reads keys.
     pub(crate) over: Arc<AtomicBool>,
@@ -122,14 +125,14 @@ pub(crate) struct Running {
     pub(crate) user_terminal: Option<OwnedFd>,
 }
 
-/// Work that gets a thread when there is some: many runs print nothing and ask nothing, and a thread for everybody who
-/// might is a good part of their launch.
+/// A service that gets a thread when it first has work. Many runs print nothing and ask nothing, and starting every
+/// thread in advance would be a good part of their launch time.
 pub(crate) enum LazyThread {
-    /// Something was printed, or nobody can print any more.
+    /// Wakes when there is output, or when no process can print any more.
     Output(Pump),
-    /// A shim asks.
+    /// Wakes when a shim connects.
     Shims(UnixListener, Box<ShimService>),
-    /// Somebody connects to the proxy.
+    /// Wakes when a client connects to the proxy.
     Network(Box<egress::ProxyConfig>),
 }
 
@@ -143,14 +146,14 @@ impl LazyThread {
     }
 }
 
-/// Why a run does not go on.
+/// Why the agent's program was not started.
 pub(crate) enum StartFailure {
-    /// The sandbox could not be made, or does not hold.
+    /// The sandbox could not be set up, or does not hold.
     Failed(Failure),
     NotStarted(ExecFailure),
 }
 
-/// Sees a started run through to its result.
+/// Takes a started run to its result.
 pub(crate) fn oversee(
     (started, places): (Started, RunFiles),
     policy: Policy,
@@ -169,10 +172,10 @@ pub(crate) fn oversee(
     drop(launch);
     match released {
         Ok((enforcement, supervisor)) => {
-            // The agent's program has begun, and nobody waits for what the writer's thread is in the way of.
+            // The agent's program runs, so the writer's thread no longer delays the launch.
             running.writer.hasten();
             let mut end = running.wait();
-            // 137 is how a shell tells that what it waited for was killed.
+            // A shell exits with 137 when its child was killed.
             let was_killed = !matches!(end.ended, Some(Ended::Code(code)) if code != 137);
             if end.cut.is_none() && was_killed && group.ran_out_of_memory() {
                 end.cut = Some(StopReason::Memory);
@@ -182,8 +185,8 @@ pub(crate) fn oversee(
             running.conclude(&end, enforcement, counts, task)
         }
         Err(StartFailure::Failed(failure)) => {
-            // The agent may be waiting for an answer: with this goes, unread, what questions arrive on, and the kernel tells it
-            // that nobody listens.
+            // The agent may be waiting for an answer. Closing the socket also closes an unread notification descriptor
+            // in it, and the kernel then fails the agent's system call.
             running.started.setup = None;
             running.end_everything(None);
             running.reap_all();
@@ -199,7 +202,7 @@ pub(crate) fn oversee(
     }
 }
 
-/// Begins the transcript, and connects what carries output.
+/// Begins the transcript and connects the output streams.
 fn attach(
     mut started: Started,
     file: Box<dyn Sink>,
@@ -276,7 +279,7 @@ fn attach(
     Ok((running, asker))
 }
 
-/// How the transcript is written, put together by whoever writes it.
+/// The settings of the transcript, as a closure that the writer's thread evaluates.
 fn transcript_settings(
     plan: &crate::launch::LaunchPlan,
     network: &Network,
@@ -296,18 +299,19 @@ fn transcript_settings(
     }
 }
 
-/// Values of variables whose names the policy wants hidden: the agent's, and the caller's own.
+/// The values of variables whose names the policy wants redacted, from the agent's environment and the caller's.
 fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<Item = Vec<u8>> {
     let patterns: Vec<Pattern> = names.iter().filter_map(|text| Pattern::new(text).ok()).collect();
     let is_secret = move |name: &OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
-    // What the agent has instead of a key is no secret, and hiding it would hide that it is not the key.
+    // The placeholder that the agent gets instead of a key is no secret. Redacting it would hide that it is not the
+    // key.
     let given = given.into_iter().filter(|(_, value)| value != network::PLACEHOLDER);
     let own = std::env::vars_os();
     own.chain(given).filter(move |(name, _)| is_secret(name)).map(|(_, value)| value.into_vec())
 }
 
 impl Running {
-    /// Connects every stream; a terminal gets its threads at once.
+    /// Connects every stream. Only a terminal gets its threads at once.
     fn connect(&mut self, streams: Streams) -> io::Result<Option<Box<dyn Ask>>> {
         let Streams { input, output, error, is_terminal, questions, reader } = streams;
         self.reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
@@ -354,7 +358,8 @@ impl Running {
         Pump { from, to, screen, stream, recorder, tail, activity, all_dead, reader }
     }
 
-    /// Gives one that has something to do a thread. Who gets none is closed: the agent sees nobody listen.
+    /// Starts the thread of a service that has work. If that fails, the service is dropped and its descriptor closed,
+    /// so that the agent sees a closed peer.
     fn wake(&mut self, index: usize) {
         let started = match self.sleepers.swap_remove(index) {
             LazyThread::Output(pump) => pump.start(self.pump_done.clone()),
@@ -372,7 +377,7 @@ impl Running {
         }
     }
 
-    /// What the user types goes to the run's terminal, or answers a question.
+    /// Starts the thread that forwards the user's keys to the run's terminal, or to an open question.
     fn type_through(&self, from: OwnedFd, to: OwnedFd, keys: Option<Keys>) -> io::Result<()> {
         let over = self.over.clone();
         let work = move || {
@@ -394,7 +399,7 @@ impl Running {
                     return;
                 }
                 if interrupts.are_to_end_run(got, to.as_fd()) {
-                    // As if the terminal had sent it: the main thread ends the run.
+                    // As if the terminal had sent the signal: the main thread ends the run.
                     let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), Signal::SIGINT);
                 }
             }
@@ -402,7 +407,7 @@ impl Running {
         std::thread::Builder::new().name("keys".to_string()).spawn(work).map(drop)
     }
 
-    /// Waits for the end: the agent's own, a limit's, a signal's.
+    /// Waits until the agent ends, a limit is reached or a signal arrives.
     fn wait(&mut self) -> RunEnd {
         let signals = SignalWaiter::new(&own_signals()).ok();
         let mut end = RunEnd::default();
@@ -420,11 +425,11 @@ impl Running {
                 }
                 Event::Gone => break,
                 Event::Signal(Signal::SIGWINCH) => self.follow_size(),
-                // Asked twice: no more grace.
+                // The second signal ends the grace period.
                 Event::Signal(_) if kill_at.is_some() => break,
                 Event::Signal(signal) => {
                     end.cut = Some(StopReason::Signal(signal));
-                    // Whoever has a terminal of its own was interrupted there by the key, and did not end.
+                    // In a terminal of its own the agent already got Ctrl-C and did not end.
                     let was_interrupted = self.raw.is_some() && signal == Signal::SIGINT;
                     let forwarded = if was_interrupted { Signal::SIGTERM } else { signal };
                     kill_at =
@@ -441,7 +446,7 @@ impl Running {
             end.cut = self.limit_reached(&mut clock);
             match end.cut {
                 None => {}
-                // What is not recorded does not run.
+                // Nothing may run unrecorded.
                 Some(StopReason::Transcript | StopReason::Record) => break,
                 Some(cut) => {
                     kill_at = Some(self.ask_to_end(
@@ -455,7 +460,7 @@ impl Running {
         if end.cut.is_none() && self.exhausted.load(Ordering::Acquire) {
             end.cut = Some(StopReason::Budget);
         }
-        // Nothing starts any more once it is full: an agent that ends by itself then did not do all it wanted.
+        // Nothing can start once the transcript is full, so an agent that then exits by itself was cut short too.
         if end.cut.is_none() && self.recorder.full_at().is_some() {
             end.cut = Some(StopReason::Record);
         }
@@ -465,7 +470,7 @@ impl Running {
         end
     }
 
-    /// The limit that ends the run now, if one does.
+    /// The limit that is reached now, if any.
     fn limit_reached(&self, clock: &mut Clock) -> Option<StopReason> {
         let now = Instant::now();
         let activity = self.activity.load(Ordering::Relaxed);
@@ -494,8 +499,8 @@ impl Running {
         }
     }
 
-    /// Sends the agent a signal; the time at which politeness ends. Recorded aside: a transcript that waits for its
-    /// reader must not keep the run from being ended.
+    /// Sends the agent a signal and returns when its grace period ends. A separate thread records it, because a
+    /// transcript that waits for its reader must not delay the end of the run.
     fn ask_to_end(&self, signal: Signal, event_type: EventType, message: String) -> Instant {
         self.send_signal(signal);
         let recorder = self.recorder.clone();
@@ -504,14 +509,15 @@ impl Running {
         Instant::now() + GRACE
     }
 
-    /// Kills whatever is left of the run and sees it dead. How the agent ended, if that was not known yet.
+    /// Kills every process of the run and waits until they are dead. Returns how the agent ended, if that was not
+    /// `known`.
     pub(crate) fn end_everything(&mut self, known: Option<Ended>) -> Option<Ended> {
         let mut ended = known;
         let _ = nix::unistd::write(&self.started.control, &InitRequest::Kill.encode());
         let patience = Instant::now() + LONGEST_END;
         loop {
             if Instant::now() >= patience {
-                // With it goes everything in its namespace; without one, what is left is seen to below.
+                // This kills everything in init's namespace. Without a namespace, `reap_all` kills what is left.
                 let first = nix::unistd::Pid::from_raw(self.started.first_process);
                 let _ = nix::sys::signal::kill(first, Signal::SIGKILL);
                 break;
@@ -530,7 +536,7 @@ impl Running {
         ended
     }
 
-    /// Takes init, which has seen everything else dead, and whatever is left if it was killed itself.
+    /// Reaps init and, if init was killed itself, the processes it has left.
     pub(crate) fn reap_all(&mut self) {
         if !std::mem::replace(&mut self.all_dead, true) {
             take_all_dead(self.started.first_process);
@@ -556,12 +562,13 @@ impl Running {
         let found = |at: usize| fds[at].revents().unwrap_or(PollFlags::empty());
         let has_work: Vec<bool> =
             (others..fds.len()).map(|at| found(at).contains(PollFlags::POLLIN)).collect();
-        // From behind, because who is done with leaves. When the run speaks too it may be over, and `close` sees what is left.
+        // In reverse order, because `swap_remove` invalidates later indices. Not when init has sent a message too: the
+        // run may be over, and `close` drains the rest.
         for at in (others..came.len()).rev().filter(|&at| came[at] && !came[0]) {
             if has_work[at - others] {
                 self.wake(at - others);
             } else {
-                // Closed, and nothing was ever printed there.
+                // Closed without any output.
                 self.sleepers.swap_remove(at - others);
             }
         }
@@ -590,8 +597,8 @@ impl Running {
         }
     }
 
-    /// Ends the threads that carry input and output. Everything in the run must be dead. What is left of its output is
-    /// delivered first, unless the caller wants guard to end.
+    /// Ends the threads that copy input and output. Every process of the run must be dead. Delivers the rest of the
+    /// output first, unless the caller wants guard to end.
     pub(crate) fn close(&mut self) {
         self.over.store(true, Ordering::Release);
         if let Some(feeder) = self.feeder.take() {
@@ -611,9 +618,9 @@ impl Running {
         }
         self.pump_done = None;
         let mut given_up: Option<Instant> = None;
-        // Nobody sends anything: the channel closes with the last pump.
+        // Pumps send nothing: the channel is disconnected when the last one ends.
         while matches!(self.pumps_done.recv_timeout(LOOK_AGAIN), Err(RecvTimeoutError::Timeout)) {
-            // One that waits for a stopped terminal cannot be told. It ends with the process.
+            // A pump that is blocked on a stopped terminal cannot be woken. It ends with the process.
             if is_output_given_up() && given_up.get_or_insert_with(Instant::now).elapsed() > LAST_OUTPUT {
                 break;
             }
@@ -622,27 +629,27 @@ impl Running {
     }
 }
 
-/// When the agent last did something.
+/// When the agent was last active.
 struct Clock {
-    /// What was printed, asked, started and sent, counted.
+    /// The last value of the counter of output, questions, program starts and requests.
     seen: u64,
     last_active: Instant,
-    /// What works without any of that.
+    /// Detects activity that shows in none of these.
     work: CpuActivity,
 }
 
 /// What the main thread waits for.
 enum Event {
     Ended(Ended),
-    /// Init says that nothing of the run is left but itself.
+    /// Init reports that every other process of the run is dead.
     Empty(Used),
-    /// It is gone.
+    /// Init is gone.
     Gone,
     Signal(Signal),
     Nothing,
 }
 
-/// Takes init of a run and, if it was killed from outside, what it had started, which is ours then.
+/// Reaps init and, if it was killed from outside, the processes it had started. guard is their subreaper then.
 pub(crate) fn take_all_dead(first_process: i32) {
     let own = std::process::id() as i32;
     let mut first = process::thread_fd(first_process).ok();
@@ -651,7 +658,7 @@ pub(crate) fn take_all_dead(first_process: i32) {
             Ok(Some(_)) => {}
             Err(error) if error.raw_os_error() == Some(libc::ECHILD) => break,
             _ => match first.take() {
-                // It has said its last word or is dead already; waiting for it is shorter than looking again and again.
+                // Init has sent its last message or is dead. Waiting for its end is shorter than polling.
                 Some(first) => {
                     let mut fds = [PollFd::new(first.as_fd(), PollFlags::POLLIN)];
                     let _ = poll(&mut fds, 1000u16);

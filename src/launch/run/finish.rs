@@ -1,4 +1,5 @@
-//! The end of a run: what it did becomes its result, which is the last thing that is written down.
+//! The end of a run: builds its result, records it as the last event of the transcript, and removes what only the run
+//! needed. Every process of the run but init must be dead before anything is inspected here.
 
 use std::sync::PoisonError;
 
@@ -18,7 +19,7 @@ use crate::sys::process::Ended;
 use crate::transcript::{self, EventType, Recorder, Stream};
 
 impl Running {
-    /// The result, recorded and handed out.
+    /// Builds the result, records it and returns it.
     pub(crate) fn conclude(
         mut self,
         end: &RunEnd,
@@ -27,8 +28,8 @@ impl Running {
         task: &mut Option<GitSession>,
     ) -> Result<Finished, Failure> {
         let mut result = self.put_together(end, enforcement, counts, task);
-        // Init ends while the disk is waited for, and nobody needs the run's own directories any more: it has said
-        // that nothing else is left, or is waited for.
+        // Init exits while the transcript is flushed to disk. Nothing uses the run's directories any more: init has
+        // reported that every other process is dead, or `reap_all` waits for that.
         self.writer.close();
         if self.used.is_none() {
             self.reap_all();
@@ -49,7 +50,7 @@ impl Running {
         Ok(Finished { result, ended: end.ended })
     }
 
-    /// What there is to say of the run, which is the last thing that is recorded.
+    /// Builds the result and records it as the last event.
     fn put_together(
         &mut self,
         end: &RunEnd,
@@ -58,7 +59,7 @@ impl Running {
         task: &mut Option<GitSession>,
     ) -> RunResult {
         self.close();
-        // Init says what all others used, unless it was ended itself.
+        // Init reports what all other processes used, unless it was killed itself.
         let used = self.used.unwrap_or_else(|| {
             self.reap_all();
             Used::by_children()
@@ -70,7 +71,7 @@ impl Running {
         let took = self.started.began.elapsed();
         let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
         let mut ending = ending.unwrap_or_default();
-        // What init leaves is only its own end: everything that could write is dead.
+        // Only init may still be alive: every process that could write is dead.
         let found = self.started.repositories.end(self.started.has_view, &plan.run_folder);
         for finding in found {
             self.recorder.record(EventType::Finding, &finding.message, &finding);
@@ -152,7 +153,7 @@ impl Running {
         result
     }
 
-    /// What the agent said, for the result.
+    /// The end of the agent's output, and whether its beginning is missing.
     fn printed(&self) -> (String, bool) {
         let wanted = [Stream::Stdout, Stream::Terminal];
         let tail = self.tails.iter().find(|(stream, _)| wanted.contains(stream));
@@ -201,7 +202,7 @@ impl Running {
     }
 }
 
-/// Makes a result a failure of guard's own side; what the command itself said stays in the details.
+/// Marks a result as failed by guard's own side. The error of the command itself moves to the details.
 fn fail(result: &mut RunResult, kind: ErrorKind, words: String) {
     result.success = false;
     let detail = result.error_detail.get_or_insert_with(ErrorDetail::default);
@@ -263,7 +264,7 @@ impl StopReason {
     }
 }
 
-/// What of models was used, if anything was.
+/// The use of models, if there was any.
 fn model_usage(spent: &egress::Spent) -> Option<ModelUsage> {
     (*spent != egress::Spent::default()).then(|| ModelUsage {
         requests: spent.requests,

@@ -1,5 +1,6 @@
-//! A run's part of a repository, from its making to its end: what the agent committed is received, the worktree given
-//! back, and everything else compared with what it was.
+//! The git side of a run: opens a worktree with its branch and private git directory, and at the end receives the
+//! agent's commits, gives the worktree back, and reports what else has changed. It must never change refs, files or
+//! settings of the user's repository other than those of this worktree and branch.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,36 +18,36 @@ use crate::workspace::{Changed, merged};
 use crate::workspace::{DisposeReport, KeepPolicy, Limits, ReceiveError, Received, Repository, Request};
 use crate::workspace::{Workspace, WorkspaceError};
 
-/// What guard itself writes in a worktree's own git directory when it gives the worktree back.
+/// Files in a worktree's git directory that guard itself writes when it gives the worktree back.
 const WRITTEN_BY_GUARD: [&str; 4] = ["index", "logs/HEAD", "locked", "HEAD"];
-/// Findings of one kind that are listed.
+/// How many findings of one kind are listed.
 const MOST_OF_A_KIND: usize = 100;
 
-/// A worktree with its branch and private git directory, made for one run. Dropped before the run took place, it gives the worktree
-/// back.
+/// A worktree with its branch and private git directory, created for one run. Dropping it before the run took place
+/// gives the worktree back.
 pub struct GitSession {
     workspace: Workspace,
-    /// The run took place, and `end` settles the worktree.
+    /// The run took place, so `end` and not `drop` gives the worktree back.
     is_ending: bool,
     before: Option<Fingerprint>,
     disposal: KeepPolicy,
     limits: Limits,
 }
 
-/// What became of the repository's side of a run.
+/// The git side of a run's result.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     pub(crate) commits: Vec<Commit>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) worktree: Option<Worktree>,
-    /// Files that are not as they were, and whether those are all; none where git could not say.
+    /// Changed files, and whether the list is complete. `None` if git could not list them.
     pub(crate) files: Option<(Vec<Change>, bool)>,
-    /// Why the run has failed whatever its command says: (kind, words).
+    /// Why the run failed, whatever its command returned: (kind, message).
     pub(crate) failure: Option<(ErrorKind, String)>,
 }
 
 impl GitSession {
-    /// Makes everything a run in this repository needs.
+    /// Creates everything that a run in this repository needs.
     pub fn open(
         repository: &Repository,
         request: &Request,
@@ -54,13 +55,13 @@ impl GitSession {
         limits: Limits,
     ) -> Result<Self, WorkspaceError> {
         let workspace = Workspace::open(repository, request)?;
-        // Looked at now, so that what the run itself was given is no difference. A repository that cannot be looked at
-        // is one the agent cannot change either; the comparison is missing, and that is said.
+        // Taken after the worktree was created, so that it does not count as a change. If guard cannot read the
+        // repository, the agent cannot change it either; the result then says that the comparison is missing.
         let before = Fingerprint::take(&repository.common_dir).ok();
         Ok(Self { workspace, is_ending: false, before, disposal, limits })
     }
 
-    /// What the plan of the run needs to know.
+    /// The part of the session that the plan needs.
     pub fn checkout(&self) -> Checkout {
         let record = self.workspace.record();
         let hooks = self.workspace.run_folder().join("hooks");
@@ -78,32 +79,32 @@ impl GitSession {
         }
     }
 
-    /// How many paths of the user's uncommitted changes the run got.
+    /// How many paths with uncommitted changes of the user were copied into the worktree.
     pub fn carried_changes(&self) -> usize {
         self.workspace.carried_changes()
     }
 
-    /// What git ignores in the user's worktree, and the run does not get.
+    /// Paths that git ignores in the user's worktree. The run does not get them.
     pub fn left_behind(&self) -> &[PathBuf] {
         self.workspace.left_behind()
     }
 
-    /// Passwords and tokens of the user's git settings, which must not be recorded.
+    /// Passwords and tokens from the user's git configuration, which must not be recorded.
     pub(crate) fn credentials(&self) -> Vec<Vec<u8>> {
         self.workspace.credentials().to_vec()
     }
 
-    /// The user has changes that the agent does not get.
+    /// Whether the user has uncommitted changes that the agent does not get.
     pub fn leaves_changes_behind(&self) -> bool {
         self.workspace.has_uncommitted_changes()
     }
 
-    /// The run has no mounts of its own: the worktree's `.git` itself leads to the private git directory while it lasts.
+    /// For a run without mounts: makes the worktree's `.git` file point at the private git directory during the run.
     pub(crate) fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
         self.workspace.point_at_quarantine()
     }
 
-    /// The agent has ended: takes what it committed, looks at what it left, gives the worktree back.
+    /// Called after the agent has ended: receives its commits, inspects what it left, and gives the worktree back.
     pub(crate) fn end(mut self, recorder: &Recorder, since: SystemTime) -> Ending {
         self.is_ending = true;
         let mut ending = Ending::default();
@@ -135,7 +136,7 @@ impl GitSession {
             }
         }
         let inspected = self.look_for_dangers(&mut ending);
-        // What was not received stays where it can be looked at.
+        // Keep the worktree if its commits were not received, so that the user can inspect it.
         let disposal = if received.is_ok() { self.disposal } else { KeepPolicy::Keep };
         let settled = match self.workspace.settle(disposal) {
             Ok(settled) => {
@@ -181,7 +182,7 @@ impl GitSession {
         }
     }
 
-    /// What the commits and the rest of the working tree changed together.
+    /// The files changed by the commits and by the rest of the working tree together.
     fn files(&self, inspected: Inspected, settled: &DisposeReport, since: SystemTime) -> (Vec<Change>, bool) {
         let committed = inspected.changed.into_iter().map(|(path, change)| (path.path(), change));
         let own = |(path, change): &&(PathBuf, Changed)| self.workspace.is_since(path, *change, since);
@@ -225,7 +226,8 @@ impl GitSession {
         }
     }
 
-    /// Compares the repository with what it was. The agent cannot have changed it; others can, and theirs is left alone.
+    /// Compares the repository with its state before the run. The agent cannot have changed it. Others can, and guard
+    /// leaves their changes alone.
     fn compare(&self, settled: &DisposeReport, ending: &mut Ending) {
         let compared = self.before.as_ref().map(|before| (before, before.again()));
         let Some((before, Ok(after))) = compared else {
@@ -257,9 +259,9 @@ impl GitSession {
 
 impl Drop for GitSession {
     fn drop(&mut self) {
-        // After a panic the agent may still be at work there.
+        // After a panic the agent may still be running there.
         if !self.is_ending && !std::thread::panicking() {
-            // What cannot be given back now can be later: `guard worktree clean`.
+            // If this fails, `guard worktree clean` can do it later.
             let _ = self.workspace.settle(KeepPolicy::Auto);
         }
     }

@@ -1,7 +1,8 @@
-//! What a conversation keeps of its private homes: brought into the next one, taken out of the last.
+//! The files that a conversation keeps between the private homes of its runs: copied into a new home before a run, and
+//! out of it afterwards.
 //!
-//! The files were written by an agent. They are taken when nothing of it runs any more, as plain files and directories only,
-//! within bounds; whatever else lies there stays there.
+//! An agent has written these files. They are copied only when no process of the run is alive, only regular files and
+//! directories, and only within size limits. Symbolic links must never be followed.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -12,21 +13,21 @@ use serde::Serialize;
 
 use super::login::CopiedLogin;
 
-/// What is kept of one home at most.
+/// The most bytes kept of one home.
 const MOST_BYTES: u64 = 512 << 20;
 const MOST_FILES: usize = 20_000;
 const DEEPEST: usize = 32;
 
-/// Where a run's home comes from, and what of it is kept.
+/// The initial content of a run's home, and what is kept of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HomeState {
-    /// Directories whose content is in the home from the beginning; what a later one has replaces an earlier one's.
+    /// Directories to copy into the home at the start. A later one overwrites files of an earlier one.
     pub from: Vec<PathBuf>,
-    /// A directory that gets what is kept.
+    /// The directory that receives what is kept.
     pub to: Option<PathBuf>,
-    /// What of the home that is.
+    /// The paths in the home to keep.
     pub keep: Vec<PathBuf>,
-    /// What the program keeps of its conversations.
+    /// The program's own history of conversations.
     pub history: Option<SavedHistory>,
     /// The login that the program gets a copy of.
     pub login: Option<CopiedLogin>,
@@ -35,9 +36,9 @@ pub struct HomeState {
 /// What a program keeps of its conversations between runs in one repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SavedHistory {
-    /// Where it is kept.
+    /// The directory it is kept in.
     pub place: PathBuf,
-    /// Files and directories: below that place, and below the home.
+    /// Files and directories: (path below that directory, path below the home).
     pub paths: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -53,7 +54,7 @@ impl SavedHistory {
         Ok(())
     }
 
-    /// Adds what is in a home to what was kept before. Runs that end at the same time wait for each other.
+    /// Adds the home's history to what was kept before. A lock serializes runs that end at the same time.
     fn take(&self, home: &Path) -> io::Result<()> {
         make_parent(&self.place)?;
         let lock = fs::File::options().create(true).append(true).open(self.place.with_extension("lock"))?;
@@ -67,7 +68,7 @@ impl SavedHistory {
                 self.paths.iter().try_for_each(|(kept, at)| take_one(home, at, &new.join(kept), &mut bounds))
             })
         };
-        // Too much of it: what is older goes.
+        // Over the size limit with the older history: keep only the new one.
         gather(true).or_else(|_| gather(false))
     }
 }
@@ -76,7 +77,7 @@ fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| DirBuilder::new().mode(0o700).recursive(true).create(parent))
 }
 
-/// Puts a new directory, with what `fill` puts into it, in the place of another.
+/// Replaces a directory by a new one that `fill` has filled.
 fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let new = place.with_extension(format!("new-{}", std::process::id()));
     let made = DirBuilder::new().mode(0o700).recursive(true).create(&new).and_then(|()| fill(&new));
@@ -94,7 +95,7 @@ fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
     Ok(())
 }
 
-/// Takes one path out of a home, if no link leads there: one that the agent made would lead elsewhere.
+/// Copies one path out of a home, unless a component is a symbolic link: the agent could point it anywhere.
 fn take_one(home: &Path, path: &Path, to: &Path, bounds: &mut Bounds) -> io::Result<()> {
     let mut at = home.to_path_buf();
     let is_real = path.components().all(|part| {
@@ -109,13 +110,13 @@ fn take_one(home: &Path, path: &Path, to: &Path, bounds: &mut Bounds) -> io::Res
 }
 
 impl HomeState {
-    /// A path that could lead out of the home.
+    /// The first path in `keep` that could lead out of the home.
     pub fn bad_path(&self) -> Option<&Path> {
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         self.keep.iter().map(PathBuf::as_path).find(|path| path.as_os_str().is_empty() || !is_plain(path))
     }
 
-    /// Puts them into a new home.
+    /// Copies history, kept files and login into a new home.
     pub(crate) fn bring(&self, home: &Path) -> io::Result<()> {
         let mut bounds = Bounds::new();
         self.history.iter().try_for_each(|history| history.bring(home, &mut bounds))?;
@@ -123,7 +124,8 @@ impl HomeState {
         self.login.iter().try_for_each(|login| login.bring(home))
     }
 
-    /// Takes them out of a home that is about to go. What was kept before is replaced when all is there.
+    /// Copies what is kept out of a home that is about to be removed. Replaces the old copy only when the new one is
+    /// complete.
     pub(crate) fn take(&self, home: &Path) -> io::Result<()> {
         self.history.iter().try_for_each(|history| history.take(home))?;
         let Some(to) = &self.to else { return Ok(()) };

@@ -1,29 +1,29 @@
-//! Whether a run that says nothing works: the CPU time of everything below its init process.
+//! Decides whether a silent run is working, by the CPU time of every process below its init.
 //!
-//! A compiler can be silent for minutes in one process; an agent that waits for a model that never answers is silent too.
-//! What tells them apart is the CPU. What has ended is counted with whoever waited for it, so nothing is lost between
-//! two looks but what nobody waits for.
+//! A compiler can be silent for minutes, and so can an agent that waits for a model that never answers. CPU use tells
+//! them apart. The kernel adds the time of an ended process to the parent that reaped it, so between two samples only
+//! the time of processes that nobody reaped is lost.
 
 use std::time::{Duration, Instant};
 
 use crate::launch::process::descendants;
 
-/// How often it is looked; only while nothing else shows that a run is alive.
+/// The time between two samples. They are taken only while nothing else shows that the run is alive.
 const PAUSE: Duration = Duration::from_millis(500);
-/// This part of one CPU's time is work; timers of something that waits take less.
+/// At least one part in this many of one CPU's time counts as work. Timers of an idle process use less.
 const PART: u32 = 50;
-/// On a machine that is far too busy something that works may get less. It wants a CPU all the same: what does so in
-/// this many looks one after the other is at work.
+/// On an overloaded machine a working process may get less than that. So a run that is runnable in this many samples in
+/// a row counts as working, too.
 const WAITING: u32 = 5;
-/// The kernel counts in hundredths of a second, whatever its own clock.
+/// `/proc` reports CPU time in hundredths of a second, whatever the kernel's own clock.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a run has used since it was last seen at work.
+/// The CPU use of a run since it was last seen working.
 #[derive(Debug, Default)]
 pub(crate) struct CpuActivity {
     since: Option<Sample>,
     last: Option<Instant>,
-    /// Looks one after the other in which something wanted a CPU.
+    /// The number of samples in a row in which a process was runnable.
     wanting: u32,
 }
 
@@ -31,23 +31,24 @@ pub(crate) struct CpuActivity {
 struct Sample {
     time: Instant,
     used: Duration,
-    /// Something has a CPU or waits for one.
+    /// A process is running or runnable.
     wants: bool,
 }
 
 impl CpuActivity {
-    /// Something else shows that the run is alive: the next look is a first one. Not at once, because a short run needs none;
-    /// but so that a second one, which can show work, comes before the shortest limit of a second.
+    /// Starts over, because something else has shown that the run is alive. The next sample is not taken at once,
+    /// because a short run needs none. It is taken early enough that a second one, which can show work, comes before
+    /// the shortest limit of one second.
     pub(crate) fn reset(&mut self, now: Instant) {
         *self = Self { last: Some(now.checked_sub(PAUSE / 2).unwrap_or(now)), ..Self::default() };
     }
 
-    /// Whether it is time for a look.
+    /// Whether the next sample is due.
     fn is_due(&self, now: Instant) -> bool {
         self.last.is_none_or(|last| now.duration_since(last) >= PAUSE)
     }
 
-    /// Whether what is below a process has worked since it was last seen at work; looks once in a while.
+    /// Whether the processes below `root` have worked since they were last seen working. Samples only when one is due.
     pub(crate) fn goes_on(&mut self, root: i32, now: Instant) -> bool {
         if !self.is_due(now) {
             return false;
@@ -71,7 +72,7 @@ impl CpuActivity {
         let elapsed = look.time.duration_since(since.time);
         self.wanting = if look.wants { self.wanting + 1 } else { 0 };
         let works = is_work(elapsed, look.used.saturating_sub(since.used)) || self.wanting >= WAITING;
-        // What nobody waited for takes its time along when it goes.
+        // The total shrinks when a process ends that nobody reaps.
         let used = since.used.min(look.used);
         self.since = Some(if works { look } else { Sample { used, ..since } });
         works
@@ -82,9 +83,9 @@ fn is_work(elapsed: Duration, used: Duration) -> bool {
     used * PART >= elapsed
 }
 
-/// Whether a process wants a CPU, and the time of it and of those it has waited for.
+/// Whether a process is runnable, and the CPU time of it and its reaped children.
 fn time_in(stat: &str) -> Option<(bool, Duration)> {
-    // The name is whatever the process likes, parentheses and blanks included; what follows the last one is the kernel's.
+    // The name may contain parentheses and blanks, so the kernel's own fields begin after the last parenthesis.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut words = rest.split_whitespace();
     let wants = words.next()? == "R";
@@ -127,9 +128,9 @@ mod tests {
             work.see(Sample { time, used: Duration::from_millis(used), wants: false })
         };
         assert!(!at(0, 500), "a first look tells nothing");
-        // One tick in a second and a half is a timer's, the second one is work.
+        // One tick in a second and a half is a timer; more is work.
         assert!(!at(500, 500) && !at(1000, 510) && !at(1500, 510) && at(1600, 540));
-        // Counted anew from there; what vanished is no debt.
+        // Counted anew from there. Time that vanished is not subtracted from later work.
         assert!(!at(2100, 540) && !at(2600, 100) && at(2700, 140));
     }
 

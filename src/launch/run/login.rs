@@ -1,8 +1,8 @@
-//! A copy of the user's login for an agent that has no key: its credential file, put into the private home, and the tokens
-//! in it taken back when the agent's CLI has refreshed them.
+//! A copy of the user's login for an agent that has no API key. The user's credential file is copied into the private
+//! home, and tokens that the agent's CLI has refreshed are copied back afterwards.
 //!
-//! The agent can read the copy, and it wrote what comes back. So nothing but the values that a refresh replaces is taken
-//! over, each of the type it had, and only while the user's own file is still the one that was copied.
+//! The agent can read the copy, and it may have written anything into it. So only the values that a refresh replaces
+//! are copied back, each only with its old type, and only while the user's file is still the one that was copied.
 
 use std::fmt;
 use std::fs;
@@ -13,44 +13,44 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Larger files are no credentials.
+/// A larger file cannot be a credential file.
 const LARGEST_FILE: u64 = 256 << 10;
 const LONGEST_TOKEN: usize = 32 << 10;
 
 /// A credential file that a run gets a copy of.
 #[derive(Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CopiedLogin {
-    /// The user's file, links resolved.
+    /// The user's file, with symbolic links resolved.
     pub source: PathBuf,
-    /// Where the copy is, below the private home.
+    /// The path of the copy, relative to the private home.
     pub at: PathBuf,
-    /// Values that a refresh replaces: JSON keys with dots between.
+    /// The values that a refresh replaces, as JSON keys joined by dots.
     pub refreshed: Vec<String>,
     #[serde(skip)]
     content: Vec<u8>,
 }
 
-/// A login that cannot be copied.
+/// Why a login cannot be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
-    /// There is none.
+    /// The credential file does not exist.
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
     /// The file cannot be read.
     #[error("cannot read {}: {error}", file.display())]
     Unreadable {
-        /// The file.
+        /// The credential file.
         file: PathBuf,
-        /// Why.
+        /// The error of the read.
         error: io::Error,
     },
-    /// It is something else.
+    /// The file is not a JSON object of credentials.
     #[error("{} is not a credential file (a JSON object of at most 256 KiB)", .0.display())]
     NotCredentials(PathBuf),
 }
 
 impl CopiedLogin {
-    /// Reads the user's credential file `at`, below `home`.
+    /// Reads the user's credential file `at`, relative to `home`.
     pub fn read(home: &Path, at: &Path, refreshed: &[String]) -> Result<Self, LoginError> {
         let file = home.join(at);
         let source = match fs::canonicalize(&file) {
@@ -68,19 +68,19 @@ impl CopiedLogin {
         }
     }
 
-    /// Tokens in it, which no record may contain.
+    /// The tokens in the file, which must not appear in any record.
     pub fn tokens(&self) -> Vec<String> {
         let Some(content) = parse(&self.content) else { return Vec::new() };
         let values = self.refreshed.iter().filter_map(|key| content.pointer(&pointer(key))?.as_str());
         values.filter(|token| token.len() >= 16).map(str::to_string).collect()
     }
 
-    /// Puts the copy into a private home.
+    /// Writes the copy into a private home.
     pub(crate) fn bring(&self, home: &Path) -> io::Result<()> {
         write_private(&home.join(&self.at), &self.content)
     }
 
-    /// Takes refreshed values out of a private home into the user's file. Says whether there were any.
+    /// Copies refreshed values from a private home into the user's file. Returns whether there were any.
     pub(crate) fn take(&self, home: &Path) -> io::Result<bool> {
         let Some(theirs) = read_in_home(home, &self.at)?.and_then(|bytes| parse(&bytes)) else {
             return Ok(false);
@@ -120,7 +120,7 @@ impl fmt::Debug for CopiedLogin {
     }
 }
 
-/// A value of the same type, of a size and shape that tokens and times have.
+/// Whether the new value has the type of the old one, and a size and shape that tokens and times have.
 fn is_token_like(new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::String(new), Value::String(_)) => {
@@ -139,7 +139,7 @@ fn parse(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice(bytes).ok().filter(Value::is_object)
 }
 
-/// The content of a regular file, unless it is too large. A link at its end is not followed.
+/// The content of a regular file, unless it is too large. Does not follow a symbolic link in the last component.
 fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -152,7 +152,7 @@ fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// The content of a file of the private home, if no link leads there: the agent may have made one.
+/// The content of a file in the private home, unless a component is a symbolic link, which the agent may have made.
 fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut directory = home.to_path_buf();
     for part in at.parent().into_iter().flat_map(Path::components) {
@@ -167,7 +167,7 @@ fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Writes a file that only its owner can read, in the place of the one that was there.
+/// Atomically replaces a file by one that only its owner can read.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     let mut name = path.file_name().unwrap_or_default().to_os_string();
@@ -253,7 +253,7 @@ mod tests {
         }
         homes.agent_writes(&format!(r#"{{"oauth":{{"access":"{}"}}}}"#, "x".repeat(300 << 10)));
         assert!(!homes.take().unwrap_or(true));
-        // A link to another file of the user's.
+        // A link to another file of the user.
         let other = homes.root.join("user/other.json");
         fs::write(&other, r#"{"oauth":{"access":"another-secret-000"}}"#)
             .unwrap_or_else(|error| panic!("{error}"));

@@ -1,8 +1,9 @@
-//! The supervisor's side of a run: makes what the plan says, starts it, watches over it, ends it, tells what it was.
+//! The supervisor's side of a run: creates what the plan says, starts the processes, watches over them, ends them, and
+//! returns the result.
 //!
-//! Stays outside the sandbox. This process has one thread until init is ready, so that a fork is a clean copy, also a second one
-//! where the first could not have namespaces. Afterwards there is one thread each for notifications, the transcript, shims and
-//! every output stream, and this one, which only waits: for the end, for signals, for a limit.
+//! This code stays outside the sandbox. guard must have one thread until init is ready, so that a fork is a clean copy;
+//! there may be a second fork if the first init could not get namespaces. Afterwards notifications, the transcript,
+//! shims and every output stream have a thread each. The main thread only waits: for the end, a signal or a limit.
 pub(crate) mod cache_links;
 pub(crate) mod caller_output;
 pub(crate) mod directories;
@@ -42,11 +43,11 @@ use crate::supervisor;
 use crate::sys::process::{self, Ended};
 use crate::transcript::{self, Observer, Sink, Stream};
 
-/// Understands what the program prints on standard output, and puts its own terms into the run's result.
+/// Interprets the program's standard output and adds what it found to the run's result.
 pub trait OutputReader: Send {
-    /// Gets the next bytes, cut anywhere.
+    /// Receives the next bytes of output, which may be cut anywhere.
     fn read(&mut self, bytes: &[u8]);
-    /// Everything was printed; `stderr` is the end of what came on standard error. The result is not recorded yet.
+    /// Called at the end of the output, before the result is recorded. `stderr` is the end of standard error.
     fn conclude(&mut self, result: &mut RunResult, stderr: &str);
 }
 
@@ -54,39 +55,39 @@ pub trait OutputReader: Send {
 pub struct Streams {
     /// Standard input.
     pub input: OwnedFd,
-    /// Where standard output goes; `None` keeps it in the transcript and the result.
+    /// Where standard output goes; with `None` only to the transcript and the result.
     pub output: Option<OwnedFd>,
-    /// Where standard error goes.
+    /// Where standard error goes; with `None` only to the transcript and the result.
     pub error: Option<OwnedFd>,
-    /// The user's terminal, where these streams are it: [input, output, error].
+    /// Which of [input, output, error] are the user's terminal.
     pub is_terminal: [bool; 3],
     /// The user's terminal for questions, if there is one.
     pub questions: Option<OwnedFd>,
-    /// Reads along, where the program is known.
+    /// Interprets the output, if guard knows the program.
     pub reader: Option<Box<dyn OutputReader>>,
 }
 
-/// Why a run could not take place, or had to be broken off.
+/// Why a run could not take place, or had to be aborted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The kernel does not give what the policy needs.
+    /// The kernel lacks something the policy needs.
     #[error("the policy {policy} cannot be enforced here: {}", needs.iter().map(|need| need.missing.as_str()).collect::<Vec<_>>().join("; "))]
     Unavailable {
-        /// The policy.
+        /// The policy's name.
         policy: String,
         /// What is missing.
         needs: Vec<Need>,
     },
-    /// A forbidden thing was possible inside the sandbox.
+    /// The canary did something forbidden inside the sandbox.
     #[error("the sandbox does not hold: inside it could still {0}")]
     Canary(String),
-    /// Something of the machine failed.
+    /// A system call or another operation of the machine failed.
     #[error("{step}: {problem}")]
     Machine {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// What went wrong.
+        /// The error's text.
         problem: String,
     },
 }
@@ -98,17 +99,17 @@ pub(crate) fn machine(step: &'static str) -> impl FnOnce(io::Error) -> Failure {
 /// A run that is over.
 #[derive(Debug)]
 pub struct Finished {
-    /// What it did.
+    /// The run's result.
     pub result: RunResult,
-    /// How the agent ended; `None` when it never ran.
+    /// How the agent ended; `None` if it never ran.
     pub ended: Option<Ended>,
 }
 
-/// One run, from its request to its result. Whatever was made for it is undone when it is dropped before it took place.
+/// One run, from its request to its result. Dropping it before the run took place undoes everything made for it.
 ///
-/// This process must have one thread until [`Launch::run`] has forked.
+/// guard must have one thread until [`Launch::run`] has forked.
 pub struct Launch {
-    /// What is asked for. It can be changed until there is a plan.
+    /// The request. It can be changed until the run is planned.
     pub request: RunRequest,
     run_id: String,
     task: Option<GitSession>,
@@ -122,7 +123,7 @@ pub struct Planned {
 }
 
 impl Launch {
-    /// Signals wait from here on: what is being made for the run is finished or undone, and the run is the one to hear of them.
+    /// Blocks signals from here on, so that guard finishes or undoes what it is creating. The run receives them later.
     pub fn new(request: RunRequest, run_id: String) -> io::Result<Self> {
         hold_signals()?;
         Ok(Self { request, run_id, task: None })
@@ -133,7 +134,7 @@ impl Launch {
         &self.run_id
     }
 
-    /// The run works in this worktree.
+    /// Makes the run work in this worktree.
     pub fn use_worktree(&mut self, task: GitSession) {
         self.request.checkout = Some(task.checkout());
         self.task = Some(task);
@@ -149,7 +150,7 @@ impl Launch {
     }
 
     fn try_plan(&self, keys: Keys) -> Result<Planned, LaunchError> {
-        // Nobody may read this process's memory, nor that of the processes it forks.
+        // No other process may read the memory of guard or of the processes it forks.
         process::set_dumpable(false)
             .map_err(|error| LaunchError::Input(format!("cannot protect guard's memory: {error}")))?;
         let plan = plan(&self.request, self.run_id.clone())?;
@@ -158,7 +159,7 @@ impl Launch {
         Ok(Planned { plan, secrets })
     }
 
-    /// Runs what was planned to its end.
+    /// Carries out the plan and waits for the end of the run.
     pub fn run(
         &mut self,
         planned: Planned,
@@ -170,7 +171,7 @@ impl Launch {
         let policy = self.request.policy.clone();
         check_kernel(&policy, plan.namespaces)?;
         process::bound_freed_memory();
-        // Not before: what was asked for keys and settings may have started something that is to live on.
+        // Not earlier: the commands that print keys and settings may have started daemons that must survive guard.
         process::become_subreaper().map_err(machine("become subreaper"))?;
         let network = network::open(&mut plan, secrets).map_err(machine("open the doors to the network"))?;
         let cleaner = Cleaner(Some(directories::RunCleanup::to(&plan)));
@@ -181,14 +182,14 @@ impl Launch {
         if let Ok((started, _)) = &mut started {
             started.launch = launch;
             started.repositories = repositories;
-            // For the transcript.
+            // The transcript redacts them.
             started.credentials = task.as_ref().map(GitSession::credentials).unwrap_or_default();
         }
         let finished = started.and_then(|started| {
             event_loop::oversee(started, policy, streams, observer, &group, &mut task, network)
         });
         group.remove();
-        // `conclude` has removed the directories of a run that took place.
+        // `conclude` has already removed the directories of a run that took place.
         if finished.is_ok() {
             cleaner.disarm();
         }
@@ -196,7 +197,7 @@ impl Launch {
     }
 }
 
-/// Removes the run's own directories when it is dropped, unless it was disarmed.
+/// Removes the run's own directories on drop, unless it was disarmed.
 struct Cleaner(Option<directories::RunCleanup>);
 
 impl Cleaner {
@@ -215,7 +216,7 @@ impl Drop for Cleaner {
 }
 
 fn check_kernel(policy: &Policy, namespaces: Namespaces) -> Result<(), Failure> {
-    // Whether namespaces can be had shows when they are made.
+    // Whether namespaces are available shows only when they are created.
     let needs = sandbox::quick_probe().missing_for(policy, namespaces);
     if needs.is_empty() { Ok(()) } else { Err(Failure::Unavailable { policy: policy.name.clone(), needs }) }
 }
@@ -226,31 +227,32 @@ pub(crate) struct Started {
     pub(crate) has_view: bool,
     pub(crate) first_process: i32,
     pub(crate) control: OwnedFd,
-    /// Where the agent speaks before it is one. Closed, it waits for nobody here.
+    /// The agent's process reports here until it executes the program. guard closes it if the start fails, so that the
+    /// agent does not wait for an answer.
     pub(crate) setup: Option<OwnedFd>,
-    /// (our end, the stream it carries).
+    /// (guard's end, the stream it carries).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
-    /// Where guard writes the agent's standard input to, if it gets any.
+    /// The pipe to which guard writes the agent's standard input, if the agent gets any.
     pub(crate) feeder: Option<OwnedFd>,
     pub(crate) terminal: Option<OwnedFd>,
     pub(crate) canary: std::net::TcpListener,
     pub(crate) began: Instant,
     pub(crate) began_at: SystemTime,
     pub(crate) notes: Vec<String>,
-    /// The git repositories where it may write, as they were.
+    /// The state of the git repositories in writable directories before the run.
     pub(crate) repositories: RepositoryWatch,
-    /// Passwords and tokens of the user's git settings.
+    /// Passwords and tokens from the user's git configuration, for redaction.
     pub(crate) credentials: Vec<Vec<u8>>,
-    /// For the log: lasts until the agent's program has begun.
+    /// A log span that lasts until the agent's program has started.
     pub(crate) launch: tracing::Span,
 }
 
-/// What guard itself writes and listens at, made beside init.
+/// The transcript and the sockets of guard's own, created while init starts.
 pub(crate) struct RunFiles {
     pub(crate) transcript: Box<dyn Sink>,
-    /// Where the shims ask.
+    /// The listener for the shims.
     pub(crate) shims: UnixListener,
-    /// Caches that are made when they are needed.
+    /// Package caches that are linked on first use.
     pub(crate) links: Option<Links>,
 }
 
@@ -261,16 +263,16 @@ impl RunFiles {
     }
 }
 
-/// How a run is started; tried in this order.
+/// How a run is started, in the order of the attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Full,
-    /// In namespaces, but package caches are linked instead of layered.
+    /// With namespaces, but package caches are linked instead of mounted as overlays.
     WithoutOverlays,
     WithoutNamespaces,
 }
 
-/// Starts the run's processes in the first mode that this machine can do.
+/// Starts the run's processes in the first mode that this machine supports.
 fn start(
     plan: &LaunchPlan,
     policy: &Policy,
@@ -308,7 +310,7 @@ fn start(
                 let fix = "allow unprivileged user namespaces, or use `--namespaces auto`";
                 return Err(unavailable(policy, missing, fix));
             }
-            // A file system that cannot be layered is no reason to do without the rest.
+            // A file system that does not support overlays is no reason to give up namespaces.
             (Mode::Full, Err(error @ StartError::Overlay(_))) => {
                 notes.push(error.to_string());
                 mode = Mode::WithoutOverlays;
@@ -321,7 +323,7 @@ fn start(
     }
 }
 
-/// Starts the run's processes in one mode. `places` is what an earlier try has made.
+/// Starts the run's processes in one mode. `places` holds what an earlier attempt has created.
 fn try_start(
     mut plan: LaunchPlan,
     mode: Mode,
@@ -337,7 +339,7 @@ fn try_start(
     view_folders(&plan, has_view)?;
     let init = InitProcess::start(&plan, group, streams, has_view)?;
     let killer = init.kill_on_drop();
-    // The transcript of a run that has no init would be the record of nothing.
+    // Only now: a transcript without an init process would record nothing.
     let mut made = match places.take() {
         Some(places) => places,
         None => RunFiles::make(&plan).map_err(StartError::at("begin the transcript"))?,
@@ -374,7 +376,7 @@ fn try_start(
     Ok((started, made))
 }
 
-/// The directories that a view of the run's own needs.
+/// Creates the directories that the run's mounts need.
 fn view_folders(plan: &LaunchPlan, has_view: bool) -> Result<(), StartError> {
     if !has_view {
         return Ok(cache_links::link_dependencies(plan)?);
@@ -387,7 +389,7 @@ fn view_folders(plan: &LaunchPlan, has_view: bool) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Whether the plan can be carried out without namespaces; `notes` say why there are none.
+/// Checks whether the plan can be carried out without namespaces. `notes` say why there are none.
 fn check_without_namespaces(plan: &LaunchPlan, policy: &Policy, notes: &[String]) -> Result<(), Failure> {
     if let Some(reason) = &plan.needs_view {
         let note = notes.first().map(|note| format!(" ({note})")).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Git repositories inside directories that a run may write, where the run has no worktree of its own.
+//! Git repositories inside directories that a run may write, for runs without a worktree of their own.
 //!
-//! With a mount namespace they are mounted read-only, and every directory on the way to them is a mount point, so that
-//! none of them can be renamed or replaced. Without one the run is refused, or, if the caller says so, every change is
-//! reported afterwards. A `.git` file of the working directory itself is put back in that case.
+//! In a mount namespace they are mounted read-only, and every directory on the path to them becomes a mount point, so
+//! that none can be renamed or replaced. Without a mount namespace, guard refuses the run, or, if the caller allows it,
+//! reports every change afterwards. In that case it also restores a `.git` file of the working directory.
 
 use std::path::{Path, PathBuf};
 
@@ -14,9 +14,9 @@ use crate::workspace::nested_repositories::{
     NestedRepository, RepositoryKind, RestoredGitFile, SearchBounds, SearchResult, Snapshot,
 };
 
-/// The option by which a caller accepts repositories that are not protected.
+/// The option by which the caller accepts unprotected repositories.
 const OPTION: &str = "--allow-unprotected-repositories";
-/// Repositories that a message names.
+/// The most repositories that a message names.
 const MOST_NAMED: usize = 3;
 
 /// A writable directory and the repositories in it.
@@ -26,7 +26,7 @@ pub(crate) struct SearchedDirectory {
     found: SearchResult,
 }
 
-/// Searches every writable directory that is not the run's own.
+/// Searches every writable directory that is not private to the run.
 pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec<SearchedDirectory> {
     let mut roots: Vec<PathBuf> = grants
         .iter()
@@ -35,11 +35,11 @@ pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec
         .filter(|path| path.is_dir() && !private.iter().any(|own| path.starts_with(own)))
         .collect();
     roots.sort();
-    // Sorted, a directory comes right before what lies in it.
+    // After the sort, a directory comes directly before those inside it.
     roots.dedup_by(|path, outer| path.starts_with(outer.as_path()));
     let searched = roots.into_iter().map(|root| {
         let mut found = nested_repositories::search(&root, SearchBounds::default());
-        // A caller who names a repository's own directory means it.
+        // If the caller grants a repository's own directory, guard takes it as intended.
         if root != working {
             found.repositories.retain(|repository| repository.path != root);
         }
@@ -49,14 +49,14 @@ pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec
 }
 
 impl SearchedDirectory {
-    /// What mounts can protect.
+    /// The repositories that mounts can protect.
     pub(crate) fn protected(&self) -> impl Iterator<Item = &Path> {
         let can_be = |one: &&NestedRepository| one.kind != RepositoryKind::GitLink && one.path != self.root;
         self.found.repositories.iter().filter(can_be).map(|one| one.path.as_path())
     }
 
     /// The directories between the root and a repository. A mount on `a/b/.git` moves along when `a` is renamed, and
-    /// another `a` could take its place; a directory that is a mount point cannot be renamed.
+    /// the agent could create another `a`. A directory that is a mount point cannot be renamed.
     pub(crate) fn pinned(&self) -> Vec<PathBuf> {
         let between = |path: &Path| -> Vec<PathBuf> {
             let above = path.ancestors().skip(1).take_while(|level| *level != self.root);
@@ -73,7 +73,7 @@ impl SearchedDirectory {
     }
 }
 
-/// Refuses what not even mounts protect.
+/// Refuses a run with repositories that not even mounts can protect.
 pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
     for SearchedDirectory { root, found } in searched {
         let place = root.display();
@@ -100,7 +100,7 @@ pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Why a run needs a mount namespace, if it does.
+/// Why the run needs a mount namespace, if it does.
 pub(crate) fn needs_mounts(searched: &[SearchedDirectory]) -> Option<String> {
     let open = |one: &SearchedDirectory| -> Vec<PathBuf> {
         let repositories = one.found.repositories.iter();
@@ -119,16 +119,16 @@ pub(crate) fn needs_mounts(searched: &[SearchedDirectory]) -> Option<String> {
     })
 }
 
-/// What to do about that.
+/// The hint to the user for [`needs_mounts`].
 pub(crate) const MOUNTS_FIX: &str = "run inside one repository without `--in-place`, where the command gets a worktree \
     of its own; or allow user namespaces; or give `--allow-unprotected-repositories` to have changes reported only";
 
-/// The repositories as they were before the run.
+/// The state of the repositories before the run.
 #[derive(Debug, Default)]
 pub(crate) struct RepositoryWatch {
     working: PathBuf,
     snapshots: Vec<(PathBuf, Snapshot)>,
-    /// The working directory's own `.git` file.
+    /// The content of the working directory's own `.git` file.
     git_file: Option<Vec<u8>>,
 }
 
@@ -149,7 +149,7 @@ impl RepositoryWatch {
         }
     }
 
-    /// Puts back what can be, and says what is different. Nothing of the run may still be alive.
+    /// Restores the `.git` file if needed, and returns what has changed. Every process of the run must be dead.
     pub(crate) fn end(&self, has_mounts: bool, run_folder: &Path) -> Vec<Finding> {
         let mut findings = Vec::new();
         if let Some(saved) = self.git_file.as_ref().filter(|_| !has_mounts) {

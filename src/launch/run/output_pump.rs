@@ -1,4 +1,5 @@
-//! What the agent prints, on its way to the user and into the transcript.
+//! Copies one output stream of the agent to the caller, into the transcript, and into the tail that the result shows. A
+//! pump never drops bytes from the transcript because the caller does not read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,13 +16,13 @@ use super::caller_output::{is_output_given_up, write_to_caller};
 use super::terminal::Screen;
 use crate::transcript::{EventType, Recorder, Stream};
 
-/// The end of what was printed, for the result.
+/// The end of a stream's output, for the result.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tail {
     bytes: Arc<Mutex<(VecDeque<u8>, bool)>>,
 }
 
-/// Kept of each stream.
+/// How many bytes are kept of each stream.
 const KEPT: usize = 1 << 20;
 
 impl Tail {
@@ -43,36 +44,36 @@ impl Tail {
     }
 }
 
-/// The most that is read of a stream after everything in the run is dead: as much as its pipe can hold. More can only come
-/// from somebody outside whom the agent has handed its output to.
+/// The most bytes read of a stream after every process of the run is dead: the capacity of its pipe. More can only come
+/// from a process outside the run to which the agent has passed the descriptor.
 const MOST_AFTER_THE_END: usize = 1 << 20;
 
-/// One stream of the agent's.
+/// One output stream of the agent.
 pub(crate) struct Pump {
-    /// The agent's end comes out here.
+    /// guard's end of the stream.
     pub(crate) from: OwnedFd,
-    /// Where it goes; `None` when only the transcript gets it.
+    /// The caller's stream. `None` if only the transcript gets the output.
     pub(crate) to: Option<OwnedFd>,
-    /// The user's terminal, where that is what it goes to.
+    /// Set if the output goes to the user's terminal.
     pub(crate) screen: Option<Screen>,
     pub(crate) stream: Stream,
     pub(crate) recorder: Recorder,
     pub(crate) tail: Tail,
-    /// Counts up with every piece: what prints is not idle.
+    /// Incremented with every read, so that a run that prints is not idle.
     pub(crate) activity: Arc<AtomicU64>,
-    /// Becomes readable when everything in the run is dead: what is in the stream then is all of it. Its end cannot be
-    /// waited for, because the agent may have handed the descriptor to somebody who lives on.
+    /// Becomes readable when every process of the run is dead; the stream then holds the rest of the output. The pump
+    /// cannot wait for end of file, because the agent may have passed the descriptor to a process that lives on.
     pub(crate) all_dead: Arc<EventFd>,
-    /// Reads along.
+    /// Interprets the output.
     pub(crate) reader: Option<SharedReader>,
 }
 
-/// What understands the program's output; it is asked for the result when all pumps are done.
+/// Interprets the program's output. It adds to the result when all pumps have ended.
 pub(crate) type SharedReader = Arc<Mutex<Box<dyn OutputReader>>>;
 
 impl Pump {
-    /// Begins, in a thread that ends when nothing holds the other end any more, or when everything in the run is dead. It
-    /// closes `done` then.
+    /// Starts the pump's thread. It ends at end of file or when every process of the run is dead, and then drops
+    /// `done`.
     pub(crate) fn start(self, done: Option<Sender<()>>) -> io::Result<()> {
         let work = move || {
             self.run();
@@ -86,7 +87,7 @@ impl Pump {
         let mut after_the_end = 0;
         let mut is_over = false;
         while self.has_more(&mut is_over) && after_the_end < MOST_AFTER_THE_END {
-            // A terminal whose other side is closed gives EIO; that is its way to end.
+            // A terminal reports EIO when its other end is closed.
             let got = match nix::unistd::read(&self.from, &mut buffer) {
                 Ok(0) => break,
                 Ok(got) => got,
@@ -100,7 +101,7 @@ impl Pump {
             let bytes = &buffer[..got];
             if self.deliver(bytes).is_err() {
                 let note = if is_output_given_up() {
-                    // The transcript gets what is left of it.
+                    // The transcript still gets the rest.
                     "output was not delivered: whoever reads it did not take it before guard was to end"
                 } else {
                     "the reader of the output went away"
@@ -108,7 +109,8 @@ impl Pump {
                 self.recorder.record(EventType::Note, note, &serde_json::json!({}));
                 self.to = None;
                 if !is_output_given_up() {
-                    // Closing this end tells the agent, as it would have been told without us.
+                    // Dropping the pump closes guard's end, so the agent gets SIGPIPE or EPIPE as it would without
+                    // guard.
                     return;
                 }
             }
@@ -120,7 +122,7 @@ impl Pump {
         }
     }
 
-    /// Waits until there is something to read. Not when everything in the run is dead and nothing is left.
+    /// Waits for input. Returns false when every process of the run is dead and nothing is left to read.
     fn has_more(&self, is_over: &mut bool) -> bool {
         loop {
             let mut fds = [
@@ -145,7 +147,7 @@ impl Pump {
 
     fn deliver(&self, bytes: &[u8]) -> io::Result<()> {
         let Some(to) = &self.to else { return Ok(()) };
-        // While a person is asked something, the screen is not the agent's.
+        // While a question is open, the agent's output must not reach the screen.
         let _turn = self.screen.as_ref().map(Screen::take);
         write_to_caller(to, bytes)
     }

@@ -1,4 +1,5 @@
-//! The beginning of a run: the child is seen through its restrictions and the canary, and let go.
+//! The start of a run: receives the agent's seccomp listener, starts the supervisor, checks the canary from outside,
+//! and lets the agent execute its program. The program must not start before the canary was checked and recorded.
 
 use std::io::{self, Read};
 use std::net::TcpListener;
@@ -27,14 +28,14 @@ use crate::supervisor::{Ask, Counts, Handle, LazyResource, Repositories, ShimSer
 use crate::sys::socket;
 use crate::transcript::EventType;
 
-/// What the canary tries, in words.
+/// What the canary tries, for the record.
 const TRIED: [&str; 3] = ["write outside", "connect to the machine", "start a forbidden program"];
 
-/// Whether the sandbox holds, seen from outside.
+/// Checks from outside whether the sandbox holds.
 type Proof = Box<dyn FnOnce() -> bool + Send>;
 
 impl Running {
-    /// Sees the child through its restrictions and the canary, and lets it execute.
+    /// Follows the child through its restrictions and the canary, and lets it execute the program.
     pub(crate) fn release(
         &mut self,
         policy: &Arc<Policy>,
@@ -42,7 +43,7 @@ impl Running {
         asker: Option<Box<dyn Ask>>,
         group: &Group,
     ) -> Result<(Enforcement, Handle), StartFailure> {
-        // While the child takes its own rights away.
+        // Prepared while the child restricts itself.
         let writable = self.writable();
         let context = self.context(policy, &writable);
         let repositories = self.repositories(&writable);
@@ -62,7 +63,7 @@ impl Running {
         let process_limit = self.started.plan.limits.processes.filter(|_| counts_forks);
         let setting = SupervisorConfig { process_limit, ..setting };
         let supervisor = self.supervise(setting, policy, &begun)?;
-        // The socket closes with the exec.
+        // The socket is closed by the exec.
         let mut message = [0u8; 4096];
         let got = match &self.started.setup {
             Some(setup) => nix::unistd::read(setup, &mut message),
@@ -70,7 +71,7 @@ impl Running {
         };
         let got = got.map_err(|error| StartFailure::Failed(machine("start the agent")(error.into())))?;
         let seen: Option<Vec<Breach>> = proven.try_recv().ok();
-        // Nothing to read: the socket has closed.
+        // Zero bytes: the socket was closed.
         let message = (got > 0).then(|| AgentMessage::decode(&message[..got]));
         match message {
             Some(Some(AgentMessage::CanaryBroken(breaches))) => {
@@ -107,7 +108,7 @@ impl Running {
         }
     }
 
-    /// Gives the proxy its thread: at once where the run will use a gateway, and otherwise when somebody comes.
+    /// Starts the proxy's thread: at once if the run will use a gateway, otherwise when the first client connects.
     fn serve_network(&mut self) -> Result<(), StartFailure> {
         let plan = &self.started.plan.network;
         let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
@@ -122,7 +123,7 @@ impl Running {
         Ok(())
     }
 
-    /// The thread that answers, ready before the child is; returns when it has what the child asks with.
+    /// Starts the supervisor's thread before the child needs it. Returns when the thread has the child's listener.
     fn supervise(
         &mut self,
         setting: SupervisorConfig,
@@ -144,14 +145,14 @@ impl Running {
             listener
         };
         let supervisor = supervisor::supervise(setting, listener).map_err(failed)?;
-        // Not before: the child waits for the one, and nobody for the other.
+        // Only now: the child waits for the supervisor, and nothing waits for the transcript's thread.
         self.writer.begin().map_err(|error| StartFailure::Failed(machine("begin the transcript")(error)))?;
         let _ = begun.send(());
         heard.recv().unwrap_or_else(|_| Err(broken("start the supervisor", "its thread is gone")))?;
         Ok(supervisor)
     }
 
-    /// What is in force. What is not is told in a note as well, with the reason.
+    /// The limits in force. A note with the reason names those that are not.
     fn enforcement(&self, group: &Group) -> Enforcement {
         let limits = &self.started.plan.limits;
         let why = if group.problem.is_empty() { "no cgroup can be made" } else { &group.problem };
@@ -188,8 +189,8 @@ impl Running {
         }
     }
 
-    /// The canary seen from outside, before the program starts: what the child says is only half the proof. What was
-    /// possible comes out of the other end.
+    /// The check of the canary from outside, made before the program starts: the child's own report is only half the
+    /// proof. The receiver gets what was possible.
     fn proof(
         &self,
         enforcement: &Enforcement,
@@ -210,7 +211,7 @@ impl Running {
             if has_knocked(&listener, word.as_bytes()) {
                 possible.push(Breach::Connect);
             }
-            // What is not recorded does not run. There is hardly ever anything to wait for.
+            // Nothing may run unrecorded. This rarely has to wait.
             let holds = possible.is_empty() && is_begun.recv().is_ok();
             if holds {
                 recorder.record(
@@ -220,14 +221,14 @@ impl Running {
                 );
                 recorder.record(EventType::SandboxApplied, "the sandbox holds", &enforcement);
             }
-            // Room for one: this never waits.
+            // The channel has room for one message, so this never blocks.
             let _ = told.send(possible);
             holds
         };
         Ok((Box::new(proof), proven))
     }
 
-    /// What was refused. That is seen by the writer's thread, which may be a moment behind.
+    /// What was denied. The writer's thread collects denials and may be behind, so it is waited for if there are any.
     pub(crate) fn denials(&self, counts: Counts) -> Vec<Denial> {
         if counts.refusals > 0 {
             self.writer.catch_up();
@@ -261,19 +262,19 @@ impl Running {
         Arc::new(Repositories::new(self.started.has_view, worktree, Some(git_folder), writable.to_vec()))
     }
 
-    /// The top of the task's own working tree.
+    /// The root of the task's working tree.
     pub(crate) fn worktree(&self) -> &Path {
         let plan = &self.started.plan;
         plan.checkout.as_ref().map_or(&plan.folder, |checkout| &checkout.worktree)
     }
 
-    /// Where the run may write, links resolved.
+    /// The paths the run may write, with symbolic links resolved.
     fn writable(&self) -> Vec<PathBuf> {
         let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         self.started.plan.writable().map(real).collect()
     }
 
-    /// The caches of a toolchain, for the programs that use it.
+    /// The package caches to link when a program of their toolchain starts.
     fn belated(&self) -> Vec<LazyResource> {
         let Some(links) = &self.links else { return Vec::new() };
         let there = links.toolchains();
@@ -321,7 +322,7 @@ impl Running {
     }
 }
 
-/// Where the child's questions arrive, which it sends when it has taken its own rights away.
+/// Receives the seccomp listener, which the child sends after it has installed its filters.
 fn receive_listener(setup: &OwnedFd, policy: String) -> Result<OwnedFd, StartFailure> {
     let mut message = [0u8; 4096];
     let (got, listener) = socket::receive_with(setup.as_fd(), &mut message)
@@ -356,9 +357,10 @@ fn broken(step: &'static str, problem: impl std::fmt::Display) -> StartFailure {
     StartFailure::Failed(Failure::Machine { step, problem: problem.to_string() })
 }
 
-/// Whether the canary has come to this listener, which does not wait. Others come by too: ports are the machine's.
+/// Whether the canary has connected to this non-blocking listener. Unrelated clients may connect, too, because loopback
+/// ports are shared by the whole machine.
 fn has_knocked(listener: &TcpListener, word: &[u8]) -> bool {
-    // More than can be waiting there at once: who comes after those came after the canary.
+    // More than the backlog can hold: a client beyond that came after the canary.
     const MOST: usize = 4096;
     let visitors = (0..MOST).map_while(|_| match listener.accept() {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
@@ -378,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    /// Ports are the machine's: only a client that sends the run's id is the canary.
+    /// Loopback ports are shared by the whole machine: only a client that sends the run's id is the canary.
     #[test]
     fn strangers_at_the_canary_port_are_not_the_canary() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap_or_else(|error| panic!("{error}"));

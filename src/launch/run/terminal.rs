@@ -1,4 +1,5 @@
-//! The user's terminal while a run has one of its own: raw, its size followed, put back whatever happens.
+//! The user's terminal while the run has a terminal of its own: raw mode, size changes, interrupts and questions. The
+//! terminal's modes are always restored.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,9 +14,9 @@ use crate::decide::Verdict;
 use crate::supervisor::{Ask, Choice};
 use crate::sys::terminal;
 
-/// Whether a person sits at one terminal that is both standard input and output, and guard is in its foreground: then the
-/// run takes that terminal over. A pipe on one side (`guard run … | less`) leaves the terminal to whoever is on the other
-/// side of it, and a job in the background leaves it to the shell.
+/// Whether one terminal is both standard input and output and guard is in its foreground. Then the run takes that
+/// terminal over. With a pipe on one side (`guard run … | less`), the program on the other side of the pipe keeps the
+/// terminal. A background job leaves it to the shell.
 pub fn is_interactive(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> bool {
     let device = |fd: BorrowedFd<'_>| {
         nix::sys::stat::fstat(fd).ok().filter(|_| fd.is_terminal()).map(|found| found.st_rdev)
@@ -24,14 +25,14 @@ pub fn is_interactive(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> bool {
     is_one && terminal::is_in_foreground(input)
 }
 
-/// A terminal in raw mode; put back when dropped.
+/// A terminal in raw mode. Dropping it restores the old modes.
 pub(crate) struct Raw {
     terminal: OwnedFd,
     before: Termios,
 }
 
 impl Raw {
-    /// Makes a terminal raw.
+    /// Puts a terminal into raw mode.
     pub(crate) fn new(terminal: OwnedFd) -> io::Result<Self> {
         let before = tcgetattr(&terminal)?;
         let mut raw = before.clone();
@@ -47,18 +48,18 @@ impl Drop for Raw {
     }
 }
 
-/// Whose turn it is to write to the user's terminal: the agent's output, a piece at a time, or a question.
+/// A lock on the user's terminal. A piece of the agent's output or a question holds it while it is written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Screen(Arc<Mutex<()>>);
 
 impl Screen {
-    /// Waits for the turn of whoever asks; it lasts until the guard is dropped.
+    /// Takes the lock.
     pub(crate) fn take(&self) -> MutexGuard<'_, ()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Ctrl-C pressed again and again, while the run's programs do not end.
+/// Counts Ctrl-C presses that did not end the run's programs.
 #[derive(Debug, Default)]
 pub(crate) struct InterruptKeys {
     pressed: u32,
@@ -66,9 +67,9 @@ pub(crate) struct InterruptKeys {
 }
 
 impl InterruptKeys {
-    /// Whether a person wants the whole run to end: by these keys, which went to the run's terminal. A program that reads
-    /// lines is interrupted by the first Ctrl-C, and the second one, soon after, ends the run. A program that reads single
-    /// keys uses Ctrl-C for itself; only pressing it many times ends the run.
+    /// Whether these keys, already forwarded to the run's terminal, mean that the user wants the whole run to end. The
+    /// first Ctrl-C interrupts a program that reads lines, and a second one soon after ends the run. A program that
+    /// reads single keys uses Ctrl-C for itself, so there only many presses end the run.
     pub(crate) fn are_to_end_run(&mut self, keys: &[u8], agents: BorrowedFd<'_>) -> bool {
         if keys != [CTRL_C] {
             self.pressed = 0;
@@ -83,12 +84,12 @@ impl InterruptKeys {
 }
 
 const CTRL_C: u8 = 3;
-/// Ctrl-C pressed again within this time means the same run.
+/// Presses of Ctrl-C within this time of each other are counted together.
 const SOON: Duration = Duration::from_secs(3);
-/// So many times Ctrl-C end a run whatever its program does with them.
+/// This many presses of Ctrl-C end a run whatever its program does with them.
 const INSISTENT: u32 = 5;
 
-/// Where keys go while a person is asked.
+/// Receives the user's keys while a question is open.
 #[derive(Clone)]
 pub(crate) struct Keys {
     asking: Arc<AtomicBool>,
@@ -96,7 +97,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Takes keys if a question is open. Whether it did.
+    /// Takes the keys if a question is open. Returns whether it did.
     pub(crate) fn take(&self, bytes: &[u8]) -> bool {
         let is_asking = self.asking.load(Ordering::Acquire);
         if is_asking {
@@ -106,7 +107,7 @@ impl Keys {
     }
 }
 
-/// Asks on the user's terminal.
+/// Asks questions on the user's terminal.
 pub(crate) struct TerminalAsk {
     terminal: OwnedFd,
     /// guard's end of the agent's terminal.
@@ -116,16 +117,16 @@ pub(crate) struct TerminalAsk {
     keys: Receiver<Vec<u8>>,
 }
 
-/// The two ends: who asks, and where keys come from.
+/// Creates the asker, and the end that feeds it with keys.
 pub(crate) fn asker(terminal: OwnedFd, agents: OwnedFd, screen: Screen) -> (TerminalAsk, Keys) {
     let (sender, keys) = channel();
     let asking = Arc::new(AtomicBool::new(false));
     (TerminalAsk { terminal, agents, screen, asking: asking.clone(), keys }, Keys { asking, sender })
 }
 
-/// Takes the terminal back from whatever the agent has made of it, so that a question is seen as it is written: ends an
-/// unfinished control sequence, resets colours, character sets, margins, modes and reports, and moves what the agent has
-/// painted up into the scroll-back.
+/// Undoes whatever the agent has done to the terminal, so that a question is displayed as written: ends an unfinished
+/// control sequence, resets colours, character sets, margins, modes and reports, and moves the agent's output up into
+/// the scroll-back.
 const CLEAN_SCREEN: &str = concat!(
     "\x18\x1b\\",               // CAN, ST: no control sequence or string is open any more
     "\x1b[!p\x1b[0m\x1b(B\x0f", // soft reset, plain colours, ASCII
@@ -134,18 +135,18 @@ const CLEAN_SCREEN: &str = concat!(
     "\x1b[999;1H",                                                                // the last line
 );
 
-/// Enough empty lines that nothing the agent has painted is left on the screen.
+/// Enough empty lines to scroll all output of the agent off the screen.
 const LINES_UP: usize = 200;
 
-/// How long the input must be silent before a question counts as asked. What the agent has made the terminal send, and what
-/// the user typed to the agent, comes before that.
+/// The input must be silent for this long before an answer counts. Reports that the agent made the terminal send, and
+/// keys the user typed for the agent, arrive before that.
 const QUIET: Duration = Duration::from_millis(150);
-/// A terminal that never is silent is not waited for without end: the answer is no.
+/// If the input is not silent within this time, the answer is no.
 const LONGEST_NOISE: Duration = Duration::from_secs(5);
 
 impl TerminalAsk {
     fn say(&self, text: &str) {
-        // The terminal may be raw: lines need their carriage return.
+        // In raw mode, lines need a carriage return.
         let text = text.replace('\n', "\r\n");
         let mut left = text.as_bytes();
         while !left.is_empty() {
@@ -157,7 +158,7 @@ impl TerminalAsk {
         }
     }
 
-    /// Throws away what is in the input, until nothing comes for a moment. Whether that moment came.
+    /// Discards input until none arrives for a moment. Returns whether that moment came.
     fn drain_input(&self) -> bool {
         let began = Instant::now();
         let _ = tcflush(&self.terminal, FlushArg::TCIFLUSH);
@@ -171,11 +172,11 @@ impl TerminalAsk {
         false
     }
 
-    /// The answer to the question that is on the screen.
+    /// Reads the answer to the question on the screen.
     fn choice(&self) -> Choice {
         loop {
             let Ok(keys) = self.keys.recv() else { return Choice::Deny };
-            // A person presses one key. What comes as several bytes is a paste, or the terminal's own report.
+            // A user presses one key. Several bytes at once are a paste or a report of the terminal.
             match keys.as_slice() {
                 b"y" | b"Y" => return Choice::Once,
                 b"a" | b"A" => return Choice::Always,
@@ -189,7 +190,8 @@ impl TerminalAsk {
 
 impl Ask for TerminalAsk {
     fn ask(&mut self, verdict: &Verdict) -> Choice {
-        // From here on nothing of the agent's is written: not over the question, and nothing that the terminal answers.
+        // From here on, the lock keeps the agent's output off the terminal. It could overwrite the question, or make
+        // the terminal send a reply that looks like an answer.
         let turn = self.screen.take();
         self.asking.store(true, Ordering::Release);
         self.say(CLEAN_SCREEN);
@@ -208,7 +210,7 @@ impl Ask for TerminalAsk {
             Choice::Always => "always\n",
             Choice::Deny => "no\n",
         });
-        // What was typed after the answer was not meant for the agent.
+        // Keys typed after the answer were not meant for the agent.
         self.drain_input();
         self.asking.store(false, Ordering::Release);
         drop(turn);
@@ -217,7 +219,7 @@ impl Ask for TerminalAsk {
     }
 }
 
-/// The agent chose the words: hidden characters could make the question look like another.
+/// Replaces hidden characters: the agent chose the text, and they could make the question look like another one.
 fn printable(text: &str) -> String {
     crate::terminal_text::replace(text)
 }

@@ -1,4 +1,4 @@
-//! apt: the machine's sources, in both of their forms.
+//! Reads apt's hosts from the machine's sources, in both formats.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
     for file in files {
         let ending = file.extension().and_then(|ending| ending.to_str());
-        // apt itself passes over all others.
+        // apt ignores all other files, too.
         let read = match ending {
             Some("list") => lines,
             Some("sources") => stanzas,
@@ -26,7 +26,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// `deb [options] ADDRESS suite component…`
+/// Reads lines of the form `deb [options] ADDRESS suite component…`.
 fn lines(search: &mut Search<'_>, text: &str, file: &Path) {
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
         let Some((kind, rest)) = line.split_once(char::is_whitespace) else { continue };
@@ -40,10 +40,10 @@ fn lines(search: &mut Search<'_>, text: &str, file: &Path) {
     }
 }
 
-/// Stanzas of `Key: value` with indented further lines, separated by empty ones.
+/// Reads stanzas of `Key: value` with indented continuation lines, separated by empty lines.
 fn stanzas(search: &mut Search<'_>, text: &str, file: &Path) {
     let (mut addresses, mut is_enabled, mut is_address) = (Vec::new(), true, false);
-    // One empty line more ends the last stanza.
+    // An extra empty line ends the last stanza.
     for line in text.lines().chain([""]) {
         if line.starts_with('#') {
             continue;

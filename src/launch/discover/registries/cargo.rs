@@ -1,11 +1,11 @@
-//! Cargo: registries of its settings, or else the indexes it has fetched before, or else the one it would fetch.
+//! Finds Cargo's registries: those of its settings, else the indexes it has fetched before, else its built-in default.
 
 use std::path::{Path, PathBuf};
 
 use super::url::{self, Host, Place};
 use super::{Search, query_tool};
 
-/// An index that Cargo keeps: `registry/index/HOST-HASH/`.
+/// An index in Cargo's cache: `registry/index/HOST-HASH/`.
 struct Index {
     folder: PathBuf,
     host: String,
@@ -25,7 +25,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
     let mut is_replaced = false;
     if let Some(home) = &home {
-        // The file without an ending wins where there are both.
+        // If both files exist, the one without an extension wins.
         let file =
             ["config", "config.toml"].map(|name| home.join(name)).into_iter().find(|file| file.exists());
         if let Some(file) = file
@@ -54,7 +54,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
 
 /// The default registry of a Cargo that has fetched nothing yet.
 fn unused(search: &mut Search<'_>) {
-    // The cheapest command that looks at the index, with no settings and no cache but empty ones.
+    // The cheapest command that reads the index, with empty settings and an empty cache.
     let proxied = |proxy: &str, folder: &Path| {
         let fixed = [
             ("CARGO_NET_RETRY", "0"),
@@ -69,7 +69,7 @@ fn unused(search: &mut Search<'_>) {
         return;
     };
     match url::host(&format!("https://{place}")) {
-        // As above: older Cargos fetch a git repository from a host that serves everything else too.
+        // As in `used`: older Cargos fetch a git repository from a host that serves everything else, too.
         Place::Host(host) if host.name.starts_with("index.") => {
             search.entry(host.entry());
             downloads(search, &host, &[]);
@@ -78,7 +78,7 @@ fn unused(search: &mut Search<'_>) {
     }
 }
 
-/// Adds the addresses in Cargo's settings; whether they replace the default registry.
+/// Adds the addresses in Cargo's settings. Returns whether they replace the default registry.
 fn read(settings: &toml::Table, file: &Path, addresses: &mut Vec<(String, String)>) -> bool {
     let tables = |name: &str| settings.get(name).and_then(toml::Value::as_table).into_iter().flatten();
     let mut add = |entry: Option<&toml::Value>| {
@@ -94,7 +94,7 @@ fn read(settings: &toml::Table, file: &Path, addresses: &mut Vec<(String, String
     for (name, source) in tables("source") {
         let goes_elsewhere = source.get("replace-with").is_some();
         is_replaced |= name == "crates-io" && goes_elsewhere;
-        // Of a source that is replaced nothing is fetched.
+        // Cargo fetches nothing from a source that is replaced.
         if !goes_elsewhere {
             add(source.get("registry"));
         }
@@ -102,10 +102,10 @@ fn read(settings: &toml::Table, file: &Path, addresses: &mut Vec<(String, String
     is_replaced
 }
 
-/// The indexes that were fetched before, whatever made Cargo do so.
+/// Adds the indexes that were fetched before, whatever settings Cargo used.
 fn used(search: &mut Search<'_>, indexes: &[Index]) {
     for index in indexes {
-        // The index of older Cargos is a git repository on a host that serves everything else too.
+        // Older Cargos use a git repository as index, on a host that serves everything else, too.
         if index.folder.join(".git").exists() || index.folder.join("HEAD").exists() {
             search.note(&format!("{} is a git repository; its host is not allowed", index.folder.display()));
         } else if let Some(host) = Host::named(&index.host) {
@@ -115,7 +115,7 @@ fn used(search: &mut Search<'_>, indexes: &[Index]) {
     }
 }
 
-/// Adds where the crates of an index lie: what its own settings say, or else the usual place beside it.
+/// Adds the host of an index's crates: the one in the index's own settings, else the usual one.
 fn downloads(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
     let mut is_known = false;
     for index in indexes.iter().filter(|index| index.host == host.name) {
@@ -132,7 +132,7 @@ fn downloads(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
     }
 }
 
-/// The indexes below a Cargo home, in the order of their names.
+/// The indexes below a Cargo home, sorted by name.
 fn indexes(home: &Path) -> Vec<Index> {
     let Ok(entries) = std::fs::read_dir(home.join("registry/index")) else { return Vec::new() };
     let index = |entry: std::fs::DirEntry| {

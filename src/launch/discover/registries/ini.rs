@@ -1,16 +1,16 @@
-//! Settings of the form `key = value`, as npm and pip write them.
+//! Reads settings of the form `key = value`, as npm and pip write them.
 
 /// One setting.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
-    /// In lower case; empty before the first one.
+    /// The section in lower case; empty before the first section.
     pub(crate) section: String,
     pub(crate) key: String,
-    /// With further lines, if those were indented, one value a line.
+    /// The value with indented continuation lines, one per line.
     pub(crate) value: String,
 }
 
-/// Reads all settings. What is none is passed over: the tool itself complains about it, to whom it concerns.
+/// Reads all settings. Skips invalid lines: the tool itself reports those.
 pub(crate) fn read(text: &str) -> Vec<Setting> {
     let mut settings: Vec<Setting> = Vec::new();
     let mut section = String::new();

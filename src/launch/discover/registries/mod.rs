@@ -1,12 +1,12 @@
-//! The user's package tools → the hosts they fetch from.
+//! Finds the hosts from which the user's package tools fetch.
 //!
-//! A policy may allow "what cargo needs" without anybody naming a host: mirrors and proxies differ from user to user, and
-//! the tools know. Their settings are read where they lie, and a tool without settings is asked for its default (by its own
-//! words, or by the host it asks a proxy for that is not one). Only the
-//! user's own files and the machine's count, never those of the working directory, which an agent may have written.
+//! So a policy can allow "what cargo needs" without naming hosts: mirrors and proxies differ between users, and the
+//! tools know them. This module reads the tools' settings. It asks a tool without settings for its default: by running
+//! it, or by a fake proxy that records the host the tool requests.
 //!
-//! Enters: a home, an environment. Leaves: entries for `[network] allow`, and notes. A file that cannot be read is a note
-//! and never an error; addresses may hold passwords, so notes name files, not what is in them.
+//! It takes a home and an environment, and returns entries for `[network] allow` and notes. It must never read settings
+//! of the working directory, which an agent may have written. A file that cannot be read gives a note, never an error.
+//! Addresses may hold passwords, so notes name files and never quote them.
 #![forbid(unsafe_code)]
 
 mod apt;
@@ -21,29 +21,29 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The longest settings file that is read.
+/// The longest settings file that is read, in bytes.
 const LONGEST: u64 = 1024 * 1024;
 
 /// A tool that fetches packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
-    /// Rust's.
+    /// Cargo, for Rust.
     Cargo,
-    /// Node's, and those that share its settings.
+    /// npm for Node, and the tools that share its settings.
     Npm,
-    /// Python's, and those that share its settings.
+    /// pip for Python, and the tools that share its settings.
     Pip,
-    /// Debian's and its descendants'.
+    /// apt, on Debian and its derivatives.
     Apt,
 }
 
 impl Tool {
-    /// The tool of this name.
+    /// The tool with this name, if guard knows it.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Cargo, Self::Npm, Self::Pip, Self::Apt].into_iter().find(|tool| tool.name() == name)
     }
 
-    /// As it is typed.
+    /// The tool's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cargo => "cargo",
@@ -54,22 +54,22 @@ impl Tool {
     }
 }
 
-/// What a tool fetches from.
+/// Where a tool fetches packages from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registries {
-    /// For `[network] allow`: `host:443`, each once, in the order they were found.
+    /// Entries for `[network] allow`, such as `host:443`: without duplicates, in the order they were found.
     pub entries: Vec<String>,
-    /// For people: what could not be found out, and what to write instead.
+    /// Notes for users: what could not be found out, and what to write instead.
     pub notes: Vec<String>,
 }
 
-/// Finds what a tool fetches from. May start the tool, to ask for its defaults; the answer is kept in the user's cache.
+/// Finds the hosts of a tool. May run the tool to ask for its defaults; the answer is kept in the user's cache.
 pub fn of(tool: Tool, home: Option<&Path>, environment: &[(OsString, OsString)]) -> Registries {
     let folder = std::env::current_dir().ok();
     of_system(tool, home, environment, Path::new("/etc"), folder.as_deref())
 }
 
-/// The same with another directory for the machine's own settings, and another one to work in.
+/// The same with another directory for the machine's settings, and another working directory.
 pub fn of_system(
     tool: Tool,
     home: Option<&Path>,
@@ -93,7 +93,7 @@ pub fn of_system(
     search.found
 }
 
-/// The working tree of a directory, by its real path; not if the home lies in it, with everything the user has.
+/// The real path of a directory's working tree, unless that contains the user's home.
 fn tree(folder: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let folder = folder.canonicalize().ok()?;
     let tree = folder.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&folder);
@@ -108,35 +108,35 @@ struct Search<'a> {
     home: Option<&'a Path>,
     environment: &'a [(OsString, OsString)],
     etc: &'a Path,
-    /// Where agents work: nothing in it is read or started.
+    /// The agents' working tree: nothing in it is read or executed.
     tree: Option<PathBuf>,
     found: Registries,
 }
 
 impl Search<'_> {
-    /// A variable that is not empty.
+    /// The value of a variable, unless it is empty.
     fn variable(&self, name: &str) -> Option<&OsStr> {
         let named = self.environment.iter().rev().find(|(key, _)| key == name);
         named.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
-    /// A variable that holds an absolute path.
+    /// The value of a variable that holds an absolute path.
     fn folder(&self, name: &str) -> Option<PathBuf> {
         self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// A directory of the base directory specification: the variable's, or the usual one below the home.
+    /// An XDG base directory: the variable's value, or the default below the home.
     fn base(&self, variable: &str, usual: &str) -> Option<PathBuf> {
         self.folder(variable).or_else(|| Some(self.home?.join(usual)))
     }
 
-    /// Whether an agent may have put something there.
+    /// Whether an agent may have written this path.
     fn is_agents(&self, path: &Path) -> bool {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         self.tree.as_ref().is_some_and(|tree| real.starts_with(tree))
     }
 
-    /// What a settings file says. One that is not there says nothing; one that cannot be read is a note.
+    /// The text of a settings file. `None` if it does not exist; with a note if it cannot be read.
     fn text(&mut self, path: &Path) -> Option<String> {
         if self.is_agents(path) {
             if path.exists() {
@@ -145,7 +145,7 @@ impl Search<'_> {
             return None;
         }
         let read = || {
-            // A pipe would be waited for.
+            // Opening a pipe would block.
             if !std::fs::metadata(path)?.is_file() {
                 return Err(std::io::Error::other("not a file"));
             }
@@ -163,7 +163,7 @@ impl Search<'_> {
         }
     }
 
-    /// Adds the host of an address, and says which; `from` names where it was found.
+    /// Adds the host of an address and returns it. `from` names the source of the address.
     fn address(&mut self, address: &str, from: &str) -> Option<url::Host> {
         match url::host(address) {
             url::Place::Host(host) => {

@@ -1,4 +1,4 @@
-//! npm: `registry` and `@scope:registry` of variables and npmrc files, or else what npm says.
+//! Finds npm's registries: `registry` and `@scope:registry` in variables and npmrc files, else the default npm prints.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use super::{Search, ini, query_tool};
 
 pub(crate) fn search(search: &mut Search<'_>) {
     let mut is_known = false;
-    // The first that names a registry wins; scopes have registries of their own.
+    // The first `registry` wins. Every scope may have a registry of its own.
     let mut add = |search: &mut Search<'_>, key: &str, value: &str, from: &str| {
         if key.ends_with(":registry") || key == "registry" && !is_known {
             is_known |= key == "registry";
@@ -33,12 +33,12 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// The setting that a variable makes; npm minds no case.
+/// The name of the setting that a variable sets. npm ignores case.
 fn setting(variable: &str) -> Option<String> {
     variable.to_ascii_lowercase().strip_prefix("npm_config_").map(str::to_string)
 }
 
-/// The npmrc files that there may be, the strongest first. Those of projects are not read.
+/// The possible npmrc files, the one with the highest precedence first. Files of projects are never read.
 fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     let mut named = [None, None, None];
     for (key, value) in search.environment {
@@ -62,7 +62,7 @@ fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     [user, global, Some(search.etc.join("npmrc"))].into_iter().flatten().collect()
 }
 
-/// The prefix that the user's npmrc names.
+/// The prefix in the user's npmrc.
 fn own_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
     let text = search.text(user)?;
     let setting = ini::read(&text).into_iter().find(|setting| setting.key == "prefix")?;
@@ -71,7 +71,7 @@ fn own_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
     path.or_else(|| Some(PathBuf::from(value))).filter(|path| path.is_absolute())
 }
 
-/// `${VARIABLE}` and `${VARIABLE?}` replaced.
+/// Expands `${VARIABLE}` and `${VARIABLE?}`.
 fn expanded(search: &Search<'_>, value: &str) -> String {
     let mut result = String::new();
     let mut rest = value;

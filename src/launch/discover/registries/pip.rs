@@ -1,11 +1,11 @@
-//! pip: index addresses of variables and pip.conf files, or else the one built into it.
+//! Finds pip's index addresses in variables and pip.conf files, else the address built into pip.
 
 use std::path::PathBuf;
 
 use super::url::{self, Host, Place};
 use super::{Search, ini, query_tool};
 
-/// pip says nowhere else what it uses without settings.
+/// pip has no command that prints its default index.
 const DEFAULT: &str =
     "from pip._internal.models.index import PyPI; print(PyPI.url, PyPI.file_storage_domain)";
 
@@ -34,7 +34,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
                 search.address(value, from);
             }
             "extra-index-url" => value.split_whitespace().for_each(|value| _ = search.address(value, from)),
-            // Mostly directories; whatever else it may be is not needed to be understood.
+            // Usually directories. A value that is no address is ignored.
             "find-links" => {
                 for value in value.split_whitespace() {
                     if let Place::Host(host) = url::host(value) {
@@ -60,7 +60,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
         search.note("its answer about its default is not understood");
         return;
     };
-    // Who names the default index means its files too, which lie elsewhere.
+    // The default index keeps its files on another host, which must be allowed along with it.
     if !has_index || search.found.entries.contains(&index.entry()) {
         search.entry(index.entry());
         search.entry(files.entry());
@@ -70,7 +70,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// The pip.conf files that there may be, the strongest first.
+/// The possible pip.conf files, the one with the highest precedence first.
 fn files(search: &Search<'_>) -> Vec<PathBuf> {
     let named = search.variable("PIP_CONFIG_FILE").map(PathBuf::from);
     if named.as_deref() == Some("/dev/null".as_ref()) {

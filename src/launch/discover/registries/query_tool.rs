@@ -1,4 +1,8 @@
-//! Asking a tool for its defaults, once: by what it prints, or by the host it asks for first.
+//! Asks a package tool for its defaults and caches the answer: by what the tool prints, or by the host it requests
+//! first.
+//!
+//! This module must never run a program, or let one read a file, that an agent may have written. It must not start a
+//! thread, because guard has only one until the run is started.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -18,21 +22,21 @@ use super::Search;
 use crate::sys::programs::ProgramSearch;
 use crate::transcript::base64;
 
-/// How long a tool may think. npm takes half a second, and more on a busy machine.
+/// How long a tool may take. npm takes half a second, and more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether a program that has asked for nothing is still there.
+/// How often to check whether a program that has requested nothing still runs.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// A longer answer is none.
+/// A longer answer is ignored.
 const LONGEST: usize = 4096;
 
-/// Asks the first of these programs that is installed.
+/// Runs the first of these programs that is installed, and returns what it prints.
 pub(crate) fn ask(search: &Search<'_>, programs: &[&str], arguments: &[&str]) -> Option<String> {
     remembered(search, programs, arguments, |program| answer(program, arguments, &environment(search)))
 }
 
-/// The `host:port` that a program fetches from first, for a program that does not print it: its proxy is a port of guard's
-/// own, which hears the host and hangs up. `proxied` makes the variables that name this proxy, and a directory that the program
-/// may write to.
+/// The `host:port` that a program fetches from first, for a program that does not print it. guard listens as the
+/// program's proxy, reads the host and closes the connection. `proxied` returns the variables that name this proxy, and
+/// gets a directory that the program may write to.
 pub(crate) fn first_host(
     search: &Search<'_>,
     programs: &[&str],
@@ -59,7 +63,7 @@ pub(crate) fn first_host(
     })
 }
 
-/// What `ask` says, or said when the program was the same.
+/// The result of `ask`, or the cached one if the program has not changed.
 fn remembered(
     search: &Search<'_>,
     programs: &[&str],
@@ -91,7 +95,7 @@ fn remembered(
     Some(answer)
 }
 
-/// The program as the user's PATH finds it; not one that an agent may have put there.
+/// The program that the user's PATH finds, unless an agent may have put it there.
 fn installed(search: &Search<'_>, name: &str) -> Option<PathBuf> {
     let is_wanted = |file: &Path| {
         let is_listed = std::env::split_paths(search.variable("PATH").unwrap_or_default())
@@ -105,7 +109,7 @@ fn programs(search: &Search<'_>) -> ProgramSearch {
     ProgramSearch::new(search.variable("PATH").unwrap_or_default(), search.home)
 }
 
-/// The user's environment, without what makes interpreters find something of an agent's.
+/// The user's environment, without variables that could make an interpreter load an agent's files.
 fn environment(search: &Search<'_>) -> Vec<(OsString, OsString)> {
     let leads_astray = |name: &OsStr| {
         let name = name.as_bytes();
@@ -119,7 +123,7 @@ fn environment(search: &Search<'_>) -> Vec<(OsString, OsString)> {
     others.chain(std::env::join_paths(folders).ok().map(|path| ("PATH".into(), path))).collect()
 }
 
-/// Starts a program, in a process group of its own.
+/// Starts a program in a process group of its own.
 fn start(
     program: &Path,
     arguments: &[&str],
@@ -130,7 +134,7 @@ fn start(
         .args(arguments)
         .env_clear()
         .envs(environment.iter().map(|(key, value)| (key, value)))
-        // Tools look for settings where they are; and Python for modules.
+        // Tools look for settings in the working directory, and Python for modules.
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(output)
@@ -140,14 +144,14 @@ fn start(
         .ok()
 }
 
-/// Ends a program with everything it started.
+/// Kills a program and everything in its process group.
 fn end(child: &Child) {
     if let Ok(group) = i32::try_from(child.id()).map(nix::unistd::Pid::from_raw) {
         let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
     }
 }
 
-/// What a program prints, if it works and does not take for ever.
+/// What a program prints, if it succeeds within the time limit.
 fn answer(program: &Path, arguments: &[&str], environment: &[(OsString, OsString)]) -> Option<String> {
     let deadline = Instant::now() + PATIENCE;
     let mut child = start(program, arguments, environment, Stdio::piped())?;
@@ -160,8 +164,8 @@ fn answer(program: &Path, arguments: &[&str], environment: &[(OsString, OsString
     status.success().then(|| text.trim().to_string()).filter(|text| !text.is_empty())
 }
 
-/// The host that the program asks its proxy for. The port is open to everybody on the machine, and what is heard becomes a
-/// permission: so the proxy has a password, which only the program knows.
+/// The host that the program requests from its proxy. Any process on the machine can connect to this port, and the host
+/// becomes a permission. So the proxy requires a password that only the program knows.
 fn heard(listener: &TcpListener, word: &str, child: &mut Child) -> Option<String> {
     let password = format!("Basic {}", base64(format!("guard:{word}").as_bytes()));
     let deadline = Instant::now() + PATIENCE;
@@ -185,7 +189,7 @@ fn heard(listener: &TcpListener, word: &str, child: &mut Child) -> Option<String
 
 /// The host of a CONNECT request with this password.
 fn asked_for(mut stream: TcpStream, password: &str) -> Option<String> {
-    // A stranger that says nothing must not keep the program from being heard for long.
+    // A silent client must not block the program's own connection for long.
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
@@ -207,7 +211,7 @@ fn asked_for(mut stream: TcpStream, password: &str) -> Option<String> {
     lines.any(is_password).then(|| host.to_string())
 }
 
-/// Reads to the end of the output, without a thread: guard has only one until the run is started.
+/// Reads the output to its end, without a thread: guard has only one until the run is started.
 fn printed(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
     let mut output = child.stdout.take()?;
     let mut printed = Vec::new();
@@ -230,7 +234,7 @@ fn printed(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
             return None;
         }
     }
-    // It has closed its output, but may go on without.
+    // The program has closed its output but may still run.
     while matches!(child.try_wait(), Ok(None)) {
         deadline.checked_duration_since(Instant::now())?;
         std::thread::sleep(Duration::from_millis(2));
@@ -238,11 +242,11 @@ fn printed(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
     Some(printed)
 }
 
-/// Keeps an answer for next time. Without, it is asked again.
+/// Caches an answer. If that fails, the tool is asked again next time.
 fn keep(place: &Path, answer: &str) {
     let Some(folder) = place.parent() else { return };
     let new = folder.join(format!(".new-{}", std::process::id()));
-    // Renamed into place: two guards may do this at once.
+    // Renamed into place, because two guard processes may do this at once.
     let _ = std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(&new, answer))
         .and_then(|()| std::fs::rename(&new, place));

@@ -1,10 +1,11 @@
-//! An address in a settings file → host and port.
+//! Reads the host and port of an address in a settings file. It must never return a name that a policy would take for a
+//! pattern.
 
 /// Where an address leads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Host(Host),
-    /// A path of this machine.
+    /// A path on this machine.
     Here,
     Unknown,
 }
@@ -18,12 +19,12 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// As a policy names it.
+    /// The host as an entry of a policy.
     pub(crate) fn entry(&self) -> String {
         format!("{}:{}", self.name, self.port)
     }
 
-    /// Over TLS, where nothing else is said.
+    /// Parses a host name, with an optional port. The default port is that of HTTPS.
     pub(crate) fn named(name: &str) -> Option<Self> {
         match host(&format!("https://{name}")) {
             Place::Host(host) => Some(host),
@@ -36,10 +37,10 @@ impl Host {
 pub(crate) fn host(address: &str) -> Place {
     let address = address.trim();
     let Some((scheme, rest)) = address.split_once(':') else {
-        // Tools take paths as well.
+        // Tools accept paths as well.
         return if address.starts_with(['/', '.', '~']) { Place::Here } else { Place::Unknown };
     };
-    // `sparse+https`, `mirror+http`, `git+ssh`: the last part is how it is fetched.
+    // In `sparse+https`, `mirror+http` and `git+ssh` the last part is the protocol.
     let port = match scheme.to_ascii_lowercase().rsplit('+').next().unwrap_or_default() {
         "https" => 443,
         "http" => 80,
@@ -49,7 +50,7 @@ pub(crate) fn host(address: &str) -> Place {
     };
     let Some(rest) = rest.strip_prefix("//") else { return Place::Unknown };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // Some readers take it for a slash.
+    // Some parsers treat a backslash as a slash, so the host would be ambiguous.
     if authority.contains('\\') {
         return Place::Unknown;
     }
@@ -67,7 +68,7 @@ pub(crate) fn host(address: &str) -> Place {
     if is_name(&name) || is_bracketed(&name) { Place::Host(Host { name, port }) } else { Place::Unknown }
 }
 
-/// Letters, digits and hyphens: nothing that a policy would take for a pattern.
+/// Accepts letters, digits, hyphens and underscores only: nothing that a policy would take for a pattern.
 fn is_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
