@@ -1,4 +1,5 @@
-//! `guard run` of a program that is a known agent: what is prepared for it, and how its output becomes the result.
+//! `guard run` of a known agent: recognizes the agent, prepares the request for it, and turns its output into the
+//! result.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +14,7 @@ use crate::launch::{CopiedLogin, LoginError, OutputReader, RunRequest, SavedHist
 use crate::outcome::RunResult;
 use crate::policy::Config;
 
-/// The agent that a command line means: the one that was asked for, or the one whose program it names.
+/// The agent that a command line starts: the one the user named, or the one whose program it runs.
 pub(super) fn detect(
     wanted: Option<&str>,
     command: &[OsString],
@@ -35,8 +36,8 @@ pub(super) fn detect(
     Ok(adapter.map(|adapter: Adapter| adapter.configured(config).profile(arguments, has_terminal)))
 }
 
-/// The login that a run gets a copy of, where the user's configuration allows it: of the agent it starts, or of the one that
-/// `--agent-login` names.
+/// The login that a run gets a copy of, if the user's configuration allows it: that of the agent it starts, or of the
+/// one that `--agent-login` names.
 pub(super) fn login(
     wanted: Option<&str>,
     profile: Option<&Profile>,
@@ -50,7 +51,7 @@ pub(super) fn login(
     copied.map(Some).map_err(|error| NoLogin { agent: adapter.name.clone(), how: login.how.clone(), error })
 }
 
-/// A login that was to be copied and cannot be.
+/// A login that should be copied but cannot be.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no login of {agent} to copy: {error}")]
 pub(super) struct NoLogin {
@@ -66,7 +67,7 @@ impl NoLogin {
     }
 }
 
-/// Why the agent that is installed cannot be used, if that is known. What the user should know of it is told.
+/// Why the installed version of the agent cannot be used, if so. Prints notes about it for the user.
 pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option<String> {
     let program: Vec<String> =
         request.command.iter().take(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -77,7 +78,7 @@ pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option
     None
 }
 
-/// Whether there is a program of this name, on PATH unless it is a path.
+/// Whether the program exists: as a path if it contains a slash, else on PATH.
 pub(super) fn is_installed(command: &[OsString]) -> bool {
     let Some(program) = command.first().map(Path::new) else { return false };
     let is_path = program.as_os_str().as_bytes().contains(&b'/');
@@ -103,7 +104,7 @@ pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     }
 }
 
-/// Where the conversations are kept that an agent has had in a repository, or in a directory without one.
+/// The directory for an agent's conversations in a repository, or in a directory outside one.
 fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     let directory = request.checkout.as_ref().map_or(&request.folder, |checkout| &checkout.common_dir);
     let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.clone());
@@ -118,10 +119,10 @@ fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     request.runs.with_file_name("history").join(agent).join(format!("{name}-{id}"))
 }
 
-/// Reads an agent's output, and puts it into the result in the agent's own terms.
+/// Interprets an agent's output, and translates it into the terms of the result.
 pub(super) struct AgentOutput {
     agent: String,
-    /// Of an agent that talks to a terminal, only the exit code says something.
+    /// For an agent that talks to a terminal, only the exit code is used.
     is_interactive: bool,
     reading: Option<Reading>,
     printed_text: bool,

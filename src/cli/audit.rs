@@ -1,4 +1,4 @@
-//! `guard policy audit`.
+//! `guard policy audit`: runs lists of commands through policies, and prints or compares the table of verdicts.
 
 use std::io::Write;
 
@@ -74,7 +74,7 @@ fn print(format: Format, audit: &Audit, out: &mut dyn Write) -> Result<(), Failu
     Ok(())
 }
 
-/// Compares with, or writes, the committed table. True when something changed.
+/// Writes the committed table or compares with it. Returns whether something changed.
 fn snapshot(
     args: &Args,
     path: &std::path::Path,
@@ -102,7 +102,7 @@ fn snapshot(
     })?;
     if args.format != Format::Text {
         print(args.format, audit, out)?;
-        // The report is for machines; what changed goes where people look.
+        // The report on standard output is for programs. The changes go to standard error, for users.
         for change in &changes {
             note(&change.to_string());
         }

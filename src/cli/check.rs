@@ -1,4 +1,4 @@
-//! `guard check`: ask a policy about one command, or about a stream of them.
+//! `guard check`: asks a policy about one command, or about a stream of commands on standard input. Runs none of them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, Read, Write};
@@ -15,7 +15,7 @@ use crate::command::{Context, Cwd, Request};
 use crate::decide::{self, Decision, Verdict, judge};
 use crate::policy::{Action, Policy, PolicyDirs};
 
-/// A longer line of `--stdin` is refused, not read into memory.
+/// A longer line of `--stdin` is rejected without being read into memory.
 const LONGEST_LINE: usize = 8 << 20;
 
 pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -72,8 +72,8 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
     })
 }
 
-/// What a run there could write: the working tree (the whole repository, where there is one), the home, and what the policy
-/// names.
+/// The paths that a run there could write: the working tree (the whole repository, if there is one), the home, and the
+/// policy's writable paths.
 fn writable(args: &Check, folder: &Path, policy: &Policy) -> Vec<Vec<u8>> {
     let tree = match &args.worktree {
         Some(tree) => folder.join(tree),
@@ -88,7 +88,7 @@ fn writable(args: &Check, folder: &Path, policy: &Policy) -> Vec<Vec<u8>> {
     policy.filesystem.write.iter().filter_map(root).map(|path| clean(&path)).collect()
 }
 
-/// An absolute path without `.` and `..`.
+/// An absolute path without `.` and `..` components.
 fn clean(path: &Path) -> Vec<u8> {
     let mut clean = PathBuf::from("/");
     for part in path.components() {
@@ -124,7 +124,7 @@ fn pairs(words: &[OsString], option: &str) -> Result<Pairs, Failure> {
         .collect()
 }
 
-/// The verdict for people.
+/// Prints the verdict for users.
 fn explain(verdict: &Verdict, policy: &Policy, out: &mut dyn Write) -> io::Result<()> {
     let (word, colour) = match verdict.action() {
         Action::Allow => ("allowed", "32"),
@@ -151,7 +151,7 @@ fn explain(verdict: &Verdict, policy: &Policy, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-/// A question of `--stdin` in JSON.
+/// A JSON line of `--stdin`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Question {
@@ -164,8 +164,8 @@ struct Question {
     resolved: Option<String>,
 }
 
-/// Answers a command a line, in JSON lines. Output is flushed whenever no further line is waiting, so that a caller can
-/// talk to it.
+/// Reads one command per line and answers with JSON lines. Flushes whenever no further line is waiting, so that a
+/// caller can send a line and wait for its answer.
 fn stream(policy: &Policy, context: &Context, out: &mut dyn Write) -> Result<Exit, Failure> {
     let stdin = io::stdin();
     let mut input = io::BufReader::with_capacity(64 * 1024, stdin.lock());
@@ -226,7 +226,7 @@ fn answer(
     Ok(verdict.action())
 }
 
-/// What a JSON line asks, in which circumstances. The error says what is wrong with it.
+/// Parses a JSON line into a request and its context. The error says what is wrong with the line.
 fn question(line: &[u8], context: &Context) -> Result<(Option<serde_json::Value>, Request, Context), String> {
     let question: Question = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let request = match (question.argv, question.shell) {
@@ -252,7 +252,7 @@ fn question(line: &[u8], context: &Context) -> Result<(Option<serde_json::Value>
     Ok((question.id, request, context))
 }
 
-/// `{` and then a quote or the end: no shell text begins like that.
+/// Whether a line starts with `{` followed by a quote or `}`. No shell text starts like that.
 fn is_json_question(line: &[u8]) -> bool {
     let inside = line.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     inside.is_some_and(|inside| matches!(inside.first(), Some(b'"' | b'}')))

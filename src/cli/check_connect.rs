@@ -1,4 +1,4 @@
-//! `guard check --connect HOST:PORT`, and `guard policy presets`.
+//! `guard check --connect HOST:PORT`, and `guard policy presets`. Nothing is resolved or connected to.
 
 use std::io::{self, Write};
 
@@ -33,7 +33,7 @@ pub(super) struct ConnectJson<'a> {
     policy: &'a str,
 }
 
-/// Whether a policy lets a connection through, before anything is looked up.
+/// Prints whether a policy allows a connection, judged by the name alone.
 pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (host, port) = Host::parse_with_port(target, Some(443)).map_err(|error| {
         Failure::usage(format!("--connect {target}: {error}"), "write HOST:PORT, such as example.org:443")
@@ -88,7 +88,7 @@ pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write
     Ok(if is_allowed { Exit::Success } else { Exit::Problem })
 }
 
-/// The network presets, with what they open and why.
+/// Prints the network presets, with what they allow and why.
 pub(super) fn presets(json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let all = policy::PRESETS.iter().filter_map(|(name, _)| Some((*name, policy::preset(name)?)));
     if json {

@@ -1,4 +1,4 @@
-//! `guard doctor`: what this machine gives, what each policy needs.
+//! `guard doctor`: prints what this machine supports and what each policy needs.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::policy::{PolicyDirs, load};
 use crate::sandbox::{Kernel, probe};
 use crate::transcript::state_folder;
 
-/// Prints what was found. The exit code says whether every built-in policy can be enforced.
+/// Prints the report. The exit code says whether every built-in policy can be enforced.
 pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let kernel = probe();
     let policies = policies(&kernel)?;
@@ -47,7 +47,7 @@ fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
     Ok(found)
 }
 
-/// Why runs have no shims.
+/// Why runs have no shims, if so.
 fn no_shims() -> Option<String> {
     why_no_shims(&state_folder().ok()?)
 }

@@ -1,4 +1,5 @@
-//! `guard exec`: a request for an agent in, one result out; for other programs and for people.
+//! `guard exec`: takes one request for an agent, from another program or a user, and prints one result. The caller gets
+//! a result even for a bad request.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -15,7 +16,7 @@ use crate::launch;
 use crate::outcome::ErrorKind;
 use crate::transcript::state_folder;
 
-/// A larger request is a mistake.
+/// A larger request, in bytes, is rejected.
 const LARGEST: u64 = 16 << 20;
 
 pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -27,7 +28,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
         Ok(request) => request,
         Err((problem, hint)) => {
             note(&format!("guard: {problem}\n  hint: {hint}"));
-            // Programs are promised a result, whatever they sent.
+            // Programs always get a result, whatever they sent.
             return finish(&ExecResult::refused(ErrorKind::InvalidInput, &problem), out);
         }
     };
@@ -40,7 +41,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
         if args.stream_json && broken.is_none() {
             broken = print(&event, out).err();
         }
-        // A reader that went away wants nothing more.
+        // If the reader is gone, nobody wants the rest.
         if broken.is_some() && !cancel.is_set() {
             cancel.set();
         }
@@ -57,7 +58,7 @@ fn finish(result: &ExecResult, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit(result))
 }
 
-/// The executor of this user.
+/// The executor for this user.
 pub(super) fn executor() -> Result<Executor, Failure> {
     let runs = state_folder().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
@@ -69,14 +70,14 @@ pub(super) fn executor() -> Result<Executor, Failure> {
     })
 }
 
-/// What is wrong with a request, and the next step.
+/// What is wrong with a request, and a hint.
 type Wrong = (String, &'static str);
 
 const SHAPE: &str = "a request is JSON: {\"prompt\": \"…\", \"cd\": \"/absolute/folder\"}; see schemas/exec-request.schema.json";
 const WAYS: &str =
     "guard exec 'PROMPT', or a request in JSON on standard input; `guard exec --help` shows both";
 
-/// The request: by options, in a file, or on standard input.
+/// Reads the request from options, a file or standard input.
 fn request(args: &Exec) -> Result<ExecRequest, Wrong> {
     if args.asked.is_given() {
         return by_options(&args.asked);
@@ -133,26 +134,27 @@ fn by_options(asked: &Asked) -> Result<ExecRequest, Wrong> {
     })
 }
 
-/// One event on a line.
+/// Prints one event as a line of JSON.
 pub(super) fn print(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, event)?;
     out.write_all(b"\n")?;
     out.flush()
 }
 
-/// The first signal cancels; the run is asked to end, and its result still comes.
+/// Cancels at the first signal. The run is asked to end, and its result is still printed.
 pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     let cancel = cancel.clone();
     launch::on_signals(move || cancel.set())
 }
 
-/// Whoever was to read the result has gone: nobody wants it any more, however silent the agent is.
+/// Starts a thread that cancels when the reader of the result is gone. Without it, guard would notice that only at the
+/// next event, and the agent may be silent for long.
 fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
     let out = io::stdout().as_fd().try_clone_to_owned()?;
     let cancel = cancel.clone();
     let work = move || {
         loop {
-            // Nothing is asked for: the kernel tells about errors and a closed other end unasked.
+            // No events requested: the kernel always reports errors and a closed peer.
             let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
             match poll(&mut fds, PollTimeout::NONE) {
                 Err(nix::errno::Errno::EINTR) => {}

@@ -2,7 +2,7 @@
 
 use crate::policy::Action;
 
-/// The exit codes of one or more commands: a code and what it means.
+/// The exit codes of one or more commands: each a code and its meaning.
 pub type ExitCodes = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// The exit codes of every command, for the documentation.
@@ -114,13 +114,13 @@ pub const EXIT_CODES: &[ExitCodes] = &[
 /// How a command of `guard` ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Allowed, or nothing wrong.
+    /// Allowed, or no problem found.
     Success,
     /// Denied, or problems found.
     Problem,
     /// Bad usage, or a policy that cannot be used.
     Usage,
-    /// A person would be asked.
+    /// The policy would ask the user.
     Ask,
     /// The transcript is intact, but its run never finished.
     Unfinished,
@@ -130,11 +130,11 @@ pub(crate) enum Exit {
     TimedOut,
     /// `guard run` itself failed, or the sandbox is unavailable.
     OwnFailure,
-    /// The command of a run was refused or cannot be executed.
+    /// The command of a run was denied or cannot be executed.
     CannotExecute,
     /// The command of a run does not exist.
     CommandNotFound,
-    /// The command's own code.
+    /// The command's own exit code.
     Code(u8),
 }
 

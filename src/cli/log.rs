@@ -1,4 +1,4 @@
-//! `guard log`: the events of a run as lines for people, or as they are.
+//! `guard log`: prints the events of a run, as lines for users or as the recorded JSON.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{Failure, note};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, FindError, Reader, Run, RunState, Step, Store, Stream};
 
-/// How often a growing transcript is looked at.
+/// How often a growing transcript is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -19,7 +19,7 @@ pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut reader = open(&run)?;
     let mut printer = Printer { args, began: run.started() };
     let mut number = 0u64;
-    // What was true before the last look: a line written between the two must not be missed.
+    // Set when the supervisor is gone, and acted on only after one more read: it may have written a line in between.
     let mut gone = false;
     loop {
         let step = reader.step().map_err(|error| unreadable(&run, &error))?;
@@ -65,14 +65,14 @@ fn say_how_it_stands(run: &Run) {
     }
 }
 
-/// The store of the user's runs.
+/// Opens the store of the user's runs.
 pub(super) fn store() -> Result<Store, Failure> {
     Store::open().map_err(|error| {
         Failure::usage(error.to_string(), "set HOME, or XDG_STATE_HOME to where runs are kept")
     })
 }
 
-/// The run somebody means.
+/// Finds the run that the user named.
 pub(super) fn find(name: Option<&str>) -> Result<Run, Failure> {
     store()?.find(name).map_err(|error| {
         let hint = match &error {
@@ -85,7 +85,7 @@ pub(super) fn find(name: Option<&str>) -> Result<Run, Failure> {
     })
 }
 
-/// Its transcript.
+/// Opens the run's transcript.
 pub(super) fn open(run: &Run) -> Result<Reader, Failure> {
     Reader::open(&run.transcript).map_err(|error| unreadable(run, &error))
 }

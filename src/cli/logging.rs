@@ -1,12 +1,13 @@
-//! The log of guard's own work, for whoever looks for the cause of a problem: `-v`, `-vv`, `GUARD_LOG`.
+//! The log of guard's own work, for finding the cause of a problem: `-v`, `-vv`, `GUARD_LOG`.
 //!
-//! It goes to standard error or to a file, never to standard output, where results are. Three rules keep it harmless:
-//! - Only guard's own spans and events are written. What libraries log could hold anything.
-//! - No event carries the value of a variable, a key, a prompt or an argument of a command.
-//! - Every line is escaped, because the paths in it may be an agent's.
+//! It goes to standard error or to a file, never to standard output, which is for results. Three rules keep it
+//! harmless:
+//! - Only guard's own spans and events are logged. Messages of libraries could contain anything.
+//! - No event contains the value of a variable, a key, a prompt or an argument of a command.
+//! - Every line is escaped, because an agent may have chosen the paths in it.
 //!
-//! [`start`] is called once, by the process that was started as `guard`, before it forks anything. A forked process has
-//! the log in its memory too, and writes nothing: between fork and exec nobody may wait for a terminal or a pipe.
+//! [`start`] is called once, by the process that was started as `guard`, before it forks. A forked process inherits the
+//! log in its memory but writes nothing: between fork and exec, nothing may block on a terminal or a pipe.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -28,7 +29,7 @@ use crate::terminal_text;
 
 /// The variable with the filter.
 const FILTER: &str = "GUARD_LOG";
-/// The variable with the file.
+/// The variable with the log file.
 const FILE: &str = "GUARD_LOG_FILE";
 
 /// What every subcommand takes.
@@ -45,16 +46,16 @@ pub(crate) struct LogOptions {
     log_file: Option<PathBuf>,
 }
 
-/// Variables by which other processes of guard log to the same file.
+/// The variables that make other guard processes log to the same file.
 static FOR_CHILDREN: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 
-/// The variables that tell another process of guard to log as this one does. Only to a file: what such a process writes
-/// to standard error is read as its own words.
+/// The variables that make a child process of guard log as this one does. Only for a log file: the parent takes the
+/// child's standard error for its messages.
 pub(super) fn for_children() -> Vec<(OsString, OsString)> {
     FOR_CHILDREN.get().cloned().unwrap_or_default()
 }
 
-/// Starts the log, if one was asked for.
+/// Starts the log, if the user asked for one.
 pub(super) fn start(options: &LogOptions) -> Result<(), Failure> {
     let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let filter: OsString = match options.verbose {
@@ -83,7 +84,7 @@ pub(super) fn start(options: &LogOptions) -> Result<(), Failure> {
         .log_internal_errors(false)
         .with_writer(LogWriter { target, process: std::process::id() })
         .with_filter(targets.and(filter_fn(move |metadata| is_own(metadata.target()))));
-    // It is the first: this is the only place that sets one.
+    // This cannot fail: no other code installs a subscriber.
     let _ = tracing_subscriber::registry().with(layer).try_init();
     Ok(())
 }
@@ -100,7 +101,8 @@ fn parse(filter: &OsStr) -> Result<Targets, Failure> {
     text.parse().map_err(|error: tracing_subscriber::filter::ParseError| bad(&error.to_string()))
 }
 
-/// Opens the file to append to. Not through a link: where an agent has worked, one could lead to a file of the user's.
+/// Opens the file for appending. Refuses a symbolic link: where an agent has worked, it could lead to a file of the
+/// user.
 fn open(path: &Path) -> Result<File, Failure> {
     let bad = |problem: &str| {
         Failure::usage(
@@ -108,7 +110,7 @@ fn open(path: &Path) -> Result<File, Failure> {
             "give a plain file that can be written: --log-file FILE, or GUARD_LOG_FILE",
         )
     };
-    // Without O_NONBLOCK a pipe would be waited for.
+    // Without O_NONBLOCK, opening a pipe would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path);
     let file = file.map_err(|error| match error.raw_os_error() {
@@ -122,21 +124,22 @@ fn open(path: &Path) -> Result<File, Failure> {
 }
 
 enum Target {
-    /// A program in the sandbox may have put the terminal into raw mode, where a line feed does not return the carriage.
+    /// With its own line end: a program in the sandbox may have put the terminal into raw mode, where a line feed does
+    /// not return the carriage.
     StandardError {
         line_end: &'static str,
     },
     File(File),
 }
 
-/// Writes each line whole and escaped, in the process that started the log and in no other.
+/// Writes each line whole and escaped, and only in the process that started the log.
 struct LogWriter {
     target: Target,
     process: u32,
 }
 
 impl Write for &LogWriter {
-    /// Gets one event at a time. A log that cannot be written is no reason to fail.
+    /// Gets one event at a time. Ignores errors: a log that cannot be written must not make guard fail.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         if std::process::id() == self.process {
             let text = String::from_utf8_lossy(event);

@@ -1,4 +1,4 @@
-//! `guard mcp`: tools for other programs.
+//! `guard mcp`: serves agents and policy checks as tools to other programs.
 
 use std::io::{self, Write};
 
@@ -62,7 +62,7 @@ fn served(how: io::Result<()>) -> Result<Exit, Failure> {
     })
 }
 
-/// The first signal ends the server; calls are asked to end, and their results are kept.
+/// Stops the server at the first signal. Calls in progress are asked to end, and their results are kept.
 fn stop_on_signals(stop: &Stop) -> io::Result<()> {
     let stop = stop.clone();
     launch::on_signals(move || stop.set())

@@ -1,4 +1,7 @@
-//! Arguments → requests, results → text. The only module that prints; it decides nothing.
+//! The command line: turns arguments into requests for other modules, and results into text and exit codes.
+//!
+//! This is the only module that prints, and it decides nothing about commands itself. Results go to standard output,
+//! notes and errors to standard error.
 
 mod agent_run;
 mod args;
@@ -39,10 +42,10 @@ use exit_code::Exit;
 pub use exit_code::{EXIT_CODES, ExitCodes};
 pub use output_schemas::{SCHEMAS, VerdictJson};
 
-/// Runs `guard` with these arguments: the exit code.
+/// Runs `guard` with these arguments and returns the exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let code = answer(args);
-    // What was printed beside the output above; nobody else does it at the end. Nobody reading it is no failure.
+    // Flushes what was printed past the buffered writer in `answer`. A missing reader is not an error.
     let _ = io::stdout().flush();
     code
 }
@@ -51,7 +54,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match args::Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Writing help can only fail when nobody reads it.
+            // Printing help fails only if the reader is gone.
             let _ = error.print();
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return if asked { Exit::Success.into() } else { Exit::Usage.into() };
@@ -61,7 +64,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         note(&failure.render());
         return Exit::Usage.into();
     }
-    // Not locked: while a command runs, another thread prints its events.
+    // Not locked: another thread prints events while a command runs.
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout());
     let result = match cli.command {
         args::Command::Check(check) => check::run(check, &mut out),
@@ -80,10 +83,10 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Runs(runs) => runs::run(&runs, &mut out),
         args::Command::Worktree(worktree) => worktree::run(&worktree, &mut out),
     };
-    // What was written before a failure is not lost.
+    // Flush what was written before a failure.
     let flushed = out.flush().map_err(Failure::from);
     let result = result.and_then(|exit| flushed.map(|()| exit));
-    // What was not written because the reader went away must not be tried again on drop.
+    // If the reader is gone, the drop must not try to write the rest again.
     let _ = out.into_parts();
     match result {
         Ok(exit) => exit.into(),
@@ -95,16 +98,16 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// A file with more mistakes than this is mended a screen at a time.
+/// The most problems shown for one file.
 const MOST_SHOWN: usize = 50;
 
 /// Why a command of `guard` could not do its work.
 enum Failure {
-    /// Standard output cannot be written.
+    /// Standard output cannot be written to.
     Output(io::Error),
     /// The policy cannot be used.
     Policy(Box<PolicyError>),
-    /// Something the user can mend, with the next step.
+    /// An error that the user can fix, with a hint.
     Usage { message: String, hint: String },
 }
 
@@ -160,12 +163,12 @@ fn stdout_colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// A line for people beside the output. Nobody reading it is no failure.
+/// Prints a line to standard error. A missing reader is not an error.
 fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Problems with their carets, a blank line between them.
+/// Prints diagnostics with their source excerpts, separated by blank lines.
 fn write_diagnostics(out: &mut dyn Write, problems: &[Diagnostic], colour: bool) -> io::Result<()> {
     for problem in problems.iter().take(MOST_SHOWN) {
         writeln!(out, "{}\n", problem.render(colour))?;

@@ -1,4 +1,4 @@
-//! `guard policy list | show | lint | diff | presets | schema | audit`.
+//! `guard policy list | show | lint | diff | presets | schema | audit`: shows, checks and compares policies.
 
 use std::io::Write;
 
@@ -42,7 +42,7 @@ pub(super) fn print_json(value: &Value, out: &mut dyn Write) -> Result<(), Failu
 fn list(folders: &PolicyDirs, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut entries = Vec::new();
     for (name, built_in) in folders.names() {
-        // A broken file of the user's must not hide the others.
+        // A broken file of the user must not hide the other policies.
         let (description, extends, problem) = match load(&name, folders, false) {
             Ok(policy) => (policy.description, policy.extends, None),
             Err(error) => (String::new(), Vec::new(), Some(error.to_string())),

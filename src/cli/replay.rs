@@ -1,4 +1,5 @@
-//! `guard replay`: what a run printed, at the pace it came.
+//! `guard replay`: prints the output of a recorded run, at its original pace. On a terminal, only sequences that draw
+//! are passed through.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -62,13 +63,13 @@ fn pace(args: &Replay) -> Result<Pace, Failure> {
     Ok(Pace { speed, longest, due: Duration::ZERO, began: Instant::now(), last: None })
 }
 
-/// Turns recorded times into pauses. Pauses are taken from a plan and not one by one, so that the time that writing
-/// takes is made up for.
+/// Turns recorded times into pauses. Each pause is computed from the time since the beginning, so that delays by
+/// writing do not add up.
 struct Pace {
-    /// Zero: no pauses.
+    /// Zero means no pauses.
     speed: f64,
     longest: Duration,
-    /// When, after the beginning, the next piece is due.
+    /// When the next piece is due, relative to the beginning.
     due: Duration,
     began: Instant,
     last: Option<Timestamp>,
@@ -82,7 +83,7 @@ impl Pace {
         if self.speed == 0.0 {
             return None;
         }
-        // A clock that was set back gives no pause; one that is absurd gives the longest.
+        // A clock that was set back gives no pause, and an absurd time the longest one.
         let wait = Duration::try_from_secs_f64((since / self.speed).max(0.0)).unwrap_or(Duration::MAX);
         self.due = self.due.saturating_add(wait.min(self.longest));
         self.due.checked_sub(self.began.elapsed()).filter(|pause| !pause.is_zero())

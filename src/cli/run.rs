@@ -1,4 +1,4 @@
-//! `guard run`: a command under a policy, in the sandbox, with one result.
+//! `guard run`: runs a command under a policy in the sandbox, and prints one result.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -21,10 +21,10 @@ use crate::policy::{Budget, Config, Policy, PolicyDirs, Severity};
 use crate::terminal_text;
 use crate::transcript::{EventType, Line, Observer, state_folder};
 
-/// Runs the command, or shows what would be run.
+/// Runs the command, or prints the plan of it (`--dry-run`).
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     let form = Form::of(arguments);
-    // Before anything of the environment is copied.
+    // First, so that no copy of the environment contains a key.
     let (config, keys) = configuration()?;
     let policy = crate::decide::load(&arguments.policy, &PolicyDirs::from_environment(), false)?;
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         return Ok(Exit::OwnFailure);
     }
     let needs_keys = arguments.require_keys || profile.as_ref().is_some_and(|profile| profile.asks_model);
-    // A program that is not there is the clearer problem, which the plan tells.
+    // A missing program is the clearer problem, and the plan reports it.
     if needs_keys && agent_run::is_installed(&request.command) {
         let is_set = |name: &str| request.key_variables.iter().any(|known| known == name);
         if let Some(missing) = missing_key(&request.options.presets, &request.config, is_set) {
@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     if let Some(Err(error)) = arguments.dir.as_deref().map(launch::check_links) {
         return refused(&request, &error, form, out);
     }
-    // Before any program is looked for.
+    // Before any program is searched for on PATH.
     launch::distrust(&request.folder);
     let run_id = run_id();
     if arguments.dry_run {
@@ -121,11 +121,11 @@ fn asked<'a>(arguments: &'a args::Run, request: &'a RunRequest, run_id: &'a str)
 /// What is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// The agent's output as it is, a summary at the end.
+    /// The agent's output as it is, and a summary at the end.
     Through,
     /// One JSON object at the end.
     Json,
-    /// Every event, and the result as the last line.
+    /// Every event as a JSON line, with the result as the last one.
     Stream,
 }
 
@@ -139,12 +139,12 @@ impl Form {
     }
 }
 
-/// An id that sorts by time and says nothing else.
+/// An id that sorts by time and reveals nothing else.
 fn run_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-/// The user's configuration, and the keys out of the environment.
+/// Reads the user's configuration, and takes the keys out of the environment.
 pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
     let config = match Config::place() {
         Some(place) => Config::read(&place)
@@ -165,7 +165,7 @@ pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
     Ok((config, keys))
 }
 
-/// A bound of money in millionths.
+/// Converts an amount of money to millionths.
 fn micros(amount: f64) -> Result<u64, Failure> {
     if amount > 0.0 && amount <= 1e6 {
         return Ok(((amount * 1e6).round() as u64).max(1));
@@ -193,7 +193,7 @@ fn request(
     for pair in &arguments.env {
         let bytes = pair.as_bytes();
         let Some(at) = bytes.iter().position(|&byte| byte == b'=').filter(|&at| at > 0) else {
-            // A bare name hands the caller's own value on.
+            // A bare name passes the caller's own value.
             let kept = keys.others(&[]).into_iter().find(|(name, _)| name == pair).map(|(_, value)| value);
             let value = std::env::var_os(pair).or(kept).ok_or_else(|| {
                 Failure::usage(
@@ -214,7 +214,7 @@ fn request(
     let of_agent = of_agent.filter(|preset| !arguments.preset.contains(preset));
     let asked: Vec<String> = arguments.preset.iter().chain(of_agent).cloned().collect();
     let hosts_of_agent = profile.map(|profile| profile.adapter.hosts()).unwrap_or_default();
-    // A key that no gateway keeps is a variable like any other.
+    // A key that no gateway uses is a variable like any other.
     let presets = policy.network.presets.iter().chain(&asked);
     let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
     let kept: Vec<&str> = gateways
@@ -269,7 +269,7 @@ fn request(
     })
 }
 
-/// `PATH=TEXT` of each file, its path a plain one inside the home.
+/// Parses `PATH=TEXT` options. Each path must be a plain one inside the home.
 fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
     let file = |given: &String| {
         let (path, text) = given.split_once('=')?;
@@ -287,7 +287,7 @@ fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
     given.iter().map(|given| file(given).ok_or_else(|| bad(given))).collect()
 }
 
-/// Where the user's configuration and policies are.
+/// The directory of the user's configuration and policies.
 pub(super) fn config_dir() -> Option<PathBuf> {
     Config::place()?.parent().map(PathBuf::from)
 }
@@ -305,7 +305,7 @@ fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<
             io::stdout().is_terminal(),
             io::stderr().is_terminal(),
         ],
-        // A contract on standard output leaves no terminal to talk to.
+        // With JSON on standard output there is no terminal for the agent to use.
         Form::Json | Form::Stream => [false; 3],
     };
     let through = form == Form::Through;
@@ -325,19 +325,19 @@ fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<
     })
 }
 
-/// Prints events as they are written, where that is wanted.
+/// Prints events as they are recorded, if the user asked for a stream.
 fn observer(form: Form) -> Option<Observer> {
     if form != Form::Stream {
         return None;
     }
-    // Without the standard library's buffer, which would cut long lines into two calls.
+    // Not through the standard library's line buffer, which would split long lines into two writes.
     let out = io::stdout().as_fd().try_clone_to_owned().ok()?;
     let mut whole = Vec::new();
     Some(Box::new(move |line: &Line<'_>| {
         whole.clear();
         whole.extend_from_slice(line.json);
         whole.push(b'\n');
-        // A reader that went away must not end the run: the transcript has everything.
+        // A missing reader must not end the run: the transcript has everything.
         let _ = launch::write_to_caller(&out, &whole);
     }))
 }
@@ -443,7 +443,7 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
     Ok(Exit::Success)
 }
 
-/// A request that cannot be planned: nothing has been made, and there is no transcript.
+/// Reports a request that cannot be planned. Nothing was created, and there is no transcript.
 fn refused(
     request: &RunRequest,
     error: &LaunchError,
@@ -479,7 +479,7 @@ fn refused(
     Ok(exit)
 }
 
-/// A worktree that cannot be made: there is no run, and nothing of it is left.
+/// Reports a worktree that cannot be created. There was no run, and nothing of it is left.
 fn no_worktree(
     request: &RunRequest,
     problem: &WorkspaceProblem,
@@ -490,7 +490,7 @@ fn no_worktree(
     Ok(problem.exit)
 }
 
-/// Tells that there is no run, and why.
+/// Prints a result that says that there was no run, and why.
 fn print_no_run(
     request: &RunRequest,
     kind: ErrorKind,
@@ -600,7 +600,7 @@ fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> 
     Ok(Exit::Code(u8::try_from(code).unwrap_or(125)))
 }
 
-/// Whether guard ended the run because it used more than it may: said also where no summary is wanted.
+/// Whether guard ended the run because of a limit. This is printed even if no summary is wanted.
 fn is_ended_by_limit(result: &RunResult) -> bool {
     let limits = [
         ErrorKind::IdleTimeout,
@@ -612,10 +612,10 @@ fn is_ended_by_limit(result: &RunResult) -> bool {
     result.error_kind.is_some_and(|kind| limits.contains(&kind))
 }
 
-/// Refusals that a summary shows one by one.
+/// The most denials that a summary lists.
 const MOST_SHOWN: usize = 10;
 
-/// What a person wants to know at the end.
+/// The summary for the user at the end of a run.
 fn summary(result: &RunResult) -> Vec<String> {
     let mut lines = Vec::new();
     let ended = match (&result.error, result.exit_code) {
@@ -671,7 +671,7 @@ fn summary(result: &RunResult) -> Vec<String> {
     lines
 }
 
-/// A refusal for people. What to do instead was for the agent.
+/// A denial as a line for the user. Omits what to do instead, which is meant for the agent.
 fn refusal(denial: &Denial) -> String {
     let Denial { kind, message, what, rule, reason, .. } = denial;
     if *kind == EventType::DenyExec && !what.is_empty() {
@@ -681,11 +681,11 @@ fn refusal(denial: &Denial) -> String {
     }
 }
 
-/// The hosts that were refused, in one line, where not every refusal is shown.
+/// The refused hosts in one line, for a summary that does not list every denial.
 fn refused_hosts(result: &RunResult) -> Option<String> {
     let refused: Vec<&HostTraffic> = result.network.iter().filter(|host| host.refused > 0).collect();
     let shown = |host: &&HostTraffic| match host.port {
-        // It was only looked up.
+        // The name was only looked up.
         0 => terminal_text::replace(&host.host),
         port => format!("{}:{port}", terminal_text::replace(&host.host)),
     };
@@ -705,7 +705,7 @@ fn bytes(count: u64) -> String {
     }
 }
 
-/// What became of the branch, and what to do next.
+/// What happened to the branch, and what the user can do next.
 fn worktree_lines(result: &RunResult) -> Vec<String> {
     let Some(worktree) = &result.worktree else { return Vec::new() };
     let mut lines = Vec::new();

@@ -1,4 +1,5 @@
-//! The repository a run is asked for in → the worktree it works in.
+//! Opens the worktree for `guard run`, from the directory and the options that the user gave. With `--in-place` or
+//! outside a repository there is none.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +12,10 @@ use crate::policy::Policy;
 use crate::terminal_text;
 use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
 
-/// Names that one line has room for.
+/// The most names in one line.
 const MOST_LISTED: usize = 6;
 
-/// Paths as a line of text.
+/// Joins paths into a line of text.
 fn listed(paths: &[&Path]) -> String {
     let shown = paths.iter().take(MOST_LISTED).map(|path| terminal_text::replace(&path.to_string_lossy()));
     let mut line = shown.collect::<Vec<_>>().join(", ");
@@ -27,11 +28,11 @@ fn listed(paths: &[&Path]) -> String {
 /// What a run works on: a worktree of its own in a repository, or the directory itself.
 pub(super) struct OpenedWorkspace {
     pub(super) task: Option<GitSession>,
-    /// The directory to work in.
+    /// The working directory.
     pub(super) folder: PathBuf,
 }
 
-/// Where a run is asked for.
+/// The directory and the options that determine the worktree.
 pub(super) struct WorkspaceRequest<'a> {
     pub(super) arguments: &'a args::Run,
     pub(super) policy: &'a Policy,
@@ -41,7 +42,7 @@ pub(super) struct WorkspaceRequest<'a> {
 }
 
 impl WorkspaceRequest<'_> {
-    /// Makes the worktree of the run, if its directory lies in a repository.
+    /// Creates the run's worktree, if its directory lies in a repository.
     pub(super) fn open(&self) -> Result<OpenedWorkspace, WorkspaceProblem> {
         let Some(repository) = self.repository()? else {
             return Ok(OpenedWorkspace { task: None, folder: self.folder.to_path_buf() });
@@ -72,7 +73,7 @@ impl WorkspaceRequest<'_> {
         Ok(OpenedWorkspace { folder, task: Some(task) })
     }
 
-    /// What that would be, to be shown. Nothing is made.
+    /// What `open` would create, for display. Creates nothing.
     pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, WorkspaceProblem> {
         let Some(repository) = self.repository()? else { return Ok(None) };
         let (place, here) = self.place(&repository)?;
@@ -95,7 +96,7 @@ impl WorkspaceRequest<'_> {
         Ok(Some((checkout, folder)))
     }
 
-    /// The repository, where a worktree of it is to be made.
+    /// The repository to create a worktree of, if there is one.
     fn repository(&self) -> Result<Option<Repository>, WorkspaceProblem> {
         let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
             None
@@ -116,7 +117,7 @@ impl WorkspaceRequest<'_> {
         Ok(Some(Repository { trusted: self.arguments.trust_repository, ..repository }))
     }
 
-    /// Where the run works: in a new worktree of the repository, or (and then it is true) in one that is there.
+    /// Where the run works: in a new worktree of the repository (false), or in an existing one (true).
     fn place(&self, repository: &Repository) -> Result<(Repository, bool), WorkspaceProblem> {
         let args::Run { branch: Some(branch), worktree: Some(worktree), name, .. } = self.arguments else {
             return Ok((repository.clone(), self.arguments.here));
@@ -125,7 +126,7 @@ impl WorkspaceRequest<'_> {
             return Ok((repository.clone(), false));
         }
         let place = repository.at_branch(branch, worktree)?;
-        // An earlier run could write everything below.
+        // An earlier run could write everything below the worktree.
         let folder = self.same_folder(repository, worktree);
         check_links(&folder)
             .map_err(|error| WorkspaceError::Lost(format!("the worktree of {branch}: {error}")))?;
@@ -154,7 +155,7 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// Whether what `--copy` and `--link` name can be brought.
+    /// Checks whether the paths of `--copy` and `--link` can be brought into the worktree.
     fn check_named_paths(&self, repository: &Repository) -> Result<(), WorkspaceProblem> {
         let named = [("--copy", &self.arguments.copy), ("--link", &self.arguments.link)];
         for (option, path) in
@@ -177,7 +178,7 @@ impl WorkspaceRequest<'_> {
         Ok(())
     }
 
-    /// Says what of the user's checkout comes along, and what does not.
+    /// Prints which ignored files of the user's checkout the run gets, and which not.
     fn note_ignored(&self, task: &GitSession) {
         let checkout = task.checkout();
         let top = &checkout.worktree;
@@ -203,7 +204,7 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// The directory of the worktree that is the one the run was asked for in.
+    /// The directory in the worktree that corresponds to the working directory of the request.
     fn same_folder(&self, repository: &Repository, worktree: &Path) -> PathBuf {
         let real = std::fs::canonicalize(self.folder).unwrap_or_else(|_| self.folder.to_path_buf());
         let below = repository.toplevel.as_ref().and_then(|top| real.strip_prefix(top).ok());
@@ -213,7 +214,7 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// Options that only mean something in a repository.
+    /// Whether options were given that only make sense in a repository.
     fn is_about_a_repository(&self) -> bool {
         let args::Run { name, base, here, branch, auto, keep, discard, copy, link, .. } = self.arguments;
         let names_paths = !copy.is_empty() || !link.is_empty();
@@ -238,9 +239,8 @@ impl WorkspaceRequest<'_> {
     }
 }
 
-/// Why a run gets no worktree, and what to do.
+/// Why a run gets no worktree, and what the user can do.
 pub(super) struct WorkspaceProblem {
-    /// The kind of failure.
     pub(super) kind: ErrorKind,
     pub(super) message: String,
     pub(super) hint: String,
@@ -257,7 +257,7 @@ impl From<WorkspaceError> for WorkspaceProblem {
             _ => ErrorKind::InvalidInput,
         };
         let exit = match error {
-            // As a run that is ended by it.
+            // The same exit code as for a run that the signal ended.
             WorkspaceError::Interrupted(signal) => Exit::Code(128 + signal as u8),
             _ => Exit::OwnFailure,
         };

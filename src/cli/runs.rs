@@ -1,4 +1,5 @@
-//! `guard runs`: list them, delete old ones.
+//! `guard runs`: lists the records of runs and deletes old ones. It never deletes a record that is needed to find
+//! commits or a worktree.
 
 use std::io::{self, Write};
 
@@ -14,9 +15,9 @@ use crate::terminal_text;
 use crate::transcript::{Run, RunState, Store};
 use crate::workspace::{Record, State};
 
-/// The age from which `prune` deletes when nothing else is said.
+/// The default age from which `prune` deletes.
 const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Longer commands are cut in the table.
+/// Longer commands are cut off in the table.
 const LONGEST_COMMAND: usize = 60;
 
 pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -99,7 +100,7 @@ fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// `30d` and the like.
+/// Parses ages such as `30d`.
 fn parse_age(text: &str) -> Result<SignedDuration, Failure> {
     let parsed = || {
         let unit = text.chars().next_back()?;
@@ -130,7 +131,7 @@ fn prune(
 ) -> Result<(), Failure> {
     let now = Timestamp::now();
     let old = |run: &&Run| run.finished().is_some_and(|end| now.duration_since(end) >= age);
-    // The list is the newest first; unfinished runs are not counted among those to keep.
+    // The list starts with the newest. Unfinished runs do not count among those to keep.
     let finished = runs.iter().filter(|run| run.state == RunState::Finished);
     let (mut count, mut freed) = (0, 0);
     for run in finished.skip(keep).filter(old).filter(|run| !holds_work(run)) {
@@ -157,7 +158,7 @@ fn prune(
     Ok(())
 }
 
-/// Removes what killed runs left that is of no use to anybody: temporary files, and directories of runs that never began.
+/// Removes leftovers of killed runs: temporary files, and directories of runs that never began.
 fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io::Result<()> {
     let scratch = std::env::temp_dir();
     for run in runs {
@@ -177,7 +178,7 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
     Ok(())
 }
 
-/// Whether a run's worktree is still there, or commits of it are nowhere else: its record is needed to find them.
+/// Whether a run's worktree still exists, or commits of it are nowhere else. Its record is needed to find them.
 fn holds_work(run: &Run) -> bool {
     if !Record::exists(&run.folder) {
         return false;
@@ -186,7 +187,7 @@ fn holds_work(run: &Run) -> bool {
     run.folder.join("git").exists() || Record::read(&run.folder).map_or(true, is_open)
 }
 
-/// What a directory holds; what cannot be read counts nothing.
+/// The size of a directory's files in bytes. Counts what cannot be read as zero.
 fn folder_size(folder: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let size = |entry: std::fs::DirEntry| match entry.metadata() {

@@ -1,4 +1,5 @@
-//! `guard task`: a sentence in, a reviewed branch out.
+//! `guard task`: takes a request in a sentence and produces a reviewed branch; also lists, shows, resumes, decides,
+//! cancels and cleans tasks. The `pipeline` module does the work.
 
 use std::io::Write;
 
@@ -24,11 +25,11 @@ use crate::policy::{Config, PolicyDirs};
 use crate::transcript::state_folder;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
 
-/// What helps when tasks cannot be read or written.
+/// The hint for tasks that cannot be read or written.
 const KEPT: &str =
     "tasks are kept below $XDG_STATE_HOME or ~/.local/state: make room there, or let it be read and written";
 
-/// A longer request belongs into a file of the repository.
+/// The longest request, in bytes. A longer one belongs in a file of the repository.
 const LONGEST_REQUEST: usize = 110 << 10;
 
 pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -121,8 +122,8 @@ fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result
     ended
 }
 
-/// The key that an agent of this workflow needs and that is nowhere. One that is not installed is the clearer problem, which
-/// its step tells.
+/// The missing key that an agent of this workflow needs. Ignores agents that are not installed: that is the clearer
+/// problem, and their step reports it.
 fn missing_keys(
     workflow: &Workflow,
     agent: Option<&str>,
@@ -148,7 +149,7 @@ fn missing_keys(
     Ok(None)
 }
 
-/// Says that a key is missing. Nothing has been made.
+/// Reports a missing key. Nothing was created.
 fn no_key(missing: &MissingKey, shown: &TaskOutput, out: &mut dyn Write) -> Result<Exit, Failure> {
     if shown.json || shown.stream_json {
         writeln!(
@@ -163,7 +164,7 @@ fn no_key(missing: &MissingKey, shown: &TaskOutput, out: &mut dyn Write) -> Resu
     Ok(Exit::OwnFailure)
 }
 
-/// The workflow, with what the command line changes.
+/// The workflow, with the changes from the command line.
 fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
     let mut found = load(&arguments.workflow, &PolicyDirs::from_environment()).map_err(workflow::failure)?;
     if let Some(base) = &arguments.base {
@@ -256,7 +257,7 @@ fn setting(
     })
 }
 
-/// The test command that was named: no words for none, nothing where it is to be found in the project.
+/// The test command from the options: empty for no tests, `None` if it is to be detected in the project.
 fn tests_of(arguments: &TaskTests) -> Result<Option<Vec<String>>, Failure> {
     if arguments.no_tests {
         return Ok(Some(Vec::new()));
@@ -287,7 +288,7 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
     arguments.gate.iter().map(gate).collect()
 }
 
-/// Names that nobody has taken: what was asked for, or what comes after it.
+/// Finds free names for the branch and the worktree: the wanted one, or the next with a number.
 fn place(
     arguments: &Task,
     task_store: &TaskStore,
@@ -315,7 +316,7 @@ fn place(
                 let feat = tree.branch.strip_prefix(&prefix).unwrap_or(&name).to_string();
                 return Ok((feat, tree));
             }
-            // A name that was asked for is that or none.
+            // A name that the user chose is never replaced by another.
             Err(WorkspaceError::NameTaken { .. }) if arguments.name.is_none() => {}
             Err(error) => return Err(failed(error)),
         }
@@ -335,7 +336,7 @@ fn stop_when_asked(journal: &mut Journal, shown: &TaskOutput) {
     }
 }
 
-/// Runs a task, shows it, and says how it ended.
+/// Runs a task, shows its progress, and prints how it ended.
 fn drive(
     shown: &TaskOutput,
     out: &mut dyn Write,
@@ -347,7 +348,7 @@ fn drive(
         _ => Form::Lines,
     };
     let cancel = Cancel::default();
-    // Before there is another thread: one that does not block them would be ended by them, and with it the process.
+    // Before any other thread exists: a signal would end the process through a thread that does not block it.
     super::exec::cancel_on_signals(&cancel)?;
     let live = TaskProgress::new(form);
     let ended = work(cancel, &mut |event| live.see(&event));
@@ -388,11 +389,11 @@ fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result
     Ok(Exit::OwnFailure)
 }
 
-/// How a task goes on.
+/// How a task continues.
 enum Again<'a> {
-    /// From a step it has been at.
+    /// From a step it has visited.
     From(&'a str),
-    /// From where it is, with more than it had, or another command for the tests.
+    /// From where it is, with higher limits or another test command.
     With(LimitOverrides, Option<Vec<String>>),
 }
 
@@ -475,7 +476,7 @@ fn list(task_store: &TaskStore, as_json: bool, out: &mut dyn Write) -> Result<Ex
     Ok(Exit::Success)
 }
 
-/// How a task stands; one that says it runs and that nobody works on was killed.
+/// The state of a task. A task marked as running without a worker was killed.
 fn summary(task_store: &TaskStore, task: &TaskRow) -> Value {
     let is_alive = task.status == "running" && task_store.worker(&task.id).is_some();
     let status = if task.status == "running" && !is_alive { "interrupted" } else { &task.status };
@@ -559,7 +560,7 @@ fn show(
     Ok(Exit::Success)
 }
 
-/// What a person says at a gate.
+/// Records the user's decision at a gate.
 fn decide(
     task_store: &TaskStore,
     id: &str,
@@ -582,7 +583,7 @@ fn decide(
         );
         return Err(Failure::usage(message, "`guard task show` tells how it stands"));
     };
-    // The first word of a verdict is the yes, the second the no.
+    // The first word of a verdict means yes, the second no.
     let verdict = words.get(usize::from(!is_yes)).copied().unwrap_or_default().to_string();
     if !is_yes && feedback.trim().is_empty() {
         return Err(Failure::usage("a no needs a reason", "--feedback \"what must change\""));
@@ -634,7 +635,8 @@ fn cancel(task_store: &TaskStore, id: &str, out: &mut dyn Write) -> Result<Exit,
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let mut told = None;
     while let Some(worker) = task_store.worker(&task.id) {
-        // Each process once, and none that is not certain to be it: whoever has just begun says so in a moment.
+        // Signals each worker once, and only a process known to be the worker. One that has just begun will say so
+        // soon.
         if let Some(process) = worker.process.filter(|process| told != Some(*process)) {
             let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
             told = Some(process);

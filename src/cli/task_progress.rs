@@ -1,4 +1,4 @@
-//! A task as it goes: lines for people, with a moving one on a terminal; or events for programs.
+//! Shows a task's progress: lines for users, with an animated one on a terminal, or JSON events for programs.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,18 +11,18 @@ use crate::pipeline::TaskEvent;
 use crate::terminal_text;
 use crate::transcript::EventType;
 
-/// How a task is shown.
+/// How progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Lines.
+    /// Lines of text.
     Lines,
-    /// A JSON object a line.
+    /// A JSON object per line.
     Events,
-    /// Nothing but the end.
+    /// Only the end is shown.
     Quiet,
 }
 
-/// What the moving line says.
+/// The content of the animated line.
 #[derive(Default)]
 struct Moving {
     phase: String,
@@ -33,7 +33,7 @@ struct Moving {
     has_ended: bool,
 }
 
-/// Shows a task.
+/// Shows the progress of a task.
 pub(super) struct TaskProgress {
     form: Form,
     moving: Option<Arc<Mutex<Moving>>>,
@@ -47,14 +47,14 @@ impl TaskProgress {
         let moving = (form == Form::Lines && is_terminal).then(|| {
             let moving = Arc::new(Mutex::new(Moving::default()));
             let shared = moving.clone();
-            // It ends with the process; a line that stands still is no harm.
+            // The thread ends with the process. If it cannot start, the line just does not move.
             let _ = std::thread::Builder::new().name("live".to_string()).spawn(move || turn(&shared));
             moving
         });
         Self { form, moving }
     }
 
-    /// Shows an event. Nobody reading is no reason to end a task.
+    /// Shows an event. Ignores errors: a missing reader must not end a task.
     pub(super) fn see(&self, event: &TaskEvent) {
         match self.form {
             Form::Quiet => {}
@@ -104,7 +104,7 @@ impl TaskProgress {
     }
 }
 
-/// How a step stands: `[PLANNING]... In Progress`, `[PLANNING]... Done`.
+/// The status line of a step: `[PLANNING]... In Progress`, `[PLANNING]... Done`.
 fn status_line(event: &TaskEvent) -> Option<String> {
     let how = match event.event_type {
         EventType::TaskStep => "In Progress",
@@ -119,7 +119,7 @@ fn status_line(event: &TaskEvent) -> Option<String> {
     Some(format!("[{}]... {how}", event.message))
 }
 
-/// Draws the moving line again and again.
+/// Redraws the animated line until the task has ended.
 fn turn(moving: &Mutex<Moving>) {
     for frame in FRAMES.iter().cycle() {
         std::thread::sleep(Duration::from_millis(120));

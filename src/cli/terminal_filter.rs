@@ -1,12 +1,13 @@
-//! What a program sent to its terminal → the part of it that only draws.
+//! Filters recorded terminal output, so that only text and sequences that draw pass.
 //!
-//! A recording is the agent's own bytes. Shown again as they are they could set the clipboard, ask the terminal questions
-//! whose answers are typed into the user's shell, or leave the mouse captured. Text, colours, cursor and screen pass.
+//! A recording holds bytes that an agent chose. Printed as they are, they could set the clipboard, make the terminal
+//! send replies that end up as input of the user's shell, or leave the mouse captured. Text, colours, cursor movement
+//! and screen changes pass. Nothing else may.
 
-/// Longer sequences are no drawing.
+/// A longer sequence does not draw.
 const LONGEST: usize = 64;
 
-/// Private modes that make the terminal send input, or that end in odd places when a recording is cut.
+/// Private modes that make the terminal send input, or that are left in a bad state when a recording is cut.
 const TALKING: &[&str] = &[
     "9", "1000", "1001", "1002", "1003", "1004", "1005", "1006", "1007", "1015", "1016", "2004", "2031",
     "2048",
@@ -22,13 +23,13 @@ enum Place {
     Control,
     /// In a string that ends with BEL or ESC \.
     String,
-    /// The same, after its ESC.
+    /// In such a string, after an ESC.
     StringEscape,
-    /// After 0xC2, which with the next byte may be an eight-bit control.
+    /// After 0xC2, which with the next byte may be an eight-bit control character.
     Latin,
 }
 
-/// The state between two pieces.
+/// The state of the filter between two pieces of output.
 #[derive(Default)]
 pub(super) struct Screen {
     place: Place,
@@ -36,10 +37,10 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Puts a terminal back: colours, cursor, main screen.
+    /// Restores a terminal: default colours, visible cursor, main screen.
     pub(super) const RESTORE: &'static [u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
-    /// The part of the bytes that draws.
+    /// The part of the bytes that may be printed.
     pub(super) fn drawn(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for &byte in bytes {
@@ -60,7 +61,7 @@ impl Screen {
             }
             (Place::Text, 0xc2) => Place::Latin,
             (Place::Text, _) => {
-                // ENQ asks for an answer; DEL and NUL draw nothing.
+                // ENQ asks for a reply; DEL and NUL draw nothing.
                 if !matches!(byte, 0x00 | 0x05 | 0x7f) {
                     out.push(byte);
                 }
@@ -80,7 +81,7 @@ impl Screen {
         match byte {
             b'[' => return Place::Control,
             b']' | b'P' | b'X' | b'^' | b'_' => return Place::String,
-            // Choosing a character set: one more byte.
+            // The choice of a character set has one more byte.
             b'(' | b')' if self.sequence.is_empty() => {
                 self.sequence.push(byte);
                 return Place::Escape;
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     fn drawn(text: &str) -> String {
-        // Byte by byte, so that every sequence is also met in pieces.
+        // Byte by byte, so that the test covers sequences that are split.
         let mut screen = Screen::default();
         let bytes: Vec<u8> = text.bytes().flat_map(|byte| screen.drawn(&[byte])).collect();
         let whole = Screen::default().drawn(text.as_bytes());

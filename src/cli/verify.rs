@@ -1,4 +1,4 @@
-//! `guard verify`: is a transcript what was written?
+//! `guard verify`: checks the hash chain of a transcript, and whether its run has finished.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! `guard workflow`: the workflows that tasks follow.
+//! `guard workflow`: lists, shows and checks the workflows that tasks follow.
 
 use std::io::Write;
 
@@ -26,7 +26,7 @@ pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failu
     }
 }
 
-/// What to tell whoever asked for a workflow.
+/// Turns an error about a workflow into a message for the user.
 pub(super) fn failure(error: WorkflowError) -> Failure {
     match error {
         WorkflowError::Invalid(problems) => {

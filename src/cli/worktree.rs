@@ -1,4 +1,5 @@
-//! `guard worktree`: what runs left in the repository, and what becomes of it.
+//! `guard worktree`: lists, shows, receives and removes what runs have left in the repository. Without a name or
+//! `--all`, it never removes work that is nowhere else.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -44,7 +45,7 @@ fn entries() -> Result<Vec<Entry>, Failure> {
     Ok(workspace::list(store()?.folder())?)
 }
 
-/// The workspace somebody means: by its run, a unique beginning or end of its id, or its branch.
+/// Finds a workspace by its run, a unique beginning or end of its id, or its branch.
 fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
     let known: Vec<(PathBuf, workspace::Record)> =
         entries()?.into_iter().filter_map(|entry| Some((entry.run_folder, entry.record.ok()?))).collect();
@@ -125,7 +126,7 @@ fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find(run)?;
     let text = workspace::diff(&folder, stat)?;
     if super::stdout_colour() || std::io::IsTerminal::is_terminal(&std::io::stdout()) {
-        // Files of an agent's can hold anything, and a terminal obeys.
+        // An agent's files can hold control sequences, which a terminal would obey.
         for line in String::from_utf8_lossy(&text).lines() {
             writeln!(out, "{}", terminal_text::escape(line))?;
         }
@@ -195,7 +196,8 @@ fn settled_json(run: &str, settled: &DisposeReport) -> Value {
 }
 
 fn clean(runs: &[String], all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    // Named ones go; without names only those that have nothing new, or were interrupted.
+    // Named workspaces are removed, and with `--all` every one that is not in use. Otherwise only those with nothing
+    // new, or those that were interrupted.
     let (folders, disposal): (Vec<PathBuf>, KeepPolicy) = if runs.is_empty() {
         let open = entries()?.into_iter().filter(|entry| {
             !entry.is_busy && entry.record.as_ref().is_ok_and(|record| record.state != State::Removed)

@@ -1,6 +1,7 @@
-//! The built-in scripted agent: a separate process that works like a coding agent, and then like a bad one.
+//! The built-in scripted agent: a separate process that works like a coding agent, and then like a malicious one.
 //!
-//! It runs inside the sandbox and has no part in it: it only tries, and says what the kernel or a shim answered.
+//! It runs inside the sandbox and takes no part in enforcing it: it only tries things, and prints what the kernel or a
+//! shim answered.
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
@@ -8,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Long enough that what is shown live comes in the order it happened.
+/// Long enough to keep the live events in the order they happened.
 const PAUSE: Duration = Duration::from_millis(60);
 
-/// Performs the script: what is printed goes to `out`. The arguments are those of [`super::scene::Scene::arguments`].
+/// Runs the script and prints to `out`. The arguments are those of [`super::scene::Scene::arguments`].
 pub(crate) fn perform(arguments: &[String], out: &mut dyn Write) -> std::io::Result<()> {
     let [root, port, supervisor] = arguments else {
         return Err(std::io::Error::other("the scripted agent is started by `guard demo`"));
@@ -28,7 +29,7 @@ fn say(out: &mut dyn Write, line: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a command as agents do, and says how it ended.
+/// Runs a command as agents do, and prints how it ended.
 fn command(out: &mut dyn Write, words: &[&str]) -> std::io::Result<()> {
     say(out, &format!("$ {}", words.join(" ")))?;
     let run = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).output();
@@ -42,7 +43,7 @@ fn command(out: &mut dyn Write, words: &[&str]) -> std::io::Result<()> {
                 code => say(out, &format!("  (exit code {})", code.unwrap_or(-1))),
             }
         }
-        // A program start is refused by the supervisor; the line above says by which rule.
+        // The supervisor denied the program start. The line above names the rule.
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => say(out, "  (Permission denied)"),
         Err(error) => say(out, &format!("  ({error})")),
     }
@@ -78,7 +79,7 @@ fn work(out: &mut dyn Write) -> std::io::Result<()> {
     command(out, &["git", "log", "--format=%s", "main..HEAD"])
 }
 
-/// Where the worktree's `.git` leads.
+/// The git directory that the worktree's `.git` file names.
 fn own_git_folder() -> std::io::Result<PathBuf> {
     let text = std::fs::read_to_string(".git")?;
     Ok(PathBuf::from(text.trim_start_matches("gitdir: ").trim_end()))

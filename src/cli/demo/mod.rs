@@ -1,4 +1,4 @@
-//! `guard demo`: the main job end to end, with a scripted agent; no key, no network.
+//! `guard demo`: shows a complete run with a scripted agent. It needs no API key and no network.
 pub(crate) mod agent;
 mod scene;
 
@@ -14,10 +14,10 @@ use crate::policy::{Config, Namespaces, PolicyDirs};
 use crate::transcript::{EventType, Line, Observer, state_folder};
 use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError};
 
-/// The hidden command under which this program is the scripted agent.
+/// The hidden command that makes this program act as the scripted agent.
 pub(super) const AGENT: &str = "demo-agent";
 
-/// Sets the scene, runs the agent, shows what happens, and looks at the world afterwards.
+/// Creates the scratch repository, runs the agent, prints what happens, and checks the effects from outside.
 pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result<Exit, Failure> {
     let scene = Scene::make(&std::env::temp_dir()).map_err(|error| {
         Failure::usage(
@@ -59,7 +59,7 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
         all &= finding.holds;
         writeln!(out, "  {}  {}", if finding.holds { "yes" } else { "NO " }, finding.what)?;
     }
-    // The scratch repository goes, and the worktree with it: its record says so.
+    // Discards the worktree along with the scratch repository, so that the run's record says that it is gone.
     let _ = Workspace::load(&run_folder).and_then(|mut workspace| workspace.settle(KeepPolicy::Discard));
     let changed: Vec<&str> = result.files_changed.iter().map(|change| change.path.as_str()).collect();
     writeln!(
@@ -78,7 +78,7 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     Ok(if all { Exit::Success } else { Exit::Problem })
 }
 
-/// Is the scripted agent.
+/// Acts as the scripted agent.
 pub(super) fn agent(arguments: &[String]) -> Result<Exit, Failure> {
     agent::perform(arguments, &mut io::stdout())?;
     Ok(Exit::Success)
@@ -109,7 +109,7 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
     })
 }
 
-/// The worktree the agent works in.
+/// Opens the worktree the agent works in.
 fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession, Failure> {
     let failed = |error: WorkspaceError| {
         Failure::usage(format!("the demo's worktree cannot be made: {error}"), "git 2.38 or newer is needed")
@@ -127,11 +127,11 @@ fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession,
     GitSession::open(&repository, &wanted, KeepPolicy::Keep, Limits::new(&request.policy)).map_err(failed)
 }
 
-/// Shows events as they happen, in words that do not depend on the machine.
+/// Prints events as they happen, in a form that is the same on every machine.
 fn observer() -> Observer {
     let mut last = String::new();
     Box::new(move |line: &Line<'_>| {
-        // A program that tries one directory of PATH after the other is refused in each.
+        // A program that tries every directory of PATH is denied in each. Show that once.
         if line.event_type.is_denial() && last == line.message {
             return;
         }
@@ -141,7 +141,7 @@ fn observer() -> Observer {
         let mut out = io::stdout().lock();
         let _ = match line.event_type {
             EventType::Output => text("text").lines().try_for_each(|said| writeln!(out, "  |  {said}")),
-            // A shim is only the way to the program of its name.
+            // A shim only leads to the program of its name.
             EventType::Exec if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => {
                 Ok(())
             }

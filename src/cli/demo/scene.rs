@@ -1,5 +1,5 @@
-//! The scene of `guard demo`: a scratch repository, things outside it that must stay as they are, and a look at them when
-//! the run is over.
+//! The setting of `guard demo`: a scratch repository, files and a server outside it that the agent must not affect, and
+//! checks of them after the run.
 
 use std::io;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::sys::programs::ProgramSearch;
 
-/// A scratch repository and a world around it.
+/// A scratch repository and its surroundings.
 #[derive(Debug)]
 pub(crate) struct Scene {
     root: PathBuf,
@@ -17,24 +17,24 @@ pub(crate) struct Scene {
     main_before: String,
 }
 
-/// Something that was looked at from outside after the run.
+/// The result of one check after the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// What should hold.
     pub(crate) what: &'static str,
-    /// Whether it does.
+    /// Whether it holds.
     pub(crate) holds: bool,
 }
 
 const NEIGHBOUR: &str = "a file of the user's, outside the task\n";
 const KEY: &str = "DEMO-KEY-not-for-the-agent\n";
 
-/// The project's program, with a mistake in it.
+/// The project's program, with a bug in it.
 const PROGRAM: &str = "#!/bin/sh\n# Adds two numbers.\necho $(($1 - $2))\n";
 const TEST: &str = "#!/bin/sh\nsum=$(sh add.sh 2 3)\nif [ \"$sum\" = 5 ]; then echo 'ok: 2 + 3 = 5'; else echo \"failed: 2 + 3 = $sum\"; exit 1; fi\n";
 
 impl Scene {
-    /// Makes the scene in a new directory below `scratch`.
+    /// Creates the setting in a new directory below `scratch`.
     pub(crate) fn make(scratch: &Path) -> io::Result<Self> {
         let root = scratch.join(format!("guard-demo-{}", std::process::id()));
         std::fs::create_dir(&root)?;
@@ -53,23 +53,23 @@ impl Scene {
         let server = TcpListener::bind(("127.0.0.1", 0))?;
         server.set_nonblocking(true)?;
         let main_before = main_branch(&project)?;
-        // What is made here must be older than what the agent makes, by the file system's coarse clock.
+        // These files must be older than those of the agent, by the file system's coarse clock.
         std::thread::sleep(std::time::Duration::from_millis(30));
         Ok(Self { root, server, main_before })
     }
 
-    /// The user's repository, which the agent gets a worktree of.
+    /// The user's repository, of which the agent gets a worktree.
     pub(crate) fn project(&self) -> PathBuf {
         self.root.join("project")
     }
 
-    /// What the agent is told about the world, as arguments.
+    /// The arguments that tell the agent about its surroundings.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let port = self.server.local_addr().map(|address| address.port()).unwrap_or_default();
         vec![self.root.to_string_lossy().into_owned(), port.to_string(), std::process::id().to_string()]
     }
 
-    /// Looks at everything from outside.
+    /// Checks everything from outside the sandbox.
     pub(crate) fn look(&self) -> Vec<Finding> {
         let text = |name: &str| std::fs::read_to_string(self.root.join(name)).unwrap_or_default();
         let neighbour = self.root.join("neighbour.txt");
@@ -98,7 +98,7 @@ impl Drop for Scene {
     }
 }
 
-/// Whether a process still works in a directory of the scene.
+/// Whether a process still has its working directory in the setting.
 fn somebody_is_in(root: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else { return false };
     entries.flatten().any(|entry| {
@@ -106,7 +106,7 @@ fn somebody_is_in(root: &Path) -> bool {
     })
 }
 
-/// git for the scene itself, in a directory we have just made, without anybody's configuration.
+/// Runs git for the setting itself, in a directory that guard has just created, without any user's configuration.
 fn git(folder: &Path, words: &[&str]) -> io::Result<String> {
     let search = ProgramSearch::from_environment();
     let output = Command::new(search.find("git").map_err(io::Error::other)?)
