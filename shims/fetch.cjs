@@ -1,6 +1,6 @@
-// Leads node's own `fetch` through the proxy that the variables name, where node does not do so by itself: it does from
-// 22.21 and 24.5 on. Required by NODE_OPTIONS in runs that have a proxy. Nothing is loaded until something is fetched:
-// every start of node pays for what stands here.
+// Makes node's own `fetch` use the proxy from the environment variables. Node does so itself from 22.21 and 24.5 on.
+// NODE_OPTIONS requires this script in runs that have a proxy. It loads nothing until the program fetches something,
+// because every start of node pays for this code.
 'use strict';
 (() => {
   const proxy = process.env.https_proxy || process.env.http_proxy;
@@ -21,7 +21,7 @@
     });
   };
 
-  // A tunnel for TLS. What the proxy says when it refuses is the error that the program sees.
+  // A tunnel for TLS. If the proxy refuses, the program gets the proxy's message as the error.
   const connect = (options, callback) => {
     const net = require('node:net');
     const tls = require('node:tls');
@@ -70,13 +70,13 @@
   const install = () => {
     if (isInstalled) return;
     isInstalled = true;
-    // Naming one of its classes loads node's undici, and that sets what is replaced here.
+    // Naming one of its classes loads node's undici, which sets the dispatcher that is replaced here.
     void globalThis.Response;
     const usual = globalThis[key];
-    // A program with a dispatcher of its own has its reasons.
+    // A program's own dispatcher is left alone.
     if (!usual || usual.constructor.name !== 'Agent') return;
     class Dispatcher extends usual.constructor {
-      // A request in the clear is asked of the proxy with its whole address.
+      // For plain HTTP, the request line to the proxy holds the whole address.
       dispatch(options, handler) {
         const origin = new URL(options.origin);
         if (origin.protocol !== 'http:' || isDirect(origin.hostname)) return super.dispatch(options, handler);

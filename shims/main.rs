@@ -1,9 +1,10 @@
-//! What stands on the agent's PATH under the names `git`, `sh`, `bash`, …: becomes the real program, or says why not.
+//! The shim: the agent finds it on PATH as `git`, `sh`, `bash` and so on. It executes the real program, or prints why
+//! that was denied.
 //!
-//! Blocking, with nothing but `std`, no configuration of its own: `build.rs` compiles it by itself, and it becomes a part of
-//! guard's binary. The program is judged where it starts, as every program is; when that is refused, the supervisor is asked
-//! for the words. So the shim is a courtesy, not the boundary: whatever it does, or somebody in its place, starts nothing
-//! that is not allowed.
+//! It is blocking code with no dependencies but `std` and no configuration. `build.rs` compiles it separately, and
+//! guard embeds it in its binary. The supervisor judges the real program's start like every other. If it denies it, the
+//! shim asks the supervisor for the reason. So the shim is no part of the security boundary: neither it nor a
+//! replacement for it can start anything that is not allowed.
 #![allow(clippy::print_stderr, reason = "the refusal is printed where the agent looks")]
 
 #[path = "../src/supervisor/shim/protocol.rs"]
@@ -21,10 +22,10 @@ use std::time::Duration;
 
 use wire::{Answer, Question, SOCKET_VARIABLE, is_relevant};
 
-/// "Cannot execute", as shells say it: what a refused command ends with.
+/// The exit code of a denied command: "cannot execute", as in shells.
 const REFUSED: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// A supervisor that takes longer is not there.
+/// How long to wait for the supervisor.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -38,7 +39,7 @@ fn shim(argv: &[OsString]) -> u8 {
         eprintln!("guard: {}: command not found", name.to_string_lossy());
         return NOT_FOUND;
     };
-    // Judged there: most commands are allowed, and need not be asked about twice.
+    // The supervisor judges this exec. Most commands are allowed, so asking first would be a second question for each.
     let error = become_program(&program, argv);
     if error.kind() != std::io::ErrorKind::PermissionDenied {
         eprintln!("guard: {}: {error}", program.display());
@@ -82,17 +83,17 @@ fn ask(argv: &[OsString]) -> Result<Answer, String> {
     talk().map_err(|error| error.to_string())
 }
 
-/// What stands in the place of a setting that is not handed on.
+/// The key that replaces a setting which is not passed on.
 const DROPPED: &str = "guard.dropped";
 
-/// Whether a variable is git's setting of another directory for hooks. Agents set it for every command they run, to keep the
-/// repository's hooks from running; here the hooks are in the sandbox too, so it is passed over and no reason to refuse.
+/// Whether a variable sets git's `core.hooksPath`. Agents set it for every command to keep the repository's hooks from
+/// running. Here the hooks run in the sandbox too, so the shim drops the setting instead of having the command denied.
 fn skips_hooks(name: &OsStr, value: &OsStr) -> bool {
     name.as_bytes().starts_with(b"GIT_CONFIG_KEY_")
         && value.as_bytes().eq_ignore_ascii_case(b"core.hookspath")
 }
 
-/// Becomes the real program; why not, if it does not.
+/// Executes the real program. Returns only on failure, with the error.
 fn become_program(program: &Path, argv: &[OsString]) -> std::io::Error {
     let dropped = std::env::vars_os().filter(|(name, value)| skips_hooks(name, value));
     let dropped = dropped.map(|(name, _)| (name, DROPPED));

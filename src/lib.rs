@@ -1,7 +1,7 @@
 //! `guard`: run AI coding agents without trusting them.
 //!
-//! The modules, in the order data flows. A module may use the modules named behind it and no others; `tests/map.rs` holds
-//! the code to this list.
+//! The modules are listed in the order data flows. A module may use only the modules named after it on its line;
+//! `tests/map.rs` checks the code against this list.
 //!
 //! ```text
 //! sys          ─                        thin safe wrappers over system calls. The only `unsafe`.

@@ -1,4 +1,4 @@
-//! The `guard` program: everything is in the library.
+//! The `guard` program. All code is in the library.
 
 use std::process::ExitCode;
 
