@@ -101,7 +101,8 @@ fn claims_success(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>)
     verdict.is_none_or(|(name, yes)| answer.get(name).and_then(Value::as_str) == yes.map(String::as_str))
 }
 
-/// Collects every statement of a feedback: its strings, and the keys of an object whose values are true.
+/// Collects every statement of a feedback: its strings, and the keys of objects unless the value is empty,
+/// false or a negation.
 fn gather(value: &Value, statements: &mut Vec<String>) {
     match value {
         Value::String(text) => statements.push(text.to_lowercase()),

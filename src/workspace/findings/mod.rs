@@ -74,7 +74,7 @@ impl Inspection {
 pub enum DangerKind {
     /// A repository inside the tree, or something git takes for one.
     Repository,
-    /// A submodule without an entry in `.gitmodules`: git enters the repository at that path.
+    /// A new or moved gitlink (the commit of a submodule): `git status` enters the repository at that path.
     Gitlink,
     /// A `.gitmodules` that names unexpected places, or runs something.
     Submodule,

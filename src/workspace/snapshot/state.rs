@@ -226,7 +226,7 @@ impl AsFd for DirectoryState {
 }
 
 const MOST_READINGS: usize = 4;
-/// Maximum number of entries of one directory in memory; callers that count entries apply lower limits.
+/// Maximum number of entries of one directory in memory. A caller that counts entries notices if there are more.
 const MOST_AT_ONCE: usize = 2_000_000;
 
 /// Something that disappears or changes its type between two calls is no error: others work here too.
