@@ -29,7 +29,7 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
-    /// As a request names it.
+    /// The name of the format in requests and adapters.
     pub fn name(self) -> &'static str {
         match self {
             Self::StreamJson => "stream-json",

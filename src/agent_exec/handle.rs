@@ -30,7 +30,7 @@ pub const DROPPED: &str = EventType::ExecDropped.as_str();
 /// everything it started if it does not end within seconds.
 ///
 /// ```no_run
-/// use guard::executor::{ExecRequest, Executor};
+/// use guard::agent_exec::{ExecRequest, Executor};
 ///
 /// # fn main() -> std::io::Result<()> {
 /// let executor = Executor { guard: "/usr/bin/guard".into(), sessions: "/var/lib/me/sessions".into(), log: Vec::new() };
@@ -47,7 +47,7 @@ pub const DROPPED: &str = EventType::ExecDropped.as_str();
 /// In asynchronous code it is a [`Stream`], on any runtime:
 ///
 /// ```no_run
-/// # use guard::executor::{ExecRequest, Executor, ExecResult};
+/// # use guard::agent_exec::{ExecRequest, Executor, ExecResult};
 /// use std::{future::poll_fn, pin::Pin};
 /// use futures_core::Stream;
 ///

@@ -78,7 +78,7 @@ impl Prepared {
         let _ = session.note(&tried.result);
     }
 
-    /// Removes a new session whose request failed.
+    /// Removes a new session whose request failed before any work began.
     fn close(self, is_success: bool) {
         if let Some(session) = self.session.filter(|_| !self.resumes && !is_success) {
             session.forget();

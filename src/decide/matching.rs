@@ -1,7 +1,7 @@
 //! Evaluates a rule's conditions against an intent.
 //!
-//! Uncertainty counts against the command: a rule that tightens matches on any possible reading, a rule that
-//! allows must match all of them.
+//! If a program or subcommand can be read in several ways, a rule that tightens matches on any reading, and a
+//! rule that allows must match all of them.
 
 use crate::command::{Access, Arg, Intent, PathUse};
 use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern};

@@ -70,7 +70,7 @@ pub enum PolicyError {
     Unreadable {
         /// The path of the file.
         path: PathBuf,
-        /// The reason from the operating system.
+        /// Why the file cannot be read.
         problem: String,
     },
     /// The policy has errors.

@@ -1,7 +1,7 @@
 //! Network presets and gateways: the types for the files in `policies/network` and `policies/gateways`.
 //!
 //! A preset names hosts and gateways that a policy can enable together. A gateway describes which requests to
-//! one API pass and how guard adds the key. The data is embedded in the binary; user files cannot change it.
+//! one API pass and how guard adds the key.
 
 use serde::Deserialize;
 

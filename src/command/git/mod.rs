@@ -2,7 +2,7 @@
 //!
 //! [`global_options`] parses what precedes the verb. [`config`] determines what configuration and variables
 //! make git run or change. [`option_parser`] parses a verb's options, using the table in [`options`].
-//! [`verbs`] determines what the verb then does. An unknown verb or setting must never be treated as
+//! [`verbs`] determines what the verb then does. An unknown verb must never be treated as
 //! harmless.
 
 mod config;
