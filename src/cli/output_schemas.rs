@@ -137,7 +137,7 @@ impl<'a> VerdictJson<'a> {
         self
     }
 
-    /// With everything that was found in the command.
+    /// Adds the command's intents to the output.
     #[must_use]
     pub fn with_intents(mut self, analysis: &Analysis) -> Self {
         self.intents = Some(analysis.intents.iter().map(intent).collect());

@@ -118,7 +118,7 @@ fn asked<'a>(arguments: &'a args::Run, request: &'a RunRequest, run_id: &'a str)
     }
 }
 
-/// What is printed.
+/// The output format of `guard run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// The agent's output as it is, and a summary at the end.

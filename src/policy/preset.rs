@@ -134,7 +134,7 @@ pub struct ToolRules {
     pub without_kind: bool,
     /// The allowed kinds; a trailing `*` matches any text.
     pub allow: Vec<String>,
-    /// Why other kinds are refused.
+    /// The reason to give when a tool of another kind is refused.
     pub reason: String,
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     grants
 }
 
-/// Whether `{system}` grants a directory of programs, judging by its own mode alone.
+/// Whether the grant `{system}` covers this directory of programs. Looks at its own mode, not at its parents'.
 pub(crate) fn is_granted(directory: &Path) -> bool {
     let is_public = || directory.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
     PROGRAMS.iter().any(|programs| directory.starts_with(programs)) && is_public()

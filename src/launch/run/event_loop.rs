@@ -54,8 +54,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 /// The bounds on the transcript's room for everything but output. Within them it gets as much as output does.
 const ROOM_BESIDE_OUTPUT: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
-/// Room for events that are on their way when a transcript is full: more than its recorder and its writer hold in
-/// memory.
+/// Bytes beyond the transcript's limit for events that are still in memory when it is reached. Recorder and writer hold
+/// less.
 const RESERVE: u64 = 64 << 20;
 
 /// What ended a run early.

@@ -68,7 +68,7 @@ pub(crate) struct Pump {
     pub(crate) reader: Option<SharedReader>,
 }
 
-/// Interprets the program's output. It adds to the result when all pumps have ended.
+/// The parser of the program's output, shared by the pumps. It completes the result when the last pump has ended.
 pub(crate) type SharedReader = Arc<Mutex<Box<dyn OutputReader>>>;
 
 impl Pump {

@@ -63,7 +63,7 @@ pub struct Limits {
     pub rounds: u32,
     /// Maximum number of steps in all.
     pub visits: u32,
-    /// Model tokens.
+    /// The largest number of model tokens; `None` for no limit.
     pub tokens: Option<u64>,
     /// Cost, in the currency of the user's prices.
     pub cost: Option<f64>,

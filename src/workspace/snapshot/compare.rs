@@ -29,7 +29,7 @@ pub struct ExpectedChanges {
     pub grants: Vec<PathBuf>,
 }
 
-/// Who can have made a difference.
+/// Who may have caused a difference between two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Actor {

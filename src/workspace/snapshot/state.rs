@@ -125,7 +125,7 @@ impl DirectoryState {
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
-    /// Opens a directory below; `None` if there is none.
+    /// Opens the directory at `path` relative to this one; `None` if it does not exist.
     pub(crate) fn below(&self, path: &[u8]) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(there(openat(&self.0, path, flags, Mode::empty()))?.map(Self))
