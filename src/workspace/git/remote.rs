@@ -133,7 +133,7 @@ impl Repository {
     fn folder_of_here(&self, remote: &str) -> WorkspaceError {
         WorkspaceError::refused(
             format!(
-                "the remote {remote} is a folder of this machine, and pushing there would run its hooks and settings, \
+                "the remote {remote} is a directory of this machine, and pushing there would run its hooks and settings, \
                  which an agent could have planted"
             ),
             "if it is yours, give --trust-repository, or push the branch yourself",
