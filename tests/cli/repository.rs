@@ -159,7 +159,7 @@ fn what_cannot_be_done_is_said_before_anything_is_made() {
     project.result(&project.folder, &["--keep", "--name", "taken", "--", "true"]);
     let before = project.git(&project.folder, &["worktree", "list"]);
     for (words, said) in [
-        (&["--name", "taken", "--", "true"][..], "is there already"),
+        (&["--name", "taken", "--", "true"][..], "already exists"),
         (&["--name", "///", "--", "true"], "has no letters"),
         (&["--base", "no-such-rev", "--", "true"], "is no commit"),
     ] {

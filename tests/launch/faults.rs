@@ -97,8 +97,8 @@ fn working_folders_that_cannot_be_used() {
         let mut cases = vec![
             ("/no/such/folder", "No such file"),
             (file.to_str().unwrap(), "Not a directory"),
-            ("/", "home folder"),
-            (&home, "home folder"),
+            ("/", "home directory"),
+            (&home, "home directory"),
             (state.to_str().unwrap(), "records"),
         ];
         if world.person.name != "root" {
@@ -117,7 +117,7 @@ fn working_folders_that_cannot_be_used() {
             .arg(program());
         let ran = world.finish(command, b"");
         assert_eq!(ran.code, 2, "{}: {ran:?}", world.name());
-        assert!(ran.error.contains("current folder") && ran.error.contains("--dir"), "{}", ran.error);
+        assert!(ran.error.contains("current directory") && ran.error.contains("--dir"), "{}", ran.error);
     });
 }
 

@@ -233,7 +233,7 @@ fn requests_and_repositories() {
     let long = "x ".repeat(58_000);
     assert!(yard.about(&[&long]).error.contains("at most"));
     yard.git("branch task/taken");
-    assert!(yard.about(&["x", "--name", "taken"]).error.contains("there already"));
+    assert!(yard.about(&["x", "--name", "taken"]).error.contains("already exists"));
     assert_eq!(yard.git("worktree list").lines().count(), 1);
     // A detached HEAD and changes of the user's own are no hindrance; no repository, and no first commit, are.
     yard.world.outside("cd repository && git checkout -q --detach && echo mine >> tracked");

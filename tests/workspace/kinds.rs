@@ -271,9 +271,9 @@ fn names_that_are_taken_are_refused_and_nothing_is_touched() {
     let before = place.snapshot();
     refused(
         Workspace::open(&place.find(), &place.request("taken")),
-        "the branch task/taken is there already",
+        "the branch task/taken already exists",
     );
-    refused(Workspace::open(&place.find(), &place.request("there")), "is there already");
+    refused(Workspace::open(&place.find(), &place.request("there")), "already exists");
     refused(Workspace::open(&place.find(), &place.request("///")), "no letters");
     assert_eq!(place.snapshot(), before);
     // A branch that is in the way of the directory for ours.

@@ -235,9 +235,9 @@ fn places_that_are_taken() {
         );
         let before = state();
         for (name, wanted) in [
-            ("there", "is there already"),
-            ("branch", "the branch task/branch is there already"),
-            ("elsewhere", "the branch task/elsewhere is there already"),
+            ("there", "already exists"),
+            ("branch", "the branch task/branch already exists"),
+            ("elsewhere", "the branch task/elsewhere already exists"),
             ("kept", "worktree"),
         ] {
             let mut command = task(world, name, &[], "true");
