@@ -119,7 +119,7 @@ impl Kernel {
                 name: "landlock-scopes",
                 present: landlock(LANDLOCK_SCOPES),
                 found: if landlock(LANDLOCK_SCOPES) { "signals, abstract sockets" } else { "none" }.to_string(),
-                purpose: "no signals to processes outside; needed where namespaces is unavailable",
+                purpose: "no signals to processes outside; needed where namespaces are unavailable",
                 fix: (!landlock(LANDLOCK_SCOPES)).then_some("use Linux 6.12 or newer, or allow user namespaces"),
             },
             Ability {

@@ -99,7 +99,7 @@ impl Keys {
     pub fn fetch(&mut self, gateway: &str, source: &KeySource) -> Result<Secret, LaunchError> {
         let failed = |problem: String| {
             LaunchError::Input(format!(
-                "the key of the gateway {gateway} is unavailable from {source}: {problem}"
+                "cannot get the key of the gateway {gateway} from {source}: {problem}"
             ))
         };
         match source {
