@@ -26,8 +26,7 @@ const HEAD_BYTES: u64 = 4096;
 /// - `home` is the user's home, which is never granted as a whole.
 /// - `path` is where `env` looks for interpreters.
 /// - `writable` lists directories that an agent can write to. Nothing is granted because of a file there: a symbolic
-/// link
-///   or a `#!` line could name anything.
+///   link or a `#!` line could name anything.
 pub fn installation(program: &Path, home: &Path, path: &OsStr, writable: &[PathBuf]) -> Vec<PathBuf> {
     let mut search = Search { bounds: Bounds::new(home), path, writable, found: Vec::new() };
     search.program(program, 0);
