@@ -269,10 +269,7 @@ fn names_that_are_taken_are_refused_and_nothing_is_touched() {
     place.git(&["branch", "task/taken"]);
     std::fs::create_dir_all(place.scratch.0.join(".worktrees/project-there")).unwrap();
     let before = place.snapshot();
-    refused(
-        Workspace::open(&place.find(), &place.request("taken")),
-        "the branch task/taken already exists",
-    );
+    refused(Workspace::open(&place.find(), &place.request("taken")), "the branch task/taken already exists");
     refused(Workspace::open(&place.find(), &place.request("there")), "already exists");
     refused(Workspace::open(&place.find(), &place.request("///")), "no letters");
     assert_eq!(place.snapshot(), before);
