@@ -10,8 +10,13 @@ static PLACES: LazyLock<Places> = LazyLock::new(|| {
     let all = |paths: &[&str]| paths.iter().map(|path| (*path).to_string()).collect();
     Places {
         input: all(&["usageMetadata.promptTokenCount", "usage.prompt_tokens|message.usage.input_tokens|n"]),
-        output: all(&["usageMetadata.candidatesTokenCount", "usage.completion_tokens|usage.output_tokens|a.b"]),
-        cached: all(&["usageMetadata.cachedContentTokenCount|response.usage.input_tokens_details.cached_tokens"]),
+        output: all(&[
+            "usageMetadata.candidatesTokenCount",
+            "usage.completion_tokens|usage.output_tokens|a.b",
+        ]),
+        cached: all(&[
+            "usageMetadata.cachedContentTokenCount|response.usage.input_tokens_details.cached_tokens",
+        ]),
     }
 });
 

@@ -8,7 +8,8 @@ use guard::policy::{GATEWAYS, Gateway, gateway};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-static KNOWN: LazyLock<Vec<Gateway>> = LazyLock::new(|| GATEWAYS.iter().filter_map(|(name, _)| gateway(name)).collect());
+static KNOWN: LazyLock<Vec<Gateway>> =
+    LazyLock::new(|| GATEWAYS.iter().filter_map(|(name, _)| gateway(name)).collect());
 
 /// Keys whose mere presence is forbidden, wherever they stand.
 fn has_key(value: &Value, keys: &[String]) -> bool {

@@ -8,7 +8,12 @@ fuzz_target!(|bytes: &[u8]| {
     let found = settings(bytes);
     assert!(found.len() <= bytes.len());
     for setting in &found {
-        assert!(setting.name.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-'));
+        assert!(
+            setting
+                .name
+                .iter()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-')
+        );
         let _ = effect(setting);
     }
 });

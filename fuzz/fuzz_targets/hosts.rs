@@ -10,7 +10,8 @@ fuzz_target!(|text: &str| {
         assert_eq!(Host::parse(&host.to_string()), Ok(host));
     }
     let (Ok(wide), Ok(narrow)) = (HostEntry::parse(left), HostEntry::parse(right)) else { return };
-    for host in ["a.b", "b", "10.0.0.1", "::1", "127.0.0.1"].iter().filter_map(|host| Host::parse(host).ok()) {
+    for host in ["a.b", "b", "10.0.0.1", "::1", "127.0.0.1"].iter().filter_map(|host| Host::parse(host).ok())
+    {
         for way in [Way::Tunnel, Way::Request { method: "GET", path: "/a" }] {
             let allowed = |entry: &HostEntry| entry.matches(&host, 80, way);
             assert!(!wide.covers(&narrow) || !allowed(&narrow) || allowed(&wide), "{wide} covers {narrow}");

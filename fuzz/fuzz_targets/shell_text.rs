@@ -5,10 +5,11 @@ use std::sync::LazyLock;
 
 use guard::command::{Context, Cwd, Request};
 use guard::decide::judge;
-use guard::policy::{PolicyDirs, Policy, load};
+use guard::policy::{Policy, PolicyDirs, load};
 use libfuzzer_sys::fuzz_target;
 
-static POLICY: LazyLock<Policy> = LazyLock::new(|| load("strict", &PolicyDirs::default()).expect("the built-in policy loads"));
+static POLICY: LazyLock<Policy> =
+    LazyLock::new(|| load("strict", &PolicyDirs::default()).expect("the built-in policy loads"));
 
 fuzz_target!(|text: &[u8]| {
     let context = Context { folder: Cwd::Known(b"/work".to_vec()), ..Context::default() };
