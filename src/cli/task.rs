@@ -104,10 +104,9 @@ fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result
         return no_key(&missing, &arguments.shown, out);
     }
     let setting = setting(arguments, &task_store, &id, request, workflow, mode)?;
-    let mut journal =
-        task_store.journal().map_err(|error| failed(PipelineError::NotBegun(error.to_string())))?;
+    let journal = task_store.journal().map_err(|error| failed(PipelineError::NotBegun(error.to_string())))?;
     #[cfg(debug_assertions)]
-    stop_when_asked(&mut journal, &arguments.shown);
+    let journal = stop_when_asked(journal, &arguments.shown);
     let folder = task_store.folder(&id);
     let mut has_begun = false;
     let ended = drive(&arguments.shown, out, |cancel, see| {
@@ -326,7 +325,7 @@ fn place(
 
 /// Ends this process at a write to the journal. Tests do that at every write; a released guard cannot.
 #[cfg(debug_assertions)]
-fn stop_when_asked(journal: &mut Journal, shown: &TaskOutput) {
+fn stop_when_asked(mut journal: Journal, shown: &TaskOutput) -> Journal {
     if let Some(last) = shown.die_at {
         journal.watch(move |count| {
             if count == last {
@@ -334,6 +333,7 @@ fn stop_when_asked(journal: &mut Journal, shown: &TaskOutput) {
             }
         });
     }
+    journal
 }
 
 /// Runs a task, shows its progress, and prints how it ended.
@@ -429,7 +429,7 @@ fn resume(
     shown: &TaskOutput,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    let mut journal = task_store.journal().map_err(failed)?;
+    let journal = task_store.journal().map_err(failed)?;
     let id = match id {
         Some(id) => id.to_string(),
         None => {
@@ -443,7 +443,7 @@ fn resume(
         }
     };
     #[cfg(debug_assertions)]
-    stop_when_asked(&mut journal, shown);
+    let journal = stop_when_asked(journal, shown);
     drive(shown, out, |cancel, see| {
         let (from, more, tests) = match again {
             Again::From(step) => (Some(step), LimitOverrides::default(), None),
