@@ -47,23 +47,52 @@ pub(super) fn login(
     let adapter = wanted.and_then(named).map(|adapter| adapter.configured(&request.config)).or(own);
     let Some(adapter) = adapter.filter(|adapter| adapter.uses_login) else { return Ok(None) };
     let (Some(login), Some(home)) = (&adapter.login, &request.home) else { return Ok(None) };
+    let problem =
+        |problem: LoginProblem| NoLogin { agent: adapter.name.clone(), how: login.how.clone(), problem };
+    if let Some(program) = program_in_working_tree(&request.command, &request.folder) {
+        return Err(problem(LoginProblem::UntrustedProgram(program)));
+    }
     let copied = CopiedLogin::read(home, Path::new(&login.file), &login.refreshed);
-    copied.map(Some).map_err(|error| NoLogin { agent: adapter.name.clone(), how: login.how.clone(), error })
+    copied.map(Some).map_err(|error| problem(error.into()))
+}
+
+/// The program of a command, if it lies in the working tree that the run works on. An earlier agent, or whoever wrote the
+/// repository, may have put it there under the name of an agent.
+fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<PathBuf> {
+    let program = find_program(command)?;
+    let directory = std::fs::canonicalize(directory).ok()?;
+    let tree = directory.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&directory);
+    let parent = program.parent().and_then(|parent| std::fs::canonicalize(parent).ok());
+    let link = parent.into_iter().zip(program.file_name()).map(|(parent, name)| parent.join(name)).next();
+    let places = [link, std::fs::canonicalize(&program).ok()];
+    places.into_iter().flatten().any(|place| place.starts_with(tree)).then_some(program)
 }
 
 /// A login that should be copied but cannot be.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no login of {agent} to copy: {error}")]
+#[error("the login of {agent} is not copied: {problem}")]
 pub(super) struct NoLogin {
     agent: String,
     how: String,
-    error: LoginError,
+    problem: LoginProblem,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum LoginProblem {
+    #[error("{} lies in the working tree, where an agent can have written it", .0.display())]
+    UntrustedProgram(PathBuf),
+    #[error(transparent)]
+    Login(#[from] LoginError),
 }
 
 impl NoLogin {
     pub(super) fn hint(&self) -> String {
-        let Self { agent, how, .. } = self;
-        format!("{how}; or remove `login` from [agent.{agent}] of guard's config.toml and use a key")
+        let Self { agent, how, problem } = self;
+        let way = match problem {
+            LoginProblem::UntrustedProgram(_) => format!("install {agent} outside the repository"),
+            LoginProblem::Login(_) => how.clone(),
+        };
+        format!("{way}; or remove `login` from [agent.{agent}] of guard's config.toml and use a key")
     }
 }
 
@@ -80,10 +109,17 @@ pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option
 
 /// Whether the program exists: as a path if it contains a slash, else on PATH.
 pub(super) fn is_installed(command: &[OsString]) -> bool {
-    let Some(program) = command.first().map(Path::new) else { return false };
-    let is_path = program.as_os_str().as_bytes().contains(&b'/');
+    find_program(command).is_some()
+}
+
+/// The file that a command starts: the first of its name on PATH, unless it is a path.
+fn find_program(command: &[OsString]) -> Option<PathBuf> {
+    let program = command.first().map(PathBuf::from)?;
+    if program.as_os_str().as_bytes().contains(&b'/') {
+        return program.exists().then_some(program);
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    if is_path { program.exists() } else { std::env::split_paths(&path).any(|at| at.join(program).exists()) }
+    std::env::split_paths(&path).map(|directory| directory.join(&program)).find(|file| file.exists())
 }
 
 /// Adds what the agent needs to a request whose working directory is known.

@@ -333,6 +333,22 @@ fn a_login_is_copied_only_when_the_user_says_so() {
         let transcript = std::fs::read_to_string(ran.result["transcript"]["path"].as_str().unwrap()).unwrap();
         assert!(!transcript.contains("oat01-old") && !transcript.contains("oat01-new"), "{shown}");
 
+        // A program of that name in the repository gets nothing.
+        world.outside(
+            "cd app && printf '#!/bin/sh\\ncat ~/.claude/.credentials.json\\n' > claude && chmod +x claude",
+        );
+        world.outside("ln -s app linked && ln -s ../app/claude newcomer/claude");
+        for line in [
+            "guard run --json --in-place -- ./claude -p x",
+            "PATH=$PWD:$PATH guard run --json --in-place -- claude -p x",
+            "guard run --json --in-place -- ../linked/claude -p x",
+            "guard run --json --in-place -- ../newcomer/claude -p x",
+        ] {
+            let ran = types(line);
+            let error = ran.result["error"].as_str().unwrap_or_default();
+            assert!(ran.kind() == "auth_error" && error.contains("working tree"), "{line}: {:#}", ran.result);
+            assert!(!String::from_utf8_lossy(&ran.output).contains("01-new"), "{line}");
+        }
         std::fs::remove_file(&file).unwrap();
         let ran = types("guard run --json -- claude -p x");
         let error = ran.result["error"].as_str().unwrap_or_default();

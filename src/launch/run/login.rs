@@ -15,7 +15,8 @@ use serde_json::Value;
 
 /// A larger file cannot be a credential file.
 const LARGEST_FILE: u64 = 256 << 10;
-const LONGEST_TOKEN: usize = 32 << 10;
+/// What the transcript can redact.
+const LONGEST_TOKEN: usize = crate::sys::secret::LARGEST;
 
 /// A credential file that a run gets a copy of.
 #[derive(Clone, Default, PartialEq, Eq, Serialize)]
